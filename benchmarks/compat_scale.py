@@ -26,8 +26,8 @@ from kci.plan.workspace import open_workspace
 from kci.publish.hub import ListedVariant, TreeListing
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import latest_decisions
-from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key
-from kci.watch.report import grid_of, markdown_report
+from kci.watch.history import Failure, RecordedRun, append, leg_key, read_runs
+from kci.watch.report import make_grid, markdown_report
 
 VARIANTS = 30
 SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x180", "66x365", "5000x30", "5000x90", "5000x365"]
@@ -74,10 +74,10 @@ def measure(kernels: int, days: int) -> None:
             writing += time.process_time() - started
         size = sum(file.stat().st_size for file in history.iterdir())
         started = time.process_time()
-        actions = len(latest_decisions(each_run(history, lambda _: None), Decisions()))
+        actions = len(latest_decisions(read_runs(history, lambda _: None), Decisions()))
         deciding = time.process_time() - started
         started = time.process_time()
-        grid = grid_of(each_run(history, lambda _: None), Decisions())
+        grid = make_grid(read_runs(history, lambda _: None), Decisions())
         folding = time.process_time() - started
         cells = sum(len(kernel.cells) for kernel in grid.kernels)
         if cells != len(legs):

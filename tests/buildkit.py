@@ -110,18 +110,23 @@ def with_changes(request: Request, **changes: object) -> Request:
     return msgspec.structs.replace(request, options=options, **changes)
 
 
-def built_once(shared: Path, kernel: str, name: str) -> Request:
+def built_once(
+    shared: Path, kernel: str, name: str, prepare: Callable[[Path], object] = lambda _kernel: None
+) -> Request:
     """The request of a variant of a kernel in `data` that is built once a test run, for tests that only look at it.
 
     Args:
         shared: a folder that the workers of a test run have in common.
         kernel: the kernel.
         name: the variant.
+        prepare: changes the copy of the kernel that is built.
     """
     place = shared / "built-once" / f"{kernel}-{name}"
     with locked(place):
         if not (place / "complete").exists():
-            what = request(copy_kernel(kernel, place), name, place, cache=warm_cache(place))
+            copy = copy_kernel(kernel, place)
+            prepare(copy)
+            what = request(copy, name, place, cache=warm_cache(place))
             build_variant(what, quiet)
             (place / "complete").touch()
     return request(place / kernel, name, place)

@@ -25,9 +25,9 @@ from kci.config.values import python_name
 from kci.matrix import selection
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.variants import Dropped
+from kci.matrix.variants import DroppedCandidate
 from kci.plan import github_limits, legs
-from kci.plan.plan import Unplanned
+from kci.plan.plan import UnplannedVariant
 from kci.utils.cache import default_cache
 from outside_tools import HELD_TO, judge_skip
 
@@ -265,7 +265,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 # asks that every rule has both kinds.
 
 
-Noted = TypeVar("Noted", Dropped, Unplanned)
+Noted = TypeVar("Noted", DroppedCandidate, UnplannedVariant)
 
 
 class _Recorded(dict[str, diagnostics.Rule]):
@@ -312,9 +312,9 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         return
     recorded = _Recorded(diagnostics.rules())
     monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
-    monkeypatch.setattr(selection, "Dropped", recorded.noting(Dropped))
+    monkeypatch.setattr(selection, "DroppedCandidate", recorded.noting(DroppedCandidate))
     for module in (legs, github_limits):
-        monkeypatch.setattr(module, "Unplanned", recorded.noting(Unplanned))
+        monkeypatch.setattr(module, "UnplannedVariant", recorded.noting(UnplannedVariant))
     yield
     for mark in marks if request.node.stash.get(PASSED, False) else []:
         for rule in mark.args:

@@ -76,7 +76,7 @@ def program(name: str) -> str:
 
 
 @cache
-def version_of(path: str) -> str:
+def branch_version(path: str) -> str:
     """What a program says about itself."""
     said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     found = VERSION.search(said.stdout + said.stderr)

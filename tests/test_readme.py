@@ -15,7 +15,7 @@ import pytest
 
 from cli.runner import kci_process
 from conftest import ROOT, read_yaml
-from kci.cli._output import lines_of
+from kci.cli._output import table_lines
 from kci.cli.run import _LAYOUT
 from test_examples import accepted_by_the_reference
 
@@ -79,7 +79,7 @@ def test_the_session_is_what_a_terminal_of_100_columns_shows() -> None:
     names, *rows, _ = said.splitlines()
     starts = [names.index(header) for header in headers]
     cells = [[row[at:end].strip() for at, end in pairwise([*starts, None])] for row in rows]
-    assert "\n".join(lines_of(headers, cells, 100, _LAYOUT)) in SESSION
+    assert "\n".join(table_lines(headers, cells, 100, _LAYOUT)) in SESSION
     assert max(map(len, SESSION.splitlines())) <= 100
 
 

@@ -90,11 +90,11 @@ def first_error(error: KciError) -> str:
         first = error.diagnostics[0]
         return one_line(": ".join(part for part in (first.place, "error", first.message) if part))
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-    told = next((line for line in lines if _ERROR.search(line)), None)
-    if told is None and error.diagnostics:
+    summary = next((line for line in lines if _ERROR.search(line)), None)
+    if summary is None and error.diagnostics:
         first = error.diagnostics[0]
-        told = f"{first.place}: {first.message}" if first.path else first.message
-    return one_line(told or (lines[0] if lines else type(error).__name__))
+        summary = f"{first.place}: {first.message}" if first.path else first.message
+    return one_line(summary or (lines[0] if lines else type(error).__name__))
 
 
 def one_line(text: str) -> str:

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pytest
+
 from checkout import copy_checkout
 from kci.utils.atomic import locked
 from kci.workflows.render import REUSABLE_FILES
@@ -29,6 +31,18 @@ _CALLED = re.compile(r"(.+?)(?:-\d+)?/kci kernel/.*", re.DOTALL)
 PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm", "self-hosted")
 FIRST_RUN = 41
 TOKEN = "ghs_standin0000000000000000000000000000"
+
+
+def act_path() -> str | None:
+    """The act program, if there is one."""
+    beside = Path(sys.executable).parent / "act"
+    return str(beside) if beside.exists() else shutil.which("act")
+
+
+NEEDS_ACT = [
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
 
 
 class Run(NamedTuple):
@@ -45,12 +59,6 @@ class Run(NamedTuple):
     """The results of the jobs of the file itself by the names that GitHub lists, for branch protection among others."""
     event: str = "push"
     """What started it; what the branch goes on from are its pushes."""
-
-
-def act_path() -> str | None:
-    """The act program, if there is one."""
-    beside = Path(sys.executable).parent / "act"
-    return str(beside) if beside.exists() else shutil.which("act")
 
 
 def copy_actions(into: Path) -> Path:

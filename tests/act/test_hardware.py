@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_actions, installed, pull_request
+from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request
 from act.test_publishing import PUBLISH, TESTED, action, published, releases
 from act.test_workflow import RELEASE, Runner, add_kernel, head_commit, place, render
 from conftest import read_yaml
@@ -18,11 +17,7 @@ from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
 from run.cuda_python import python_with_cuda
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
-]
+pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 TEST = "test some-kernel cuda-x86_64-linux"
 BUILT = ["build some-kernel torch-cuda", "merge some-kernel"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import act_path, commit_all, copy_whole_actions, offline_pip, run_workflow
+from act.harness import NEEDS_ACT, commit_all, copy_whole_actions, offline_pip, run_workflow
 from cli.runner import kci
 from conftest import write_noarch
 
-pytestmark = [pytest.mark.programs, pytest.mark.network, pytest.mark.skipif(act_path() is None, reason="needs act")]
+pytestmark = [pytest.mark.programs, pytest.mark.network, *NEEDS_ACT]
 
 RELEASE = ".github/workflows/kci.yml"
 PASSED = dict.fromkeys(["build some-kernel torch-cpu", "kci", "merge some-kernel", "plan"], "success")

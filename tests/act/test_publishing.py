@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_actions, installed
+from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed
 from act.test_workflow import Runner, add_kernel, break_package, place, render
 from action_inputs import inputs_of
-from buildkit import write_tree
 from cli.runner import kci
 from conftest import read_yaml
 from publish.fake_hub import TOKEN, FakeHub, serving
@@ -22,11 +20,7 @@ from publish.test_publish import hub_environment, there
 from run.cuda_python import python_with_cuda
 from tree.own_sigstore import OwnSigstore, serving_sigstore
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
-]
+pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 PUSH, PUBLISH = ".github/workflows/kci.yml", ".github/workflows/kci-publish.yml"
 SETTINGS = '[publish]\nrepo-prefix = "acme"\n'
@@ -108,25 +102,6 @@ def test_a_tag_builds_merges_and_publishes_every_kernel(
         assert json.loads(there["build/kci-manifest.json"])["complete"] is True
         assert len(hub.asked(rf"POST .*{name}/commit/")) == 1
     assert run.log.count("attested: /") == 2
-
-
-def test_what_the_last_push_has_built_is_published_and_not_built_again(
-    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
-) -> None:
-    (repository / "kci.toml").write_text(TESTED)
-    for name in VARIANTS:
-        write_tree(repository / name, {"tests/test_it.py": "# fine\n"})
-    commit_all(repository)
-    render(repository)
-    machine = Runner(runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))})
-    push = machine.run(repository, PUSH, "push", place(tmp_path, "1"))
-    assert push.ok, push.log
-    assert published(hub) == set()
-    commit_all(repository)
-    run = machine.run(repository, PUBLISH, "push", place(tmp_path, "2"), [push], ref="refs/tags/v1.0")
-    ran = ["kci", "plan", "publish other-kernel", "publish some-kernel", "ready"]
-    assert run.jobs == dict.fromkeys(ran, "success"), run.log
-    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
 
 
 def test_the_short_file_publishes_what_the_last_push_has_built(

@@ -11,17 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import FIRST_RUN, ROOT, Run, act_path, commit_all, copy_actions, installed, pull_request, run_workflow
+from act.harness import FIRST_RUN, NEEDS_ACT, ROOT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
 from act.test_workflow import Runner, add_kernel, place, render
 from checkout import copy_checkout
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
-]
+pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 FOLDER = ".github/workflows"
 PIPX = """#!/bin/sh

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_actions, installed, run_workflow
+from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, run_workflow
 from act.test_workflow import add_kernel
 from cli.runner import kci
 from conftest import ROOT
 from run.cuda_python import python_with_cuda
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
-]
+pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 CATALOG = """
 name = "test"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from act.harness import act_path, commit_all, pull_request
+from act.harness import NEEDS_ACT, commit_all, pull_request
 from act.test_workflow import (
     LEGS,
     RELEASE,
@@ -23,11 +22,7 @@ from act.test_workflow import (
 )
 from conftest import AT_TOP, ROOT
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
-]
+pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 FILE, PAGES = ".github/workflows/kernel.yml", ("README.md", "docs/workflows.md")
 AROUND = ["kci", "merge some-kernel", "plan"]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_whole_actions, installed, pull_request
+from act.harness import NEEDS_ACT, Run, commit_all, copy_whole_actions, installed, pull_request
 from act.test_workflow import RELEASE, Runner, add_kernel, break_package, place, render
 from conftest import read_yaml
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
-]
+pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
 COMMENT = ".github/workflows/kci-comment.yml"
 SETTINGS = """

@@ -162,7 +162,7 @@ def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
     for name, value in (("RUNNER_TEMP", tmp_path), ("GITHUB_OUTPUT", tmp_path / "output"),
                         give(earlier=earlier, earlier_run="7")):  # fmt: skip
         monkeypatch.setenv(name, str(value))
-    assert plan.trees_so_far().trees == {}
+    assert plan.earlier_trees().trees == {}
     assert (tmp_path / "kci-plan" / "kci-trees.json").is_file()
     assert capsys.readouterr().out.startswith("::warning::everything is built once more: ")
 

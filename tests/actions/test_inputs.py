@@ -25,10 +25,10 @@ def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     (name,) = SCRIPT.findall(text)
     (step,) = [step for step in action["runs"]["steps"] if step.get("run", "").endswith(f'run.sh" {name}')]
     source = (ROOT / "src" / "kci" / "actions" / f"{name}.py").read_text(encoding="utf-8")
-    if name != "schedule" and "watched_run(" in source:
-        source += inspect.getsource(schedule.watched_run)
+    if name != "schedule" and "scheduled_result(" in source:
+        source += inspect.getsource(schedule.scheduled_result)
     elif name == "schedule":
-        source = source.replace(inspect.getsource(schedule.watched_run), "")
+        source = source.replace(inspect.getsource(schedule.scheduled_result), "")
     return action, source, step["env"]
 
 

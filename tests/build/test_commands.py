@@ -12,7 +12,6 @@ from kci.build.native.command_lines import (
     Target,
     Toolchain,
     compile_command,
-    gencode,
     host_compiler,
     link_command,
     stable_abi_define,
@@ -220,24 +219,9 @@ def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> N
     assert work_links(made)["cuda-headers"] == Path("/cache/libs")
 
 
-@pytest.mark.parametrize(
-    ("version", "value"), [("2.11", "0x020b000000000000"), ("2.9", "0x0209000000000000"), ("3.1", "0x0301000000000000")]
-)
-def test_the_stable_abi_version_is_in_the_top_two_bytes(version: str, value: str) -> None:
-    assert stable_abi_define(version) == f"-DTORCH_TARGET_VERSION={value}"
-
-
 def test_a_stable_abi_without_a_minor_is_refused() -> None:
     with pytest.raises(BuildFailedError, match=r"3\.0"):
         stable_abi_define("3.0")
-
-
-def test_ptx_comes_on_top_of_machine_code_and_only_where_asked() -> None:
-    assert gencode(["7.5", "10.0f+PTX"]) == [
-        "-gencode=arch=compute_75,code=sm_75",
-        "-gencode=arch=compute_100f,code=sm_100f",
-        "-gencode=arch=compute_100f,code=compute_100f",
-    ]
 
 
 @pytest.mark.parametrize(

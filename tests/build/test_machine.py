@@ -10,7 +10,6 @@ import pytest
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.build import build_variant
 from kci.build.native import builder
-from kci.build.native.recipe import recipe_commands
 from kci.build.process.machine import job_count, pool_depth
 from kci.build.toolchains.compilers import (
     GCC_FLAGS,
@@ -22,7 +21,6 @@ from kci.build.toolchains.compilers import (
 )
 from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.oneapi import find_icpx
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from kci.matrix.variants import this_system
 from wheels import make_wheel, only_wheels
@@ -42,20 +40,14 @@ def fake_toolkit(root: Path, version: str) -> Path:
     return program(root / "bin", "nvcc", NVCC.format(version=version, top=root / "bin" / ".."))
 
 
-def test_no_cpp_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match=r"C\+\+ compiler") as caught:
-        cxx_compiler()
-    assert caught.value.exit_code == 3
-    assert "apt-get install g++" in caught.value.hint
-
-
 def test_a_build_without_a_compiler_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
     only_these(monkeypatch, tmp_path)
     asked = request(kernel, CPU, tmp_path)
-    with pytest.raises(MissingToolError, match=r"C\+\+ compiler"):
+    with pytest.raises(MissingToolError, match=r"C\+\+ compiler") as caught:
         build_variant(asked, quiet)
+    assert caught.value.exit_code == 3
+    assert "apt-get install g++" in caught.value.hint
     assert not asked.output.parent.exists()
     assert not asked.options.cache.exists()
 
@@ -66,8 +58,9 @@ def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CXX", "my-g++ -m64 '-DA b'")
     assert cxx_compiler() == ("my-g++", "-m64", "-DA b")
     monkeypatch.setenv("CXX", "not-there")
-    with pytest.raises(MissingToolError, match="CXX=not-there"):
+    with pytest.raises(MissingToolError, match="CXX=not-there") as caught:
         cxx_compiler()
+    assert "unset CXX, or name a compiler that is here" in caught.value.hint
     monkeypatch.setenv("CXX", "my-g++ '")
     with pytest.raises(MissingToolError, match="CXX=my-g"):
         cxx_compiler()
@@ -162,26 +155,6 @@ def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch
     taking = program(folder, "g++", "exit 0")
     assert gcc_flags((str(refusing),)) == GCC_FLAGS[1:]
     assert gcc_flags((str(taking),)) == GCC_FLAGS
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        ("oneAPI DPC++/C++ Compiler 2026.0.1 (2026)", "is oneAPI 2026.0, and the variant needs 2025.3"),
-        ("", "no version"),
-    ],
-)
-def test_icpx_must_be_of_the_variants_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, told: str
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match=r"needs icpx 2025\.3, which is not installed"):
-        find_icpx("2025.3")
-    program(folder, "icpx", f"echo '{answer}'")
-    with pytest.raises(MissingToolError, match=told):
-        find_icpx("2025.3")
-    program(folder, "icpx", "echo 'oneAPI DPC++/C++ Compiler 2025.3.2 (2025)'")
-    assert find_icpx("2025.3") == (str(folder / "icpx"),)
 
 
 OTHER_CPU = f"torch213-cxx11-cpu-{'x86_64' if this_system() == 'aarch64-linux' else 'aarch64'}-linux"
@@ -347,28 +320,6 @@ def test_each_compiler_is_in_the_pool_of_its_backend(
     assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
     chosen = builder.plan(request(kernel, STABLE_CUDA, tmp_path, jobs=7), quiet)
     assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")
-def test_a_dry_run_prints_every_command_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "g++", 'echo "g++ 12"')
-    fake_toolkit(tmp_path / "cuda", "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    kernel = copy_kernel("twice", tmp_path)
-    asked = request(kernel, STABLE_CUDA, tmp_path)
-    lines = recipe_commands(builder.plan(asked, quiet))
-    text = "\n".join(lines)
-    assert "-m venv" in lines[0]
-    assert "torch==2.13.0+cpu" in lines[1]
-    assert "https://download.pytorch.org/whl/cpu" in lines[1]
-    assert "-gencode=arch=compute_90,code=compute_90" in text
-    assert lines[-1].startswith(str(folder / "g++") + " -shared -o _twice_cuda_1a2b3c4.abi3.so")
-    assert not asked.options.cache.exists()
-    assert not asked.output.exists()
 
 
 def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -110,37 +108,6 @@ def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert build(first, STABLE_CUDA).use == ObjectUse(0, 2)
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
     assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
-
-
-def test_hipcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's hipcc is a script: the compiler behind it is in the namespace."""
-    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
-    hipcc, cache = shutil.which("hipcc"), find_compiler_cache()
-    if hipcc is None or cache is None:
-        pytest.skip("there is no hipcc, or no ccache")
-    environment = {**os.environ, "HIP_PLATFORM": "amd", "CCACHE_DIR": str(tmp_path / "cache"), "CCACHE_NOHASHDIR": "1"}
-    environment |= {"CCACHE_COMPILERCHECK": "content", "CCACHE_STATSLOG": str(tmp_path / "log")}
-
-    def hits(place: str, text: str, namespace: str = "one", on_device: str = "1") -> int:
-        work = tmp_path / place
-        work.mkdir(exist_ok=True)
-        (work / "a.hip").write_text(f'#include "a.h"\n{text}')
-        device = f"#ifdef __HIP_DEVICE_COMPILE__\n#define VALUE {on_device}\n#else\n#define VALUE 0\n#endif\n"
-        kernel = "__global__ void run(float* to) { *to = VALUE; }\n"
-        (work / "a.h").write_text(f"#include <hip/hip_runtime.h>\n{device}{kernel}")
-        words = [cache, hipcc, "-x", "hip", "--offload-arch=gfx90a", "-cuid=1", "-MD", "-MF", "a.d", "-c", "a.hip"]
-        given = environment | {"CCACHE_BASEDIR": str(work), "CCACHE_NAMESPACE": namespace}
-        subprocess.run([*words, "-o", "a.o"], cwd=work, env=given, check=True, capture_output=True)
-        lines = (tmp_path / "log").read_text().splitlines()
-        (tmp_path / "log").unlink()
-        return sum(line in ("direct_cache_hit", "preprocessed_cache_hit") for line in lines)
-
-    assert hits("one", "") == 0
-    assert hits("one", "") == 1
-    assert hits("two", "") == 1
-    assert hits("one", "int changed;\n") == 0
-    assert hits("one", "", on_device="2") == 0, "only the code for the GPU is another"
-    assert hits("one", "", namespace="another compiler, or a header in front") == 0
 
 
 def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(build: Build, tmp_path: Path, torch_cache: Path) -> None:

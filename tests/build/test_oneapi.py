@@ -14,7 +14,7 @@ import pytest
 
 from buildkit import only_these, program, quiet, request, write_tree
 from kci.build import build_variant, plan_commands
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import MissingToolError
 
 XPU = "torch213-cxx11-xpu20260-x86_64-linux"
 
@@ -205,6 +205,9 @@ def test_an_icpx_that_is_missing_or_of_another_version_is_told(kernel: Path, tmp
     icpx(tmp_path, "2025.3")
     with pytest.raises(MissingToolError, match=r"is oneAPI 2025\.3, and the variant needs 2026\.0"):
         plan_commands(request(kernel, XPU, tmp_path))
+    program(tmp_path / "only-these", "icpx", "echo")
+    with pytest.raises(MissingToolError, match="no version"):
+        plan_commands(request(kernel, XPU, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -216,10 +219,3 @@ def test_what_the_native_builder_does_not_compile_names_who_does(kernel: Path, t
             call(request(kernel, name, tmp_path))
         assert "--builder nix" in caught.value.hint
         assert "kci pack" in caught.value.hint
-
-
-def test_a_shader_belongs_to_metal_alone(kernel: Path, tmp_path: Path) -> None:
-    text = (kernel / "build.toml").read_text().replace('src = ["cpu/a.cpp"]', 'src = ["metal/a.metal"]')
-    (kernel / "build.toml").write_text(text)
-    with pytest.raises(FindingsError, match=r"metal/a\.metal"):
-        plan_commands(request(kernel, "torch213-cxx11-cpu-x86_64-linux", tmp_path))

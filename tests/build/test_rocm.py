@@ -474,11 +474,3 @@ def test_an_arch_list_with_nothing_to_build_is_refused(asked: Request, tmp_path:
     config.write_text(config.read_text().replace('["gfx942"]', '["gfx940"]'))
     with pytest.raises(FindingsError, match=r"kernel\.double lists gfx940, and ROCm 7\.1 supports none of it"):
         builder.plan(request(asked.kernel_dir, STABLE, tmp_path), quiet)
-
-
-def test_a_cuda_component_cannot_have_hip_sources(asked: Request, tmp_path: Path) -> None:
-    config = asked.kernel_dir / "build.toml"
-    text = config.read_text().replace('"rocm"', '"cuda"').replace("rocm-archs", "cuda-capabilities")
-    config.write_text(text.replace("hip-flags", "cuda-flags").replace('"gfx942"', '"8.0"'))
-    with pytest.raises(FindingsError, match=r"'csrc/double\.hip', a source for a component of another backend"):
-        builder.plan(request(asked.kernel_dir, "torch-stable-abi211-cu130-x86_64-linux", tmp_path), quiet)

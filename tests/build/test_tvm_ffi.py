@@ -14,7 +14,7 @@ from conftest import ROOT
 from kci.build import build_variant
 from kci.build.builders import plan_commands
 from kci.build.native import builder
-from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command, work_links
+from kci.build.native.command_lines import Target, Toolchain, compile_command, link_command
 from kci.build.native.units import Unit
 from kci.build.toolchains.compilers import GCC_FLAGS
 from kci.build.toolchains.cuda import Toolkit
@@ -22,7 +22,7 @@ from kci.build.toolchains.environment import tvm_ffi_environment
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.kernel_tests import TestState, run_kernel_tests
-from kci.scaffold.new_kernel import choose, files_of
+from kci.scaffold.new_kernel import choose, new_kernel_files
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.verify import verify
 
@@ -78,12 +78,6 @@ def test_the_link(tmp_path: Path) -> None:
     assert behind.index("-lcudart_static") < behind.index("stub/libolder.a") < behind.index("stub/libpthread.so.0")
 
 
-def test_the_package_is_linked_under_its_own_name(tmp_path: Path) -> None:
-    made = chain(tmp_path)
-    assert work_links(made)["tvm_ffi"] == made.environment.torch
-    assert "torch" not in work_links(made)
-
-
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match=r"tvm-ffi 0\.9") as caught:
         tvm_ffi_environment(tmp_path, "0.9")
@@ -123,7 +117,7 @@ print(loaded.__tvm_ffi_my_kernel)
 @pytest.mark.torch
 def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: Path) -> None:
     runtime()
-    files = files_of(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
+    files = new_kernel_files(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
     files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
     what = request(write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path))
     build_variant(what, quiet)

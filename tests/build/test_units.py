@@ -146,13 +146,6 @@ def test_a_flag_that_old_toolkits_do_not_know_is_dropped_there(tmp_path: Path) -
     assert new.units[1].flags == ("-DCUDA", "-static-global-template-stub=false", "-DTWO")
 
 
-def test_only_the_components_of_the_backend_are_compiled(tmp_path: Path) -> None:
-    root = kernel(tmp_path, PARTS, *FILES)
-    found = collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
-    assert [unit.shown for unit in found.units] == ["bind.cpp", "csrc/host.cpp"]
-    assert found.archs == ()
-
-
 def one_component(backend: str, src: str, more: str = "") -> str:
     return f'[torch]\nsrc = []\n[kernel.one]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{more}'
 
@@ -166,6 +159,7 @@ def one_component(backend: str, src: str, more: str = "") -> str:
             ("cpu", "a.rs", "KCI502"),
             ("cpu", "a.c", "KCI502"),
             ("cuda", "a.metal", "KCI502"),
+            ("cuda", "a.hip", "KCI502"),
             ("cpu", "Makefile", "KCI502"),
             ("cpu", "none.cpp", "KCI501"),
         )

@@ -33,6 +33,12 @@ def test_every_page_has_examples(name: str, capsys: pytest.CaptureFixture[str]) 
     page = capsys.readouterr().out
     assert page.count("Examples:\n  # ") == 1
     assert "\n".join(line.strip() for line in EXAMPLES[name]) in page.replace("\n  ", "\n")
+    if "COMMAND [ARGS]" not in page:
+        assert all(option in page for option in ("-q, --quiet", "-v, --verbose", "--color"))
+    options = [each for each in PAGES[name].params if isinstance(each, click.Option)]
+    assert [option.opts for option in options if not option.help or "\n" in option.help] == []
+    made = PAGES[name].make_context(name, [], resilient_parsing=True)
+    assert made.help_option_names == ["-h", "--help"]
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -8,16 +8,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from cli.runner import kci, kci_process
 from conftest import ROOT, add_package
-from kci.cli import COMMANDS
-from kci.cli import kci as commands
 from kci.cli import test as cli_test
 from kci.run.kernel_tests import TestReport, TestState
 
@@ -30,13 +26,6 @@ GOOD = (
 def kernel_dir(tmp_path: Path) -> Path:
     (tmp_path / "build.toml").write_text(GOOD)
     return add_package(tmp_path)
-
-
-def test_every_command_takes_the_common_options() -> None:
-    for command in COMMANDS:
-        shown = kci(command, "--help").stdout
-        if "COMMAND [ARGS]" not in shown:
-            assert all(option in shown for option in ("-q, --quiet", "-v, --verbose", "--color")), command
 
 
 def test_a_misspelt_command_is_wrong_usage_with_a_suggestion() -> None:
@@ -101,12 +90,6 @@ def test_an_empty_name_is_not_taken_for_a_directory(
     result = kci(*command.split(), "")
     assert (result.code, result.stdout) == (2, "")
     assert "the name is empty" in result.stderr
-
-
-def test_a_name_that_is_too_long_is_wrong_usage() -> None:
-    result = kci("check", "x" * 5000)
-    assert result.code == 2
-    assert len(result.stderr) < 400
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -175,27 +158,6 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
-
-
-def test_a_command_has_both_help_options_whoever_asks_first() -> None:
-    group = click.Context(commands)
-    for name in commands.list_commands(group):
-        command = commands.get_command(group, name)
-        assert command is not None
-        assert command.make_context(name, [], resilient_parsing=True).help_option_names == ["-h", "--help"], name
-
-
-def test_the_help_of_every_option_is_one_clean_line() -> None:
-    def options(command: click.Command) -> Iterator[click.Option]:
-        yield from (each for each in command.params if isinstance(each, click.Option))
-        if isinstance(command, click.Group):
-            for name in command.list_commands(click.Context(command)):
-                if below := command.get_command(click.Context(command), name):
-                    yield from options(below)
-
-    found = list(options(commands))
-    assert len(found) > 100
-    assert [option.opts for option in found if not option.help or "\n" in option.help] == []
 
 
 BAD = {
@@ -278,4 +240,7 @@ def test_catalog_show() -> None:
 
 def test_a_name_may_be_as_long_as_file_systems_take(tmp_path: Path) -> None:
     assert "too long for a name" not in kci("check", tmp_path / ("a" * 255)).stderr
-    assert "too long for a name" in kci("check", tmp_path / ("a" * 256)).stderr
+    for length in (256, 5000):
+        result = kci("check", tmp_path / ("a" * length))
+        assert (result.code, "too long for a name" in result.stderr) == (2, True)
+        assert len(result.stderr) < 400

@@ -153,8 +153,6 @@ def test_catalog_commands(monorepo: Path) -> None:
     "arguments",
     [
         ["matrix", "kernels", "--explain", "--format", "json"],
-        ["matrix", "kernels", "--explain", "--tier", "all"],
-        ["matrix", "kernels/one", "--tier", "pairs"],
         ["catalog", "show"],
     ],
     ids=" ".join,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from act.harness import commit_all
 from cli.runner import kci, kci_process
 from conftest import ROOT
 
@@ -47,11 +47,8 @@ def test_a_budget_that_is_too_small_fails_with_advice() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, no_git_environment: None) -> Path:
-    root = tmp_path / "r"
-    shutil.copytree(REPO, root)
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run(["git", *identity, *command], cwd=root, check=True, capture_output=True)
+    root = Path(shutil.copytree(REPO, tmp_path / "r"))
+    commit_all(root)
     return root
 
 
@@ -90,10 +87,8 @@ def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path)
 )
 def test_of_kci_toml_the_keys_that_changed_decide(repository: Path, old: str, new: str, backends: set[str]) -> None:
     file = repository / "kci.toml"
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     file.write_text(f"{old}\n")
-    for command in (["add", "."], ["commit", "-qm", "settings"]):
-        subprocess.run(["git", *identity, *command], cwd=repository, check=True, capture_output=True)
+    commit_all(repository)
     file.write_text(f"{new}\n")
     plan = json.loads(kci("plan", repository / "norm", "--affected", "HEAD", "--format", "json").stdout)
     found = {leg["backend"] for leg in plan["legs"]}
@@ -153,9 +148,7 @@ def documented() -> list[str]:
 @pytest.mark.parametrize("line", documented())
 def test_every_command_of_the_documentation_works(line: str, tmp_path: Path, no_git_environment: None) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "r", ignore=shutil.ignore_patterns("build", "__pycache__"))
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run(["git", *identity, *command], cwd=tmp_path / "r", check=True, capture_output=True)
+    commit_all(tmp_path / "r")
     done = kci_process(*line.split(), cwd=tmp_path / "r", PYTHONPATH=str(ROOT / "src"))
     assert done.code == 0, done.stderr
     assert done.stdout

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from act.harness import commit_all
 from cli.runner import kci
 
 BUILD = (
     '[general]\nname = "norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
     'hub.repo-id = "a/b"\n[torch-noarch]\n'
 )
-
-
-def git(root: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-C", str(root), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def planned_commit(*roots: Path) -> str | None:
@@ -32,11 +29,10 @@ def test_a_plan_says_which_commit_it_is_about(tmp_path: Path) -> None:
     (root / "torch-ext" / "norm" / "__init__.py").write_text("")
     (root / "build.toml").write_text(BUILD)
     assert planned_commit(root) is None
-    git(tmp_path, "init", "-q", "one")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "x")
-    assert planned_commit(root) == git(root, "rev-parse", "HEAD")
-    git(tmp_path, "clone", "-q", "one", "other")
+    commit_all(root)
+    head = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert planned_commit(root) == head.stdout.strip()
+    shutil.copytree(root, tmp_path / "other")
     (tmp_path / "other" / "build.toml").write_text(BUILD.replace("norm", "norm-two"))
     (root / "build.toml").write_text(BUILD + "# changed\n")
     assert planned_commit(root) is None

@@ -74,15 +74,6 @@ def test_a_newer_pin_survives_rendering(repository: Path) -> None:
     assert "d" * 40 in before
 
 
-@pytest.mark.parametrize("ci", ["github", "gitlab", "snakemake"])
-def test_an_error_in_a_build_toml_is_one_of_render(repository: Path, ci: str) -> None:
-    build = next(repository.glob("**/build.toml"))
-    build.write_text(build.read_text().replace("version", "vershion", 1))
-    done = kci("render", "--ci", ci)
-    assert done.code == 1
-    assert "build.toml:3:1: error[KCI101]" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("file", "text", "wanted"),
     [
@@ -234,12 +225,6 @@ def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
     assert (found.code, found.stderr) == (0, "")
 
 
-def test_a_pin_of_kcis_own_actions_is_used(repository: Path) -> None:
-    (repository / "kci.toml").write_text(f'[actions]\nref = "{"e" * 40}"\n')
-    assert kci("render").code == 0
-    assert f"kci/build/plan@{'e' * 40}\n" in (repository / RELEASE).read_text()
-
-
 @pytest.fixture
 def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A kci that was installed from a release; its commit."""
@@ -260,16 +245,6 @@ def test_kcis_own_actions_are_pinned_to_the_release(repository: Path, released: 
     assert kci("render", "--pin", "tag").code == 0
     assert "kci/build/plan@v1" in (repository / RELEASE).read_text()
     assert released not in (repository / RELEASE).read_text()
-
-
-def test_a_newer_commit_of_kcis_own_actions_stays(repository: Path, released: str) -> None:
-    kci("render", "--pin", "sha")
-    for path in (RELEASE, COMPAT):
-        text = (repository / path).read_text()
-        moved = text.replace(f"{released} # v{__version__}", f"{'d' * 40} # v9.9.9")
-        (repository / path).write_text(moved)
-    assert kci("render").code == 0
-    assert f"kci/build/plan@{'d' * 40} # v9.9.9\n" in (repository / RELEASE).read_text()
 
 
 def test_a_kci_that_is_no_release_knows_no_commit(repository: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from buildkit import CPU, STABLE_CPU, variant
 from kci.build.process.machine import Progress
 from kci.cli import Options
-from kci.cli.run import RunDisplay, progress_text
+from kci.cli.run import RunDisplay
 from kci.errors import MissingToolError
 from kci.run.local import Outcome, OutcomeState
 
@@ -43,16 +43,6 @@ def test_lines_of_variants_do_not_run_into_each_other(capsys: pytest.CaptureFixt
     ]
 
 
-def test_without_v_there_is_one_line_for_each_state(capsys: pytest.CaptureFixture[str]) -> None:
-    one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options()) as display:
-        changed = display.changed
-        changed(change(one, state=OutcomeState.BUILDING))
-        changed(change(one, line="[1/2] c++ a.cpp"))
-        changed(change(one, state=OutcomeState.FAILED))
-    assert capsys.readouterr().err.splitlines() == [f"relu {CPU}: building", f"relu {CPU}: failed"]
-
-
 def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     one = Outcome("relu", variant(CPU))
     with RunDisplay([one], Options(quiet=True)) as display:
@@ -61,12 +51,18 @@ def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
+def terminal_for(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A terminal in place of stderr."""
+    made = io.StringIO()
+    monkeypatch.setattr(made, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
+    return made
+
+
+def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_for(monkeypatch)
     one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
     with RunDisplay([one, far], Options()) as display:
         changed = display.changed
@@ -83,11 +79,7 @@ WARNING = "warning: torch is for [CUDA 13.0]"
 
 def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table shows the last line of each variant, so that the next one would take its place."""
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    terminal = terminal_for(monkeypatch)
     one = Outcome("relu", variant(CPU))
     with RunDisplay([one], Options()) as display:
         for line in (STEP, WARNING, WARNING, WAITING, "installing torch"):
@@ -99,31 +91,13 @@ def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest
 
 
 def test_what_this_machine_lacks_is_not_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    terminal = terminal_for(monkeypatch)
     one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
     with RunDisplay([one, far], Options()) as display:
         display.changed(change(one, state=OutcomeState.LEFT, error=MissingToolError("no compiler"), note="no compiler"))
     assert "1 left for other machines" in terminal.getvalue()
     assert "✗" in terminal.getvalue()
     assert "no compiler" in terminal.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("progress", "line", "text"),
-    [
-        (None, "", ""),
-        (Progress(1, 4, None, ""), "", "1/4"),
-        (Progress(1, 4, 9, ""), "", "1/4, 9 s left"),
-        (Progress(4, 4, 0, ""), "", "4/4"),
-    ],
-)
-def test_progress_in_words(progress: Progress | None, line: str, text: str) -> None:
-    outcome = change(Outcome("relu", variant(CPU)), progress=progress, line=line)
-    assert progress_text(outcome) == text
 
 
 def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFixture[str]) -> None:

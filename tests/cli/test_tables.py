@@ -8,12 +8,10 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT
 from kci.cli._answers import left_out_table, markdown, plan_tables, tree_table
-from kci.cli._output import markdown_text
 from kci.config.discovery import FaultyKernel
 from kci.plan.estimates import estimate
-from kci.plan.plan import Skipped, Unplanned
+from kci.plan.plan import SkippedVariant, UnplannedVariant
 from kci.tree.manifest import Manifest
-from kci.utils.suggest import count
 from planning import leg, plan
 
 HOSTILE = "a|b\n<img src=x> [x](https://x.invalid) `c` **d** \x1b[2J"
@@ -33,14 +31,10 @@ def test_a_plan_as_markdown(request: pytest.FixtureRequest) -> None:
     assert said == golden.read_text(encoding="utf-8")
 
 
-def test_text_becomes_no_markup() -> None:
-    assert markdown_text(HOSTILE) == HARMLESS
-
-
 def test_what_is_left_out_for_one_reason_is_one_row() -> None:
     """42 of the 380 variants of a repository of 52 kernels were 42 rows that nobody reads."""
     left = [
-        Unplanned(
+        UnplannedVariant(
             f"k{number}",
             f"torch21{torch}-metal-aarch64-darwin",
             "metal",
@@ -60,8 +54,8 @@ def test_what_is_left_out_for_one_reason_is_one_row() -> None:
 def test_no_name_leaves_its_cell() -> None:
     made = msgspec.structs.replace(
         plan([leg("torch-cpu")]),
-        left_out=(Unplanned(HOSTILE, HOSTILE, "cuda", "x86_64-linux", "KCI301", HOSTILE),),
-        skipped=(Skipped(HOSTILE, "torch-cpu", HOSTILE),),
+        left_out=(UnplannedVariant(HOSTILE, HOSTILE, "cuda", "x86_64-linux", "KCI301", HOSTILE),),
+        skipped=(SkippedVariant(HOSTILE, "torch-cpu", HOSTILE),),
         faulty=(FaultyKernel(HOSTILE, HOSTILE, HOSTILE, ()),),
     )
     said = markdown(plan_tables(made, estimate(made.legs)))
@@ -83,9 +77,3 @@ def test_a_tree_is_called_whole_only_if_it_was_planned_and_nothing_is_missing(
 ) -> None:
     below = tree_table(Manifest("relu", 1, planned, (), missing, complete=not missing)).below
     assert (below == "all planned variants are there") is all_there
-
-
-@pytest.mark.parametrize(("number", "said"), [(0, "0 legs"), (1, "1 leg"), (2, "2 legs"), (21, "21 legs")])
-def test_how_many(number: int, said: str) -> None:
-    assert count(number, "leg") == said
-    assert count(number, "matrix", "matrices").endswith("matrix") == (number == 1)

@@ -15,7 +15,7 @@ from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
 from kci.cli import Options, run
-from kci.cli._output import Layout, cut_apart, lines_of, middle
+from kci.cli._output import Layout, shorten_each, table_lines
 
 EXAMPLES = ROOT / "examples"
 WIDTHS = (60, 80, 120, 200)
@@ -121,43 +121,18 @@ HEAD = ("variant", "kind", "note")
 ROWS = [("torch213-cxx11-cu130-x86_64-linux", "full", "why it is so, in a sentence of some length")]
 
 
-@pytest.mark.parametrize("width", range(2, 50))
-def test_a_name_keeps_both_ends_and_its_width(width: int) -> None:
-    name = ROWS[0][0]
-    cut = middle(name, width)
-    assert len(cut) == min(width, len(name))
-    if 5 <= width < len(name):
-        assert cut[0] == name[0]
-        assert cut[-1] == name[-1]
-
-
 @pytest.mark.parametrize("width", range(50, 120))
 def test_a_table_fits_and_loses_no_word_of_its_reasons(width: int) -> None:
     layout = Layout(drop=("kind",), cut=("variant",), wrap="note")
-    lines = lines_of(HEAD, ROWS, width, layout)
+    lines = table_lines(HEAD, ROWS, width, layout)
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     assert [word for word in ROWS[0][2].split() if word not in words] == []
 
 
-def test_columns_go_in_their_order_and_only_where_they_must() -> None:
-    layout = Layout(drop=("kind", "note"), cut=("variant",))
-    whole = lines_of(HEAD, ROWS, None, layout)
-    assert lines_of(HEAD, ROWS, len(whole[1]), layout) == whole
-    assert lines_of(HEAD, ROWS, len(whole[1]) - 1, layout)[0].split() == ["variant", "note"]
-    assert lines_of(HEAD, ROWS, 78, layout)[0].split() == ["variant", "note"]
-    assert lines_of(HEAD, ROWS, 40, layout)[0].split() == ["variant"]
-    assert "…" not in lines_of(HEAD, ROWS, 40, layout)[1]
-    assert lines_of(HEAD, ROWS, 20, layout)[1] == "torch213-…6_64-linux"
-
-
 def test_names_that_differ_in_the_middle_still_do_when_they_are_cut() -> None:
     names = [f"torch{torch}-cxx11-rocm{rocm}-x86_64-linux" for torch in (212, 213) for rocm in (71, 72)]
-    assert len(set(cut_apart(names, 28))) == 4
-
-
-def test_what_cannot_be_made_to_fit_is_whole() -> None:
-    assert lines_of(("a", "b"), [("x" * 30, "y" * 30)], 40, Layout())[1] == f"{'x' * 30}  {'y' * 30}"
+    assert len(set(shorten_each(names, 28))) == 4
 
 
 LATE = """

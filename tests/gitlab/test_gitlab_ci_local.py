@@ -92,7 +92,7 @@ def run(program: list[str], repository: Path, tmp_path: Path, *options: str, doe
     return Pipeline(results["PASS"], results["FAIL"], plain)
 
 
-def tree_of(repository: Path, kernel: str) -> set[str]:
+def locate_tree(repository: Path, kernel: str) -> set[str]:
     (tar,) = repository.glob(f".gitlab-ci-local/artifacts/{kernel}*merge*/kci-tree.tar")
     with tarfile.open(tar) as archive:
         return {name.split("/")[1] for name in archive.getnames() if "/" in name}
@@ -108,7 +108,7 @@ def test_a_push_plans_builds_and_merges_every_kernel(program: list[str], reposit
     assert (done.passed, done.failed) == (JOBS | ALWAYS, set()), done.log
     assert "all that was planned is there: 3 variants of 2 kernels" in done.log
     for kernel, names in TREES.items():
-        assert {*names, "kci-manifest.json"} <= tree_of(repository, kernel)
+        assert {*names, "kci-manifest.json"} <= locate_tree(repository, kernel)
 
 
 def test_a_leg_that_fails_stops_only_its_kernel(program: list[str], repository: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_leg_that_fails_stops_only_its_kernel(program: list[str], repository: 
     assert "gone.py is a link to nothing" in listed
     assert "kci build --variant=torch-cpu" in done.log, "the command that does the same elsewhere"
     assert "torch-ext/other_kernel/gone.py is a link to nothing" in done.log
-    assert {"torch-cpu", "torch-cuda"} <= tree_of(repository, "some-kernel")
+    assert {"torch-cpu", "torch-cuda"} <= locate_tree(repository, "some-kernel")
 
 
 def test_a_push_builds_what_no_earlier_tree_has_and_carries_the_rest_over(
@@ -140,7 +140,7 @@ def test_a_push_builds_what_no_earlier_tree_has_and_carries_the_rest_over(
     some = run(program, repository, tmp_path)
     jobs = {"some-kernel: torch-cuda", "some-kernel: merge", "some-kernel: record"}
     assert (some.passed, some.failed) == (jobs | ALWAYS, set()), some.log
-    assert {"torch-cpu", "torch-cuda"} <= tree_of(repository, "some-kernel")
+    assert {"torch-cpu", "torch-cuda"} <= locate_tree(repository, "some-kernel")
 
     for kept in repository.glob(".gitlab-ci-local/cache/tree.some-kernel-*"):
         shutil.rmtree(kept)
@@ -189,7 +189,7 @@ def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[
         jobs = {*ALWAYS, *parts, f"split: {VARIANT}", "split: merge", "split: record"}
         assert (done.passed, done.failed) == (jobs, set()), done.log
         assert sorted(split.made().values()) == made, done.log
-        assert VARIANT in tree_of(split.directory, "split")
+        assert VARIANT in locate_tree(split.directory, "split")
         with (split.directory / "csrc/last.cpp").open("a") as source:
             source.write("int changed;\n")
 

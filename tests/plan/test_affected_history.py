@@ -17,7 +17,7 @@ import pytest
 from kci.config.discovery import find_kernels
 from kci.config.settings import KCI_TOML
 from kci.errors import FindingsError, KciError
-from kci.plan.affected import Touch, changes_since, merged_into, only_affected
+from kci.plan.affected import Touch, changes_since, only_affected, pull_request_base
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.source_tree import SourceTree
 from kci.plan.legs import image_of
@@ -228,7 +228,7 @@ def truth(root: Path) -> dict[tuple[str, str], str]:
     for kernel in here.kernels:
         try:
             prints = Fingerprints(kernel, tree, here.settings.settings.inputs_of(kernel.build.name))
-            for variant in here.of([kernel]).matrix().kernels[0].each_once():
+            for variant in here.with_kernels([kernel]).matrix().kernels[0].each_once():
                 image = image_of(variant, here.runners)
                 found[kernel.build.name, variant.name] = prints.fingerprint(variant, image)
         except KciError:
@@ -321,20 +321,20 @@ def test_what_a_pull_request_would_be_merged_into(history: Path, tmp_path: Path,
     git(work, "commit", "-q", "--allow-empty", "-m", "feature")
     head = git(work, "rev-parse", "HEAD")
     with pytest.raises(FindingsError, match="HEAD is not the merge commit") as caught:
-        merged_into(work, head)
+        pull_request_base(work, head)
     assert [item.rule for item in caught.value.diagnostics] == ["KCI312"]
     git(work, "checkout", "-q", "--detach", chain[-1])
     git(work, "merge", "-q", "--no-ff", "-s", "ours", "-m", "merge", head)
     git(tmp_path, "clone", "-q", "--depth", "2", f"file://{work}", str(tmp_path / "shallow"))
-    assert merged_into(tmp_path / "shallow", head) == chain[-1]
+    assert pull_request_base(tmp_path / "shallow", head) == chain[-1]
     assert changes_since(tmp_path / "shallow", chain[-1]).files == ()
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{work}", str(tmp_path / "alone"))
     with pytest.raises(FindingsError) as caught:
-        merged_into(tmp_path / "alone", head)
+        pull_request_base(tmp_path / "alone", head)
     assert "fetch-depth" in caught.value.hint
     # A pull request whose newest commit is a merge commit itself, checked out as it is.
     with pytest.raises(FindingsError, match="HEAD is not the merge commit"):
-        merged_into(work, git(work, "rev-parse", "HEAD"))
+        pull_request_base(work, git(work, "rev-parse", "HEAD"))
 
 
 def test_a_partial_clone_says_what_it_lacks(history: Path, tmp_path: Path, no_git_environment: None) -> None:

@@ -26,7 +26,7 @@ from kci.matrix.catalog.runners import (
     default_prices,
     default_runners,
     hosted_runners,
-    most_minutes,
+    max_job_minutes,
     pool_of,
     price_of,
 )
@@ -170,8 +170,8 @@ def test_pools_and_the_longest_job() -> None:
     assert pool_of(Runner(("self-hosted", "gpu"), 4, 16)).size is None
     assert pool_of(Runner(("self-hosted", "gpu"), 4, 16, pool_size=3)) == Pool("self-hosted gpu", 3)
     assert pool_of(Runner(("ubuntu-24.04",), 4, 16, pool_size=3)) == Pool("ubuntu-24.04", 3)
-    assert most_minutes(Runner(("ubuntu-24.04",), 4, 16)) == 360
-    assert most_minutes(Runner(("self-hosted",), 4, 16)) == 7200
+    assert max_job_minutes(Runner(("ubuntu-24.04",), 4, 16)) == 360
+    assert max_job_minutes(Runner(("self-hosted",), 4, 16)) == 7200
     assert not Runner((), 4, 16, group="g").hosted
 
 

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from kci.matrix.catalog.runners import Pool
-from kci.plan.github_limits import MAX_OUTPUT_UNITS, check_limits, run_jobs, work_of
-from kci.plan.plan import KernelPlan, Leg, Plan, Skipped, TestLeg
+from kci.plan.github_limits import MAX_OUTPUT_UNITS, caller_matrices, check_limits, run_jobs
+from kci.plan.plan import KernelPlan, Leg, Plan, SkippedVariant, TestLeg
 from planning import leg, plan
 
 
@@ -33,7 +33,7 @@ def rules(sizes: dict[str, int], count: int = 1) -> list[str]:
 
 
 def test_each_kernel_is_told_its_own_part() -> None:
-    (caller,) = json.loads(work_of(made({"relu": 2, "rms-norm": 1}), 1))
+    (caller,) = json.loads(caller_matrices(made({"relu": 2, "rms-norm": 1}), 1))
     assert [entry["kernel"] for entry in caller["include"]] == ["relu", "rms-norm"]
     work = caller["include"][0]["work"]
     assert set(work) == {
@@ -57,7 +57,7 @@ def test_each_kernel_is_told_its_own_part() -> None:
 def test_each_kernel_is_told_its_own_tests() -> None:
     test = TestLeg("relu", "kernels/relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("v0", "v1"), ("gpu",), 30)
     both = made({"relu": 2, "rms-norm": 1})
-    (caller,) = json.loads(work_of(msgspec.structs.replace(both, tests=(test,)), 1))
+    (caller,) = json.loads(caller_matrices(msgspec.structs.replace(both, tests=(test,)), 1))
     assert [entry["work"]["tests"]["include"] for entry in caller["include"]] == [
         [
             {"kernel": "relu", "path": "kernels/relu", "name": "cuda-x86_64-linux", "backend": "cuda",
@@ -69,7 +69,7 @@ def test_each_kernel_is_told_its_own_tests() -> None:
 
 def test_a_new_kernel_moves_no_other() -> None:
     def places(names: list[str]) -> dict[str, int]:
-        callers = json.loads(work_of(made(dict.fromkeys(names, 1)), 3))
+        callers = json.loads(caller_matrices(made(dict.fromkeys(names, 1)), 3))
         return {entry["kernel"]: index for index, caller in enumerate(callers) for entry in caller["include"]}
 
     names = [f"kernel-{number}" for number in range(40)]
@@ -82,7 +82,7 @@ def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
     pool = Pool("gpu", 6)
     legs = [leg(f"v{number}", kernel, pool=pool) for kernel, size in (("a", 8), ("b", 4)) for number in range(size)]
     legs.append(leg("v0", "c"))
-    (caller,) = json.loads(work_of(with_kernels(legs), 1))
+    (caller,) = json.loads(caller_matrices(with_kernels(legs), 1))
     parallel = {entry["kernel"]: entry["work"]["parallel"] for entry in caller["include"]}
     assert parallel["a"] + parallel["b"] == 6
     assert parallel["a"] > parallel["b"]
@@ -90,13 +90,13 @@ def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
 
 
 def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is() -> None:
-    plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=(Skipped("a", "v9", "published already"),))
-    (caller,) = json.loads(work_of(plan, 1, {"a": "41", "b": "41"}))
+    plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=(SkippedVariant("a", "v9", "published already"),))
+    (caller,) = json.loads(caller_matrices(plan, 1, {"a": "41", "b": "41"}))
     assert {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]} == {"a": "41", "b": ""}
 
 
 def test_nothing_to_do_is_an_empty_list_for_every_caller() -> None:
-    assert json.loads(work_of(plan([]), 2)) == [{"include": []}, {"include": []}]
+    assert json.loads(caller_matrices(plan([]), 2)) == [{"include": []}, {"include": []}]
     assert check_limits(plan([]), 2) == []
 
 

@@ -11,7 +11,7 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
 from kci.matrix.variants import Kind, Matrix, Variant
-from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, size_of, sizes
+from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, size_of, sizes
 from kci.plan.legs import PlanOptions, make_plan
 from planning import matrix
 
@@ -70,7 +70,7 @@ def minutes(size: Size | None, backend: str = "cuda", max_jobs: int | None = Non
     """On a hosted machine of 4 cores."""
     runners = default_runners()
     runner = msgspec.structs.replace(runners.runner["x86_64-linux"], memory_gb=gigabytes)
-    return estimated(size, backend, runners.build[backend], runner, max_jobs)
+    return estimate_minutes(size, backend, runners.build[backend], runner, max_jobs)
 
 
 def test_sources_are_counted_once_and_headers_never(catalog: Catalog) -> None:

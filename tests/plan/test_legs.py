@@ -11,7 +11,7 @@ from kci.config.document import parse_document
 from kci.config.settings import Nix, Settings
 from kci.config.values import Grouping
 from kci.errors import FindingsError
-from kci.matrix.catalog.loading import apply, read_overlay
+from kci.matrix.catalog.loading import apply_overlay, read_overlay
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import runners_from
 from kci.matrix.selection import compute_matrix
@@ -98,7 +98,7 @@ def test_a_backend_that_only_lacks_an_image_is_said_to_lack_it(catalog: Catalog)
 @pytest.mark.rule("KCI301", triggers=True)
 def test_a_system_on_which_nobody_builds_is_left_out(catalog: Catalog) -> None:
     text = b'[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["aarch64-windows"]\n'
-    wider = apply(catalog, read_overlay(parse_document(text, "mine.toml")))
+    wider = apply_overlay(catalog, read_overlay(parse_document(text, "mine.toml")))
     (left,) = [
         item
         for item in make_plan(compute_matrix([torch_kernel(["cpu"])], wider)).left_out

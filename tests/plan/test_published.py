@@ -14,7 +14,7 @@ import pytest
 
 from cli.runner import kci
 from kci.matrix.variants import parse_variant_name
-from kci.plan.fingerprint import already
+from kci.plan.fingerprint import unchanged_variants
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.tree.manifest import Manifest, Origin, Present, encode, read_published
@@ -26,7 +26,7 @@ REPO = Path(__file__).parent / "affected" / "repo"
 def test_only_equal_fingerprints_are_skipped() -> None:
     now = {("k", "a"): "1" * 64, ("k", "b"): "2" * 64, ("other", "a"): "1" * 64}
     known = {("k", name): value * 64 for name, value in (("a", "1"), ("b", "3"), ("c", "4"))}
-    assert list(already(now, known)) == [("k", "a")]
+    assert list(unchanged_variants(now, known)) == [("k", "a")]
 
 
 # --- from the command line ---

@@ -13,8 +13,8 @@ from kci.config.settings import Limit
 from kci.config.values import Backend
 from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
-from kci.plan.estimates import Duration, Size, estimate, starts
-from kci.plan.github_limits import check_limits, work_of
+from kci.plan.estimates import Duration, Size, estimate, start_minutes
+from kci.plan.github_limits import caller_matrices, check_limits
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, allowances
 from planning import leg, matrix, plan
@@ -93,13 +93,13 @@ def test_parts_of_a_recorded_variant_share_its_minutes() -> None:
 
 def test_a_link_starts_when_its_parts_have_ended() -> None:
     plan = made()
-    begins = dict(zip([item.name for item in plan.legs], starts(plan.legs), strict=True))
+    begins = dict(zip([item.name for item in plan.legs], start_minutes(plan.legs), strict=True))
     last = max(item.minutes for item in plan.legs if item.role is Role.PART)
     assert begins[NAME] == last
     assert estimate(plan.legs).wall_minutes == last + 6
     parts = [item for item in plan.legs if item.role is Role.PART]
     uneven = [msgspec.structs.replace(item, minutes=1) if item is parts[0] else item for item in plan.legs]
-    begins = dict(zip([item.name for item in uneven], starts(uneven), strict=True))
+    begins = dict(zip([item.name for item in uneven], start_minutes(uneven), strict=True))
     assert begins[NAME] == max(item.minutes for item in parts[1:]), "the last one counts"
     own = [msgspec.structs.replace(item, pool=Pool("one", 1)) for item in plan.legs]
     assert estimate(own).wall_minutes == sum(item.minutes for item in own)
@@ -109,13 +109,13 @@ def test_each_part_starts_with_the_objects_of_its_variant() -> None:
     kept = KeptObjects("41", f"objects.flash.{NAME}-1")
     found = made(objects={("flash", NAME): kept, ("other", NAME): KeptObjects("42", "o")})
     assert {(item.objects_run, item.objects_from) for item in found.legs} == {(kept.run, kept.artifact)}
-    (caller,) = json.loads(work_of(found, 1))
+    (caller,) = json.loads(caller_matrices(found, 1))
     assert {entry["objects_run"] for entry in caller["include"][0]["work"]["parts"]["include"]} == {"41"}
 
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
     whole = planned([*split_leg(2), leg("v", "flash")])
-    (caller,) = json.loads(work_of(whole, 1))
+    (caller,) = json.loads(caller_matrices(whole, 1))
     found = {role: caller["include"][0]["work"][role]["include"] for role in Role}
     assert [entry["name"] for entry in found[Role.WHOLE]] == ["v"]
     assert {"part", "parts", "takes", "objects_run"}.isdisjoint(found[Role.WHOLE][0])
@@ -125,7 +125,7 @@ def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
 
 def test_what_is_promised_is_the_variant_and_no_part() -> None:
     (whole,) = made(limits=[Limit(parts=1)]).legs
-    assert planned(split_leg(3)).promised().kernels == planned([whole]).promised().kernels
+    assert planned(split_leg(3)).tree_plan().kernels == planned([whole]).tree_plan().kernels
 
 
 def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
@@ -135,7 +135,7 @@ def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     assert not [item for item in check_limits(more) if item.rule == "KCI305"]
     (problem,) = [item for item in check_limits(more, 1, 1) if item.rule == "KCI305"]
     assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
-    (caller,) = json.loads(work_of(more, 1, jobs=3))
+    (caller,) = json.loads(caller_matrices(more, 1, jobs=3))
     work = caller["include"][0]["work"]
     sizes = [len(item["include"]) for item in (work["parts"], *work["more_parts"])]
     assert sizes == [MAX_MATRIX, 1, 0]

@@ -485,7 +485,7 @@ class Patience:
         self.waits.append(seconds)
 
 
-def bring(tree: Path, waits: Patience | None = None, log: list[str] | None = None) -> Publication:
+def commit_goal(tree: Path, waits: Patience | None = None, log: list[str] | None = None) -> Publication:
     said = log if log is not None else []
     publisher = Publisher(HubKernel(REPO, lambda: TOKEN), REPO, log=said.append, wait=waits or Patience())
     return publisher.publish(read_release(tree), "v1")
@@ -496,7 +496,7 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
     hub: FakeHub, tmp_path: Path, status: int | None
 ) -> None:
     hub.fail("POST .*/commit/", status, after=True)
-    done = bring(make_tree(tmp_path))
+    done = commit_goal(make_tree(tmp_path))
     assert done.builds.state is PublishState.PUBLISHED
     assert done.builds.commit == hub[REPO].branches["v1"]
     assert done.builds.changes.added
@@ -513,7 +513,7 @@ def test_a_commit_that_did_not_land_is_made_again(
 ) -> None:
     hub.fail("POST .*/commit/", status, **headers)
     waits = Patience()
-    done = bring(make_tree(tmp_path), waits)
+    done = commit_goal(make_tree(tmp_path), waits)
     assert done.builds.state is PublishState.PUBLISHED
     assert waits.waits == [expected]
     assert len(hub.asked("PUT /lfs/")) == 2
@@ -523,7 +523,7 @@ def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> 
     hub.fail("POST .*/commit/", 500, times=100)
     waits = Patience()
     with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
-        bring(make_tree(tmp_path), waits)
+        commit_goal(make_tree(tmp_path), waits)
     assert waits.waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
@@ -544,7 +544,7 @@ def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
 ) -> None:
     hub.fail("POST .*/commit/", status, times=100, **headers)
     with pytest.raises(FindingsError, match=f"asks to be left alone for {seconds} seconds: {status}") as told:
-        bring(make_tree(tmp_path), Patience())
+        commit_goal(make_tree(tmp_path), Patience())
     assert re.match(r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC", told.value.hint)
     assert len(hub.asked("POST .*/commit/")) == 1
 
@@ -558,7 +558,7 @@ def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> N
 
     hub.once("POST .*/commit/", rival)
     log: list[str] = []
-    done = bring(make_tree(tmp_path), log=log)
+    done = commit_goal(make_tree(tmp_path), log=log)
     assert done.builds.state is PublishState.PUBLISHED
     assert done.builds.changes.kept_variants == ("torch-rocm",)
     assert {"torch-rocm", "torch-cpu", "torch-cuda"} <= below(hub)
@@ -574,7 +574,7 @@ def test_another_publisher_of_the_same_variants_is_not_overwritten(hub: FakeHub,
 
     hub.once("POST .*/commit/", rival)
     with pytest.raises(FindingsError) as refusal:
-        bring(make_tree(tmp_path))
+        commit_goal(make_tree(tmp_path))
     assert [item.rule for item in refusal.value.diagnostics] == ["KCI812"]
     assert hub[REPO].files("v1")["build/torch-cpu/_ops.py"] == b"theirs"
 
@@ -584,7 +584,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tm
     tree = make_tree(tmp_path)
     same = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     hub.once("POST .*/commit/", lambda: hub[REPO].write("v1", {**hub[REPO].files("v1"), **same}, "twin") and None)
-    done = bring(tree)
+    done = commit_goal(tree)
     assert done.builds.state is PublishState.PUBLISHED
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "twin"
 
@@ -592,7 +592,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tm
 def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path: Path) -> None:
     theirs = there("torch-rocm")
     hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
-    done = bring(make_tree(tmp_path))
+    done = commit_goal(make_tree(tmp_path))
     assert done.builds.changes.kept_variants == ("torch-rocm",)
     assert {"torch-rocm", "torch-cpu"} <= below(hub)
 
@@ -600,7 +600,7 @@ def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path
 def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tmp_path: Path) -> None:
     hub[REPO].ignored = (".bin",)
     with pytest.raises(FindingsError, match=r"data\.bin differs"):
-        bring(make_tree(tmp_path))
+        commit_goal(make_tree(tmp_path))
 
 
 def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> None:
@@ -637,7 +637,7 @@ def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> N
     hub.hooks.clear()
     assert len(hub[REPO].objects) == 1
     hub.log.clear()
-    done = bring(tree)
+    done = commit_goal(tree)
     assert done.builds.state is PublishState.PUBLISHED
     assert len(hub.asked("PUT /lfs/")) == 2
     assert set(names) <= below(hub)
@@ -656,7 +656,7 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
             barrier.wait(60)
 
     hub.hooks.append(together)
-    threads = [threading.Thread(target=lambda: found.append(bring(tree).builds)) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(commit_goal(tree).builds)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -300,7 +300,7 @@ def test_a_forged_answer_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch
         return 0
 
     monkeypatch.setattr(run_setup, "_torch", lambda *_: (Path("/nowhere/bin/python"), "2.13"))
-    monkeypatch.setattr(run_setup, "run_in", forged)
+    monkeypatch.setattr(run_setup, "run_sandboxed", forged)
     with pytest.raises(FindingsError, match=r"setup\.py: what it made for cpu cannot be used"):
         run_setup.run_setup({"setup.py": b""}, Path("/nowhere"), lambda _: None)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, files_of
+from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, new_kernel_files
 from planning import parse_settings
 
 KINDS = {
@@ -67,7 +67,7 @@ def test_every_python_file_parses_and_nothing_of_the_template_is_left(kind: str,
 
 def test_the_settings_that_are_commented_out_are_valid(outside: Path) -> None:
     for framework in FRAMEWORKS:
-        text = files_of(choose("some-kernel", framework=framework), standalone=True)["kci.toml"]
+        text = new_kernel_files(choose("some-kernel", framework=framework), standalone=True)["kci.toml"]
         lines = [
             line.removeprefix("# ") if re.match(r"# (\[|[a-z-]+ = )", line) else line for line in text.splitlines()
         ]
@@ -89,11 +89,11 @@ def test_what_was_chosen_is_in_the_files(outside: Path) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_function_is_called_after_the_kernel(framework: str) -> None:
-    made = files_of(choose("rms-norm", framework=framework), standalone=False)
+    made = new_kernel_files(choose("rms-norm", framework=framework), standalone=False)
     assert "rms_norm" in made["CARD.md"]
     assert "kernel.rms_norm(" in made["tests/test_rms_norm.py"]
     assert "silu(" not in "".join(made.values()).replace("torch.nn.functional.silu(", "")
-    taken = files_of(choose("layers", framework=framework), standalone=False)
+    taken = new_kernel_files(choose("layers", framework=framework), standalone=False)
     assert "kernel.layers_op(" in taken["tests/test_layers.py"]
 
 
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
 def test_every_backend_that_is_offered_has_files() -> None:
     for framework, backends in OFFERED.items():
         for backend in backends:
-            files = files_of(choose("some-kernel", framework=framework, backends=[backend]), standalone=False)
+            files = new_kernel_files(choose("some-kernel", framework=framework, backends=[backend]), standalone=False)
             assert f'backends = ["{backend}"]' in files["build.toml"]
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kci.config.settings import Decisions, Tell
 from kci.watch.causes import cause_of, error_line, excerpt, is_outage
 from kci.watch.decide import ActionKind, FailureTracker, decide, people_to_notify
-from kci.watch.history import Failure, LegOutcome, LegResult, RecordedRun, gather, leg_key
+from kci.watch.history import Failure, LegOutcome, LegResult, RecordedRun, group_results, leg_key
 from kci.watch.issue_text import mark
 
 POLICY = Decisions()
@@ -283,7 +283,7 @@ def test_a_hostile_line_of_a_log_is_told_as_text(text: str) -> None:
         )
         for number in (1, 2)
     ]  # fmt: skip
-    runs = gather(results)
+    runs = group_results(results)
     (action,) = decide(runs, POLICY)
     assert len(action.title) <= 200
     assert len(action.body) < 10_000

@@ -17,7 +17,7 @@ from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
 from kci.watch import history as history_module
 from kci.watch.decide import latest_decisions
-from kci.watch.history import LegOutcome, LegResult, RecordedRun, append, each_run, gather, read_results
+from kci.watch.history import LegOutcome, LegResult, RecordedRun, append, group_results, read_results, read_runs
 
 NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"
@@ -25,7 +25,7 @@ VARIANT = "torch213-cxx11-cpu-x86_64-linux"
 
 def read_history(history: Path) -> tuple[list[RecordedRun], list[Diagnostic]]:
     problems: list[Diagnostic] = []
-    return list(each_run(history, problems.append)), problems
+    return list(read_runs(history, problems.append)), problems
 
 
 def result(run: int = 1, kernel: str = "relu", outcome: str = "passed", **more: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def files(folder: Path, *results: dict[str, Any] | str) -> Path:
 
 
 def recorded(history: Path, folder: Path) -> list[Path]:
-    return append(history, gather(read_results([folder])[0]))
+    return append(history, group_results(read_results([folder])[0]))
 
 
 def summary(history: Path) -> list[tuple[int, int, int, int]]:
@@ -129,7 +129,7 @@ def test_of_two_results_in_one_attempt_the_failure_counts_and_it_is_said(tmp_pat
     for order in ([result(), failed()], [failed(), result()]):
         found, problems = read_results([files(tmp_path / "r", *order)])
         assert problems == []
-        (run,) = gather(found)
+        (run,) = group_results(found)
         assert (len(run.passed), len(run.failed)) == (0, 1)
 
 
@@ -141,7 +141,7 @@ def test_an_outage_is_no_failure() -> None:
         for name in ("a", "b")
     ]
     made.append(LegResult(1, NOW.isoformat(), "c", VARIANT, "x86_64-linux", LegOutcome.SKIPPED))
-    (run,) = gather(made)
+    (run,) = group_results(made)
     assert (len(run.passed), len(run.failed), len(run.unknown)) == (0, 0, 3)
 
 
@@ -181,7 +181,7 @@ def test_the_order_is_that_of_the_runs_and_not_of_the_clocks(tmp_path: Path) -> 
     ahead = (NOW + timedelta(days=400)).isoformat()
     found, problems = read_results([files(tmp_path / "r", result(run=1, at=ahead), failed(run=2))])
     assert problems == []
-    append(tmp_path / "h", gather(found))
+    append(tmp_path / "h", group_results(found))
     assert [run.run for run in read_history(tmp_path / "h")[0]] == [1, 2]
 
 
@@ -213,7 +213,7 @@ def test_two_branches_that_recorded_at_once_merge(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = gather(read_results([files(tmp_path / "r", result(1), result(2))])[0])
+    runs = group_results(read_results([files(tmp_path / "r", result(1), result(2))])[0])
     real, calls = history_module.write_atomic, []
 
     def full(path: Path, raw: bytes) -> None:

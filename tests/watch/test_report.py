@@ -10,7 +10,7 @@ import pytest
 from cli.runner import kci
 from kci.config.settings import Decisions
 from kci.watch.history import Failure, RecordedRun, append, leg_key
-from kci.watch.report import CellState, GridCell, LegGrid, grid_of, markdown_report
+from kci.watch.report import CellState, GridCell, LegGrid, make_grid, markdown_report
 
 HOSTILE = "</pre></article><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`@everyone` -->"
 VARIANT, SYSTEM = "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux"
@@ -40,7 +40,7 @@ def run(
 
 
 def grid(*runs: RecordedRun) -> LegGrid:
-    return grid_of(runs, Decisions())
+    return make_grid(runs, Decisions())
 
 
 def only(made: LegGrid) -> GridCell:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kci.config.settings import Publish
-from kci.workflows.extensions import NO_PARTS, OwnParts
+from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
 from kci.workflows.render import Inputs, render, render_reusable
 from kci.workflows.rendered_files import Pin, shipped_pins
 
@@ -20,7 +20,7 @@ class Case(NamedTuple):
     name: str
     inputs: Inputs
     pins: dict[str, Pin]
-    own: OwnParts = NO_PARTS
+    own: WorkflowExtensions = NO_EXTENSIONS
 
     def files(self) -> dict[str, str]:
         """What kci renders."""
@@ -40,7 +40,7 @@ def _pinned() -> dict[str, Pin]:
     return pins
 
 
-OWN = OwnParts(
+OWN = WorkflowExtensions(
     steps={
         "before-build": """\
 # A license server that the sources need.

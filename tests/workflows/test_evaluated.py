@@ -10,7 +10,7 @@ from cli.runner import kci
 from conftest import read_yaml
 from github_library import evaluate
 from kci import PlanRequest, open_workspace, plan_run
-from kci.plan.github_limits import MAX_JOBS, work_of
+from kci.plan.github_limits import MAX_JOBS, caller_matrices
 from many_kernels import make_repository
 from workflows.cases import GOLDEN
 
@@ -35,7 +35,7 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, se
 
     request = PlanRequest(callers=callers, fingerprints=False)
     planned = plan_run(open_workspace([tmp_path]), request)
-    outputs = {"has-work": "true", "callers": work_of(planned.plan, callers, {})}
+    outputs = {"has-work": "true", "callers": caller_matrices(planned.plan, callers, {})}
     needs = {"needs": {"plan": {"outputs": outputs}}}
     assert all(evaluate(*((job["if"], needs) for job in calling.values())))
     matrices = evaluate(*((job["strategy"]["matrix"], needs) for job in calling.values()))

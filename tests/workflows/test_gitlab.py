@@ -17,7 +17,7 @@ from conftest import read_yaml, write_noarch
 from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.matrix.variants import Kind
-from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, Skipped, TestLeg
+from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, SkippedVariant, TestLeg
 from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline, gitlab_data, render_gitlab
 from kci.workflows.render import Inputs
 from outside_tools import schema_errors
@@ -253,11 +253,11 @@ def test_where_nothing_is_to_do_the_gate_says_so() -> None:
     assert gate_of(text)["dependencies"] == []
 
 
-SKIPPED = tuple(Skipped("k", name, "the same") for name in ("torch-cpu", "torch-cuda"))
+SKIPPED = tuple(SkippedVariant("k", name, "the same") for name in ("torch-cpu", "torch-cuda"))
 
 
 def test_a_push_keeps_trees_and_goes_on_from_those_that_are_kept() -> None:
-    def kept(purpose: Purpose | None, *skipped: Skipped) -> dict[str, Any]:
+    def kept(purpose: Purpose | None, *skipped: SkippedVariant) -> dict[str, Any]:
         plan = msgspec.structs.replace(document([leg("torch-rocm")]), skipped=skipped)
         text = child_pipeline(plan, HUB, purpose)
         gate = gate_of(text).get("cache", {}).get("policy")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from github_library import PACKAGES, parse_errors
-from outside_tools import HELD_TO, npm_packages, program, schema_errors, version_of
+from outside_tools import HELD_TO, branch_version, npm_packages, program, schema_errors
 from workflows.cases import GOLDEN
 
 pytestmark = pytest.mark.programs
@@ -42,7 +42,7 @@ def tool(record_property: Callable[[str, object], None]) -> Tool:
 
     def find(name: str) -> str:
         found = program(name)
-        record_property(HELD_TO, f"{name} {version_of(found)}")
+        record_property(HELD_TO, f"{name} {branch_version(found)}")
         return found
 
     return find

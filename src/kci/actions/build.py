@@ -28,7 +28,7 @@ from kci.actions.common import (
     text_input,
     warn,
 )
-from kci.actions.schedule import upload_results, watched_run
+from kci.actions.schedule import scheduled_result, upload_results
 from kci.build.native.objects import pack_name, read_head
 from kci.build.process.run import Log
 from kci.build.request import read_part
@@ -49,7 +49,7 @@ from kci.watch.scheduled_leg import watch_leg
 SETUP_MINUTES = 4
 """Minutes of a job for the steps around a build."""
 
-MOST_BYTES = 4 * 10**9
+MAX_OBJECT_BYTES = 4 * 10**9
 """Bytes of a leg's packed objects; larger ones cost more to upload than to compile."""
 
 
@@ -85,10 +85,10 @@ class LegBuild:
         # A misspelled name fails before the first build.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
         if not self.name:
-            named = f"the input `variant` names {len(self.names)} variants, separated by blanks"
-            fail(f"{named}, and their artifact needs a name: the input `leg` is missing", 2)
+            message = f"the input `variant` names {len(self.names)} variants, separated by blanks"
+            fail(f"{message}, and their artifact needs a name: the input `leg` is missing", 2)
 
-    def left(self) -> float | None:
+    def remaining_minutes(self) -> float | None:
         """The minutes until the build stops itself, so that the job can upload its objects; None without a limit."""
         if self.timeout is None:
             return None
@@ -110,7 +110,7 @@ class LegBuild:
             variant=variant,
             output=self.output,
             options=msgspec.structs.replace(
-                self.options, objects_to=self.pack_of(variant.name), stop_after=self.left()
+                self.options, objects_to=self.pack_of(variant.name), stop_after=self.remaining_minutes()
             ),
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
         )
@@ -140,7 +140,7 @@ def packs(folder: Path) -> tuple[Path, ...]:
 
 def main() -> None:
     """Build each variant of the leg; a failed one does not stop the others."""
-    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGTERM, on_sigterm)
     leg = LegBuild()
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # containers get it too
@@ -152,7 +152,7 @@ def main() -> None:
         build(leg)
 
 
-def terminated(_number: int, _frame: object) -> None:
+def on_sigterm(_number: int, _frame: object) -> None:
     """Raise KeyboardInterrupt on SIGTERM, so that objects are packed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
@@ -164,15 +164,15 @@ def build(leg: LegBuild) -> None:
     failed: list[tuple[str, kci.KciError]] = []
     for variant in leg.variants:
         try:
-            if (made := leg.build(variant)) is not None:
-                built.append(made)
+            if (variant_build := leg.build(variant)) is not None:
+                built.append(variant_build)
         except kci.KciError as error:
             failed.append((variant.name, error))
             report_failure(leg, variant.name, error)
     unfinished = [error for _, error in failed if isinstance(error, UnfinishedBuildError)]
     ends_itself = bool(failed) and len(unfinished) == len(failed)
     objects = keep_objects(leg)
-    progress = objects and progress_of(leg)[1]
+    progress = objects and count_objects(leg)[1]
     # Set even if all failed, for the failure records. Artifacts cannot be replaced, so each attempt has one.
     if not leg.part:
         set_output("artifact-name", f"{leg.upload_name}-{leg.run.attempt or 1}")
@@ -195,8 +195,8 @@ def build(leg: LegBuild) -> None:
     elif failed:
         name, first = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        told = f"{name} was not built{more} (exit code {first.exit_code})"
-        fail(f"{told}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
+        summary = f"{name} was not built{more} (exit code {first.exit_code})"
+        fail(f"{summary}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
 
 
 GO_ON = "re-run the failed jobs, or push: it goes on from there"
@@ -206,17 +206,17 @@ STUCK = (
 )
 
 
-def progress_of(leg: LegBuild) -> tuple[int, int, int]:
+def count_objects(leg: LegBuild) -> tuple[int, int, int]:
     """Objects found, compiled and missing, from the packs."""
     heads = [read_head(path) for path in packs(leg.kept)]
-    found, made = (sum(getattr(head.use, name) for head in heads if head.use) for name in ("found", "made"))
-    return found, made, sum(head.wanted - head.objects for head in heads)
+    reused, compiled = (sum(getattr(head.use, name) for head in heads if head.use) for name in ("found", "made"))
+    return reused, compiled, sum(head.wanted - head.objects for head in heads)
 
 
 def minutes_left(leg: LegBuild) -> float | None:
     """The minutes that the missing objects need at the present rate; None without a rate or missing ones."""
-    _, made, missing = progress_of(leg)
-    return leg.minutes * missing / made if made and missing else None
+    _, compiled, missing = count_objects(leg)
+    return leg.minutes * missing / compiled if compiled and missing else None
 
 
 def keep_objects(leg: LegBuild) -> list[AnswerTable]:
@@ -224,30 +224,30 @@ def keep_objects(leg: LegBuild) -> list[AnswerTable]:
     packed = packs(leg.kept)
     if not packed:
         return []
-    found, made, missing = progress_of(leg)
+    reused, compiled, missing = count_objects(leg)
     attempt = leg.run.attempt or 1
     name = f"{leg.objects}-{attempt}"
-    rate = f"{100 * found // max(1, found + made)} %"
-    given = sorted({run for path in packs(leg.kept) if (use := read_head(path).use) for run in use.runs})
-    runs = ", ".join(given) or "no earlier run"
-    left = minutes_left(leg)
-    row = (leg.name, f"{found + made} of {found + made + missing}", found, rate, runs, made,
-           "none" if not missing else "not known" if left is None else f"{left:.0f}")  # fmt: skip
+    rate = f"{100 * reused // max(1, reused + compiled)} %"
+    source_runs = sorted({run for path in packs(leg.kept) if (use := read_head(path).use) for run in use.runs})
+    runs = ", ".join(source_runs) or "no earlier run"
+    minutes = minutes_left(leg)
+    row = (leg.name, f"{reused + compiled} of {reused + compiled + missing}", reused, rate, runs, compiled,
+           "none" if not missing else "not known" if minutes is None else f"{minutes:.0f}")  # fmt: skip
     headers = ("leg", "objects there", "found", "hit rate", "from", "compiled", "minutes left, about")
-    if (size := sum(path.stat().st_size for path in packed)) > MOST_BYTES:
-        warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {MOST_BYTES / 1e9:.0f} are the most")
+    if (size := sum(path.stat().st_size for path in packed)) > MAX_OBJECT_BYTES:
+        warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {MAX_OBJECT_BYTES / 1e9:.0f} are the most")
         return []
     set_output("objects-name", name)
     set_output("objects-folder", str(leg.kept))
     if not leg.part:
-        kept = LegObjects(leg.kernel.build.name, leg.name, attempt, name, found, made)
-        write_record(leg.packed / OBJECTS_FILE, kept)
+        record = LegObjects(leg.kernel.build.name, leg.name, attempt, name, reused, compiled)
+        write_record(leg.packed / OBJECTS_FILE, record)
     return [AnswerTable("Objects", headers, (tuple(map(str, row)),))]
 
 
 def watch(leg: LegBuild) -> None:
     """Build and load each variant for a scheduled run; failures are results, and do not fail the job."""
-    run = watched_run(leg.workspace.catalog.name, leg.run.attempt or 1, leg.run.id or "")
+    run = scheduled_result(leg.workspace.catalog.name, leg.run.attempt or 1, leg.run.id or "")
     results: list[LegResult] = []
     for variant in leg.variants:
         with group(f"Build and load {variant.name}"):
@@ -264,16 +264,16 @@ def report_failure(leg: LegBuild, variant: str, error: kci.KciError) -> None:
     print_error(error, annotate=False)
     print(f"To do the same on your machine:\n  {replay}", flush=True)
     add_summary([f"### {variant} was not built", "", "To do the same on your machine:", "", f"    {replay}"], [])
-    write_failure(leg.packed, failure_of(leg, variant, error))
+    write_failure(leg.packed, failure_record(leg, variant, error))
 
 
-def failure_of(leg: LegBuild, variant: str, error: kci.KciError) -> VariantFailure:
+def failure_record(leg: LegBuild, variant: str, error: kci.KciError) -> VariantFailure:
     """The record of a failed variant."""
-    unfinished, told = isinstance(error, UnfinishedBuildError), first_error(error)
-    if unfinished and (left := minutes_left(leg)) is not None:
-        told += f", and about {count(round(left), 'minute')} are left; {GO_ON}"
+    unfinished, reason = isinstance(error, UnfinishedBuildError), first_error(error)
+    if unfinished and (minutes := minutes_left(leg)) is not None:
+        reason += f", and about {count(round(minutes), 'minute')} are left; {GO_ON}"
     return VariantFailure(
-        leg.kernel.build.name, leg.name, variant, leg.run.attempt or 1, told, leg.replay(variant)[:4000], unfinished
+        leg.kernel.build.name, leg.name, variant, leg.run.attempt or 1, reason, leg.replay(variant)[:4000], unfinished
     )
 
 

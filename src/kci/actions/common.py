@@ -49,7 +49,7 @@ def show(line: str) -> None:
 
 def text_input(name: str, default: str = "") -> str:
     """A stripped one-line input, or the default if it is empty."""
-    value = _given(name).strip() or default
+    value = _raw_input(name).strip() or default
     if not value.isprintable():
         fail(f"the input `{name}` holds unprintable characters or several lines", 2)
     return value
@@ -77,7 +77,7 @@ def flag(what: str, value: str) -> bool:
 
 def json_input(name: str) -> str:
     """An input with JSON of any number of lines, or one line of text."""
-    value = _given(name).strip()
+    value = _raw_input(name).strip()
     return value if value.startswith("{") else text_input(name)
 
 
@@ -99,7 +99,7 @@ def count_input(name: str) -> int | None:
 
 def lines_input(name: str) -> list[str]:
     """An input with one value a line; empty lines do not count."""
-    values = [line.strip() for line in _given(name).splitlines()]
+    values = [line.strip() for line in _raw_input(name).splitlines()]
     for value in values:
         if not value.isprintable():
             fail(f"the input `{name}` holds unprintable characters", 2)
@@ -111,7 +111,7 @@ def words_input(name: str) -> list[str]:
     return [word for line in lines_input(name) for word in line.replace(",", " ").split()]
 
 
-def _given(name: str) -> str:
+def _raw_input(name: str) -> str:
     return _inputs().get(name, "")
 
 
@@ -189,10 +189,10 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     try:
         main()
     except KciError as error:
-        told = any(item.severity is Severity.ERROR for item in error.diagnostics)
-        print_error(error, annotate=told)
+        has_errors = any(item.severity is Severity.ERROR for item in error.diagnostics)
+        print_error(error, annotate=has_errors)
         add_summary(*failure_summary(error))
-        if told:
+        if has_errors:
             sys.exit(error.exit_code)
         fail(error.message.splitlines()[0], error.exit_code)
     except OSError as error:
@@ -202,8 +202,8 @@ def run_action(main: Callable[[], None]) -> NoReturn:
 
 def failure_summary(error: KciError) -> tuple[list[str], list[str]]:
     """The findings as a table for the summary: GitHub shows ten annotations."""
-    found = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
-    rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in found]
+    diagnostics = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
+    rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in diagnostics]
     table = AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), tuple(rows))
     return table.markdown_head(), table.markdown_rows()
 

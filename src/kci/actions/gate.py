@@ -52,9 +52,9 @@ def main() -> None:
     if not flag_input("judge", default="true"):
         return
     if plan.left_out:
-        told = left_out_table(plan)
-        print(f"::notice title=Left out::{escape_data(told.below)}", flush=True)
-        add_tables([told])
+        table = left_out_table(plan)
+        print(f"::notice title=Left out::{escape_data(table.below)}", flush=True)
+        add_tables([table])
     if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
     if wrong := job_problem(results, len(releases)):

@@ -21,7 +21,7 @@ from kci.actions.common import (
     text_input,
     unpacked,
 )
-from kci.cli._answers import counted, findings_markdown, print_suppressed, show_findings, tree_table
+from kci.cli._answers import count_findings, findings_markdown, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
 from kci.config.discovery import SuppressedFinding
 from kci.run.records import RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
@@ -47,7 +47,7 @@ class Merge:
         """Merge the artifacts; KciError for missing variants or a conflict."""
         self.planned = planned = kci.read_plan(self.plan) if self.plan else None
         if published := text_input("published"):
-            lay_out(Path(published), self.into)
+            restore_published_tree(Path(published), self.into)
         make_room(self.into, planned)
         for artifact in self.artifacts:
             if (self.plan or self.kernel) and not artifact.exists():
@@ -95,10 +95,10 @@ def main() -> None:
         with group("Verify"):
             verified = verify(merge, manifests)
     if verified:
-        told = f"the merged tree does not meet the requirements (exit code {verified})"
-        merge.record(only, told)
+        message = f"the merged tree does not meet the requirements (exit code {verified})"
+        merge.record(only, message)
         set_output("complete", "false")
-        fail(told, verified)
+        fail(message, verified)
     merge.record(only, "")
     tar = runner_temp() / "kci-tree.tar"
     pack(merge.into, tar)
@@ -114,11 +114,11 @@ def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
     """Verify the merged trees; returns the exit code."""
     suppressed: list[SuppressedFinding] = []
     trees = {path.parent: manifest for path, manifest in manifests.items()}
-    found = verify_merged(merge.into, trees, merge.planned, suppressed.append)
+    findings = verify_merged(merge.into, trees, merge.planned, suppressed.append)
     print_suppressed(suppressed)
-    told = findings_markdown(found, counted(found, "Verified", suppressed))
-    add_summary(["### Verification", ""], told.splitlines())
-    return show_findings(found, "text", what=str(merge.into), suppressed=suppressed)
+    markdown = findings_markdown(findings, count_findings(findings, "Verified", suppressed))
+    add_summary(["### Verification", ""], markdown.splitlines())
+    return show_findings(findings, "text", what=str(merge.into), suppressed=suppressed)
 
 
 def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:
@@ -139,7 +139,7 @@ def plan_file(plan: str) -> Path | None:
     return path
 
 
-def lay_out(published: Path, into: Path) -> None:
+def restore_published_tree(published: Path, into: Path) -> None:
     """Start from the published tree, unless there is a tree already."""
     if not published.exists():
         message = "the tree that the plan builds upon is gone: its artifact was deleted, or kept for less than 60 days"
@@ -166,8 +166,8 @@ def find_manifests(into: Path) -> dict[Path, kci.Manifest]:
     """The manifests of one tree, or of the trees of several kernels."""
     single = into / FILE_NAME
     paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
-    found = {path: read_manifest(path.parent) for path in paths}
-    return {path: manifest for path, manifest in found.items() if manifest is not None}
+    manifests = {path: read_manifest(path.parent) for path in paths}
+    return {path: manifest for path, manifest in manifests.items() if manifest is not None}
 
 
 def pack(into: Path, tar: Path) -> None:

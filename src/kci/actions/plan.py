@@ -28,14 +28,14 @@ from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
-from kci.plan.affected import merged_into
+from kci.plan.affected import pull_request_base
 from kci.plan.github_limits import (
     MAX_OUTPUT_UNITS,
+    caller_matrices,
     only_hosted,
     only_own,
     output_units,
     untested,
-    work_of,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
 from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
@@ -60,13 +60,13 @@ def main() -> None:
         backends=tuple(words_input("backends")),
         only=tuple(words_input("only")),
     )
-    index = trees_so_far()
+    index = earlier_trees()
     places = [unpacked(Path(place)) for place in lines_input("published")]
-    known, problems = read_published(places)
+    published, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
         affected=affected_base(),
-        published=known | index.published_fingerprints(),
+        published=published | index.published_fingerprints(),
         trees=index.carried_trees(),
         objects=index.kept_objects(),
         fingerprints=True,
@@ -80,22 +80,22 @@ def main() -> None:
         if chosen:
             workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
-        told = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
-        found = [*workspace.diagnostics, *problems, *told, *faults(planned.plan)]
-        print_diagnostics(one_per_cause(found, lambda item: item.rule, "`kci check -v` lists them all"))
+        warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
+        findings = [*workspace.diagnostics, *problems, *warnings, *faults(planned.plan)]
+        print_diagnostics(one_per_cause(findings, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
     if is_fork():
         dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
-        whole, planned = planned, planned.of(only_hosted(planned.plan, dispatched=dispatched))
+        whole, planned = planned, planned.with_plan(only_hosted(planned.plan, dispatched=dispatched))
         print_diagnostics(untested(whole.plan, planned.plan))
     elif machines == "own":
-        planned = planned.of(only_own(planned.plan))
+        planned = planned.with_plan(only_own(planned.plan))
     plan = planned.plan
     runs = {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
-        "callers": work_of(plan, callers, runs, jobs) if callers else "",
-        "plan": "" if callers else compact_json(plan.promised()),
+        "callers": caller_matrices(plan, callers, runs, jobs) if callers else "",
+        "plan": "" if callers else compact_json(plan.tree_plan()),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
@@ -105,14 +105,14 @@ def main() -> None:
     # A common matrix has legs only; a caller's has kernels that are only tested, too.
     tested = callers and any(test.run for test in plan.tests)
     set_output("has-work", "true" if plan.legs or tested else "false")
-    hand_over(planned)
+    write_plan(planned)
     report(planned)
 
 
-def tier_of(settings: Settings, given: str) -> str:
+def tier_of(settings: Settings, name: str) -> str:
     """The tier of that name; for `auto` that of kci.toml for the run's event."""
-    if given != "auto":
-        return given
+    if name != "auto":
+        return name
     checked = settings.pull_request.tier
     by_event = {"pull_request": checked, "merge_group": checked, "schedule": settings.schedule.tier}
     return by_event.get(os.environ.get("GITHUB_EVENT_NAME", ""), str(Tier.RELEASE))
@@ -125,10 +125,10 @@ def part_jobs(text: str) -> int:
 
 def affected_base() -> str | None:
     """The commit that changes are counted from; None to plan everything."""
-    given = text_input("affected-base")
-    if given == "pull-request":
-        return merged_into(Path(), os.environ.get("KCI_PULL_REQUEST", ""))
-    return given or None
+    base = text_input("affected-base")
+    if base == "pull-request":
+        return pull_request_base(Path(), os.environ.get("KCI_PULL_REQUEST", ""))
+    return base or None
 
 
 def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
@@ -136,7 +136,7 @@ def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
     return [item for kernel in plan.faulty for item in kernel.diagnostics]
 
 
-def trees_so_far() -> TreeIndex:
+def earlier_trees() -> TreeIndex:
     """Read and forward the index of earlier trees; it is uploaded at once: the next run needs it in any case."""
     folder, run = text_input("earlier"), text_input("earlier-run")
     try:
@@ -152,7 +152,7 @@ def trees_so_far() -> TreeIndex:
     return index
 
 
-def hand_over(planned: kci.PlannedRun) -> None:
+def write_plan(planned: kci.PlannedRun) -> None:
     """Write the whole plan for the gate."""
     whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
     write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())

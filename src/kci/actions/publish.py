@@ -42,22 +42,22 @@ def main() -> None:
     )
     warnings: list[kci.Diagnostic] = []
     with group("Publish"):
-        done = publish_tree(request, lambda line: print(line, flush=True), warnings.append)
+        published = publish_tree(request, lambda line: print(line, flush=True), warnings.append)
     print_diagnostics(warnings)
-    tell(done)
+    tell(published)
 
 
-def tell(done: PublishedTree) -> None:
+def tell(published: PublishedTree) -> None:
     """Report the branches in log and summary."""
-    builds = done.publication.builds
-    for part in done.branches:
-        print(f"{done.target.repo_id}@{part.branch}: {part.state} {part.commit} {part.proposal}".rstrip())
+    builds = published.publication.builds
+    for part in published.branches:
+        print(f"{published.target.repo_id}@{part.branch}: {part.state} {part.commit} {part.proposal}".rstrip())
     set_output("commit", builds.commit)
-    set_output("url", done.url)
+    set_output("url", published.url)
     rows = [
-        (done.target.repo_id, part.branch, part.state, len(part.changes.added), len(part.changes.changed),
+        (published.target.repo_id, part.branch, part.state, len(part.changes.added), len(part.changes.changed),
          len(part.changes.deleted), part.commit[:12])
-        for part in done.branches
+        for part in published.branches
     ]  # fmt: skip
     headers = ("repository", "branch", "state", "added", "changed", "deleted", "commit")
-    add_table("Would be published" if done.dry_run else "Published", headers, rows)
+    add_table("Would be published" if published.dry_run else "Published", headers, rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kci.actions.common import required_input, runner_temp, show
 from kci.actions.schedule import BOT
-from kci.watch.pull_request import PullRequestComments, comment_of, github_api, run_number
+from kci.watch.pull_request import PullRequestComments, comment_text, github_api, run_number
 
 
 def main() -> None:
@@ -16,15 +16,15 @@ def main() -> None:
     repository = os.environ["GITHUB_REPOSITORY"]
     pulls = PullRequestComments(github_api(repository), BOT)
     run = pulls.run(run_number(required_input("run")))
-    if not run.of_pull_request:
+    if not run.is_for_pull_request:
         show("the run is not one of kci.yml for a pull request")
         return
-    found = pulls.pulls_of(run)
-    if not found:
+    pull_requests = pulls.open_pull_requests(run)
+    if not pull_requests:
         show(f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is closed")
         return
     with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
-        left = pulls.fetch_records(run, Path(place))
-        for pull in found:
-            body = comment_of(pull, run, Path(place), left, repository)
-            show(f"#{pull.number}: {pulls.keep_comment(pull.number, body)}")
+        unread = pulls.fetch_records(run, Path(place))
+        for pull in pull_requests:
+            body = comment_text(pull, run, Path(place), unread, repository)
+            show(f"#{pull.number}: {pulls.update_comment(pull.number, body)}")

@@ -23,7 +23,7 @@ from kci.cli._output import print_diagnostics
 from kci.config.discovery import find_settings
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic, printable
-from kci.plan.github_limits import work_of
+from kci.plan.github_limits import caller_matrices
 from kci.run.gate import NO_PLAN, RunUploads, read_uploads
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
@@ -32,14 +32,14 @@ from kci.watch.history import (
     LegOutcome,
     LegResult,
     RecordedRun,
-    each_run,
-    gather,
-    merged,
+    group_results,
+    merge_parts,
     read_results,
+    read_runs,
 )
-from kci.watch.issue_tracker import GitHubIssues, carry_out
-from kci.watch.report import grid_of, markdown_report
-from kci.watch.scheduled_leg import MOST, second_look, unknown_leg, write_results
+from kci.watch.issue_tracker import GitHubIssues, apply_actions
+from kci.watch.report import make_grid, markdown_report
+from kci.watch.scheduled_leg import MAX_SECOND_LOOKS, blank_result, second_look, write_results
 
 BRANCH = "kci-history"
 BOT = "github-actions[bot]"
@@ -57,7 +57,7 @@ def main() -> None:
 def record() -> None:
     """Append the legs' results to the history."""
     results, problems = _results()
-    runs = gather(results)
+    runs = group_results(results)
     print_diagnostics(problems)
     new = history_branch().record(runs) if runs else 0
     print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
@@ -70,26 +70,26 @@ def retry() -> None:
     if plan == NO_PLAN:
         fail("there is no plan of this run", 1, "see the plan job")
     results, problems = _results()
-    runs = gather(results)
+    runs = group_results(results)
     suspects: list[str] = []
     if runs:
-        found: list[Diagnostic] = []
-        watch, this = FailureTracker(Decisions()), merged(runs)
+        history_problems: list[Diagnostic] = []
+        watch, this = FailureTracker(Decisions()), merge_parts(runs)
         with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
-            for run in each_run(history_branch().fetch(Path(place) / "clone"), found.append):
+            for run in read_runs(history_branch().fetch(Path(place) / "clone"), history_problems.append):
                 if run.run != this.run:
                     watch.step(run)
-        print_diagnostics([*problems, *found])
+        print_diagnostics([*problems, *history_problems])
         suspects = watch.suspects(this)
     again = second_look(plan, suspects)
     jobs = len(again.legs) + len(again.tests)
     for leg in suspects:
         print(leg)
     print(f"{count(len(suspects), 'suspect')}, {count(jobs, 'job')} to look again")
-    if max(len(again.legs), len(again.tests)) == MOST:
-        print(f"no more than {MOST} jobs look again; the others are suspects until the next run")
+    if max(len(again.legs), len(again.tests)) == MAX_SECOND_LOOKS:
+        print(f"no more than {MAX_SECOND_LOOKS} jobs look again; the others are suspects until the next run")
     set_output("has-work", "true" if jobs else "false")
-    set_output("callers", work_of(again, 1, unmerged=True)[1:-1])
+    set_output("callers", caller_matrices(again, 1, unmerged=True)[1:-1])
 
 
 def report() -> None:
@@ -101,14 +101,14 @@ def report() -> None:
     numbers: list[int] = []
 
     def each(history: Path) -> Iterator[RecordedRun]:
-        for run in each_run(history, problems.append):
+        for run in read_runs(history, problems.append):
             numbers.append(run.run)
             yield run
 
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
         history = history_branch().fetch(Path(folder) / "clone")
         actions = latest_decisions(each(history), policy)
-        grid = grid_of(each_run(history, lambda _: None), policy)
+        grid = make_grid(read_runs(history, lambda _: None), policy)
     print_diagnostics(problems)
     add_summary([], markdown_report(grid, repository).splitlines())
     if not policy.carry_out:
@@ -116,7 +116,7 @@ def report() -> None:
             print(f"{action.kind} {action.id}: {printable(action.title)}")
         return
     recorded = (min(numbers), max(numbers)) if numbers and not problems else None
-    for line in carry_out(actions, GitHubIssues(repository, BOT), recorded):
+    for line in apply_actions(actions, GitHubIssues(repository, BOT), recorded):
         print(printable(line))
 
 
@@ -138,7 +138,7 @@ def history_branch() -> HistoryBranch:
     return HistoryBranch(remote, BRANCH, environment)
 
 
-def watched_run(catalog: str, attempt: int, run_id: str) -> LegResult:
+def scheduled_result(catalog: str, attempt: int, run_id: str) -> LegResult:
     """A result that identifies this job's scheduled run and look."""
     number, server = os.environ.get("GITHUB_RUN_NUMBER", ""), os.environ.get("GITHUB_SERVER_URL", "")
     if not re.fullmatch(r"[0-9]{1,18}", number):
@@ -149,7 +149,7 @@ def watched_run(catalog: str, attempt: int, run_id: str) -> LegResult:
     machine = "" if os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted" else os.environ.get("RUNNER_NAME", "")
     machine = re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200]
     commit = os.environ.get("GITHUB_SHA", "")
-    return unknown_leg(
+    return blank_result(
         int(number), attempt=attempt, catalog=catalog, commit=commit, log=log, look=look, machine=machine
     )
 

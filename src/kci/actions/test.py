@@ -21,7 +21,7 @@ from kci.actions.common import (
     warn,
     words_input,
 )
-from kci.actions.schedule import upload_results, watched_run
+from kci.actions.schedule import scheduled_result, upload_results
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.matrix.variants import this_system
@@ -81,7 +81,7 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
     """Test the variants of a scheduled run; failures are results, and do not fail the job."""
     workspace, this = kci.open_workspace([str(kernel)]), ci_run()
     read, attempt = workspace.only_kernel(), this.attempt or 1
-    run = watched_run(workspace.catalog.name, attempt, this.id or "")
+    run = scheduled_result(workspace.catalog.name, attempt, this.id or "")
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
         variants = unpack_legs(Path(required_input("tree")), names, Path(folder))
         if not variants:
@@ -107,8 +107,8 @@ def fetched(place: Path) -> Path:
 
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
     """Test the variants that this machine can load."""
-    there = [name for name in names if (tree / name).is_dir()]
-    variants = select_variants(tree, there, isolation=python is None)
+    present = [name for name in names if (tree / name).is_dir()]
+    variants = select_variants(tree, present, isolation=python is None)
     if python is not None:
         variants = loadable_variants(variants, python)
     reports = []

@@ -20,10 +20,10 @@ import click
 from click.exceptions import Exit
 
 from kci.cli._output import Options as Options
-from kci.cli._output import colored as colored
-from kci.cli._output import dumb as dumb
+from kci.cli._output import is_dumb_terminal as is_dumb_terminal
 from kci.cli._output import options as options
 from kci.cli._output import print_error
+from kci.cli._output import use_color as use_color
 from kci.errors import KciError
 from kci.utils.suggest import suggestion
 from kci.version import __version__
@@ -72,7 +72,7 @@ class FileName(click.Path):
 PATH = FileName(path_type=Path)
 
 
-def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def format_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A `--format` option; the first form is the default."""
     return click.option(
         "--format",
@@ -113,7 +113,7 @@ class Command(_WithExamples):
     def invoke(self, ctx: click.Context) -> Any:
         params = ctx.params
         ctx.obj = Options(**{name: params.pop(name) for name in Options._fields})
-        ctx.color = colored(ctx.obj)
+        ctx.color = use_color(ctx.obj)
         ctx.find_root().color = ctx.color
         return super().invoke(ctx)
 
@@ -131,8 +131,10 @@ class _Commands(_WithExamples, click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
         from click.shell_completion import CompletionItem
 
-        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        completions = [
+            CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return completions + click.Command.shell_complete(self, ctx, incomplete)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
@@ -176,7 +178,7 @@ def kci() -> None:
     """
 
 
-def _remedied(error: click.ClickException) -> tuple[click.ClickException, str]:
+def _with_hint(error: click.ClickException) -> tuple[click.ClickException, str]:
     match error:
         case click.MissingParameter(param=click.Option(opts=["--variant"])):
             return error, "`kci matrix` lists the names; `kci run` builds all that this machine can build"
@@ -198,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except click.ClickException as error:
-        error, remedy = _remedied(error)
+        error, remedy = _with_hint(error)
         error.show()
         if remedy:
             click.echo(f"  hint: {remedy}", err=True)

@@ -28,7 +28,7 @@ from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.estimates import Estimate, cost_sentence, estimate, money
 from kci.plan.github_limits import MAX_JOBS, run_jobs
-from kci.plan.plan import Plan, Unplanned
+from kci.plan.plan import Plan, UnplannedVariant
 from kci.utils.suggest import between, count
 
 if TYPE_CHECKING:
@@ -92,11 +92,11 @@ def backends_table(plan: Plan) -> AnswerTable:
     """Built, skipped and left-out variants by backend, with time and costs."""
     built = Counter(leg.backend for leg in plan.legs for _ in leg.variants)
     skipped = Counter(parse_variant_name(item.variant).backend for item in plan.skipped)
-    left = Counter(item.backend for item in plan.left_out)
+    left_out = Counter(item.backend for item in plan.left_out)
     rows = []
-    for backend in sorted(built | skipped | left):
+    for backend in sorted(built | skipped | left_out):
         legs = [leg for leg in plan.legs if leg.backend == backend]
-        counts = (built[backend], skipped[backend], left[backend], len(legs))
+        counts = (built[backend], skipped[backend], left_out[backend], len(legs))
         costs = estimate(legs).costs_at_most
         least, most = (sum(leg.ends[end] for leg in legs) for end in (0, 1))
         takes = f"{most} min" if least == most else f"{least} to {most} min"
@@ -119,7 +119,7 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
 
 def left_out_table(plan: Plan) -> AnswerTable:
     """The variants of the tier without a job, by reason."""
-    by_reason: dict[tuple[str, str], list[Unplanned]] = {}
+    by_reason: dict[tuple[str, str], list[UnplannedVariant]] = {}
     for item in plan.left_out:
         by_reason.setdefault((item.rule, item.why), []).append(item)
     rows = [
@@ -217,7 +217,7 @@ def show_findings(
     Text shows info and repeated findings only with -v. `looked_at` and `places` describe the arguments.
     """
     verbose = options().verbose
-    summary = "\n".join([*map(printable, looked_at), counted(found, what, suppressed)])
+    summary = "\n".join([*map(printable, looked_at), count_findings(found, what, suppressed)])
     match output:
         case "json":
             extra: dict[str, object] = {"looked_at": places} if places else {}
@@ -248,11 +248,11 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
     return code
 
 
-def counted(found: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
+def count_findings(findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
     """A summary line: `what`, and the number of findings by severity."""
-    counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
-    said = ", ".join(count(number, str(severity)) for severity, number in counts.items())
-    return f"{what}: {said}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
+    counts = {severity: sum(item.severity is severity for item in findings) for severity in Severity}
+    parts = ", ".join(count(number, str(severity)) for severity, number in counts.items())
+    return f"{what}: {parts}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
 
 def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:

@@ -32,16 +32,16 @@ def options() -> Options:
     return context.obj if context is not None and isinstance(context.obj, Options) else Options()
 
 
-def colored(given: Options) -> bool | None:
+def use_color(given: Options) -> bool | None:
     """True for colors, None for colors on a terminal only; follows https://no-color.org."""
     if given.color == "never":
         return False
     if given.color == "always":
         return True
-    return False if os.environ.get("NO_COLOR") or dumb() else None
+    return False if os.environ.get("NO_COLOR") or is_dumb_terminal() else None
 
 
-def dumb() -> bool:
+def is_dumb_terminal() -> bool:
     """True if the terminal has no escape sequences."""
     return os.environ.get("TERM") == "dumb"
 
@@ -171,11 +171,11 @@ _LEAST_TEXT = 24
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None) -> str:
     """A table as text, fitted to the terminal; its natural width in files and pipes."""
-    lines = lines_of(headers, rows, terminal_width(), layout or Layout())
+    lines = table_lines(headers, rows, terminal_width(), layout or Layout())
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
-def lines_of(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
+def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
     """The lines of a table, header first; `width` None is no limit. A table that cannot shrink enough is wider."""
     columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
@@ -215,10 +215,10 @@ def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layo
             break
         widths[max(able, key=lambda name: widths[name])] -= 1
     for name in columns.keys() & set(layout.cut):
-        columns[name] = cut_apart(columns[name], widths[name])
+        columns[name] = shorten_each(columns[name], widths[name])
 
 
-def middle(text: str, width: int, share: float = 0.5) -> str:
+def shorten(text: str, width: int, share: float = 0.5) -> str:
     """A text shortened to this width by dropping its middle; `share` of the rest is the beginning."""
     if len(text) <= width:
         return text
@@ -228,9 +228,9 @@ def middle(text: str, width: int, share: float = 0.5) -> str:
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
 
 
-def cut_apart(texts: Sequence[str], width: int) -> list[str]:
+def shorten_each(texts: Sequence[str], width: int) -> list[str]:
     """The texts shortened to a width, cut where most of them stay different."""
-    tried = [[middle(text, width, share) for text in texts] for share in (0.5, 0.3, 0.7, 0.15)]
+    tried = [[shorten(text, width, share) for text in texts] for share in (0.5, 0.3, 0.7, 0.15)]
     return max(tried, key=lambda cut: len(set(cut)))
 
 
@@ -244,7 +244,7 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def labelled(variant: str, system: str) -> str:
+def variant_label(variant: str, system: str) -> str:
     """A variant's name with its system, which noarch names lack."""
     return variant if variant.endswith(system) else f"{variant} ({system})"
 

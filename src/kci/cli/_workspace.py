@@ -15,13 +15,13 @@ from kci.errors import UsageError
 from kci.plan.workspace import BACKENDS, Choice, Workspace, open_workspace
 
 
-def _there(_context: click.Context, _parameter: click.Parameter, place: Path) -> Path:
+def _require_place(_context: click.Context, _parameter: click.Parameter, place: Path) -> Path:
     if not place.exists():
         raise UsageError(f"{place}: there is no such directory", hint="name a directory with a build.toml, or a tree")
     return place
 
 
-PLACE = click.argument("place", type=PATH, default=".", metavar="[KERNEL|TREE]", callback=_there)
+PLACE = click.argument("place", type=PATH, default=".", metavar="[KERNEL|TREE]", callback=_require_place)
 KERNELS = click.argument("kernels", nargs=-1, type=FileName(), metavar="[KERNEL]...")
 CATALOG = click.option(
     "--catalog",
@@ -74,7 +74,7 @@ def take_choice(selection: dict[str, Any]) -> Choice:
     return Choice(where=where, **{name: selection[name] for name in chosen if name in selection})
 
 
-def opened(kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
+def load_workspace(kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
     """Open a workspace and print its diagnostics; see `open_workspace`."""
     workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside)
     print_diagnostics(one_per_cause(workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"))

@@ -14,7 +14,7 @@ from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics, print_error, progress_log
-from kci.cli._workspace import ISOLATION, JOBS, opened
+from kci.cli._workspace import ISOLATION, JOBS, load_workspace
 from kci.diagnostics import Severity
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.matrix.variants import artifact_name
@@ -114,7 +114,7 @@ def command(
         # print its commands
         kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
     """
-    workspace = opened([kernel], None)
+    workspace = load_workspace([kernel], None)
     read = workspace.only_kernel()
     run = ci_run()
     how = BuildOptions(**said, attempt=run.attempt or 1, run=run.id)
@@ -130,13 +130,13 @@ def command(
     code = 0
     for variant in variants:
         spent = 0.0 if variant is variants[0] else (time.monotonic() - begun) / 60
-        left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
+        minutes_left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
         request = LegRequest(
             kernel=read,
             variant=variant,
             output=output or Path(read.directory) / "build",
             options=msgspec.structs.replace(
-                how, stop_after=left, objects_to=artifact_path(objects_to, packs, variant.name)
+                how, stop_after=minutes_left, objects_to=artifact_path(objects_to, packs, variant.name)
             ),
             artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )

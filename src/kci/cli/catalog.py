@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kci.cli import CommandGroup, FileName, answer_forms
+from kci.cli import CommandGroup, FileName, format_option
 from kci.cli._output import Layout, paragraph, print_json, table
 from kci.config.discovery import find_settings
 from kci.matrix.catalog.loading import OUTDATED_DAYS, editions, freshness, load_catalog
@@ -26,7 +26,7 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("catalog", type=FileName(), required=False)
-@answer_forms("table", "json", "toml")
+@format_option("table", "json", "toml")
 def show(catalog: str | None, output: str) -> None:
     """Print an edition of the catalog, or an overlay: a file, or an edition's name (default: the default edition).
 
@@ -77,7 +77,7 @@ def outdated(kernel: str) -> int:
         kci catalog outdated
     """
     loaded = load_catalog(find_settings(kernel).catalog)
-    found = freshness(loaded, date.today())
-    newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
-    click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
-    return 1 if found.outdated else 0
+    age = freshness(loaded, date.today())
+    newer = f"; newer: {', '.join(age.newer)}" if age.newer else ""
+    click.echo(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
+    return 1 if age.outdated else 0

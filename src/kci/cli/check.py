@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kci.cli import Command, answer_forms
+from kci.cli import Command, format_option
 from kci.cli._answers import FORMATS, show_findings
 from kci.cli._workspace import KERNELS
 from kci.plan.check import check_kernels
@@ -14,7 +14,7 @@ from kci.utils.suggest import count
 
 @click.command("check", cls=Command)
 @KERNELS
-@answer_forms(*FORMATS)
+@format_option(*FORMATS)
 def command(kernels: tuple[str, ...], output: str) -> int:
     """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml. Exit 1 if there is an error.
 

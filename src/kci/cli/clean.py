@@ -6,7 +6,7 @@ import click
 
 from kci.cli import Command, options
 from kci.cli._output import Layout, table
-from kci.utils.cache import PARTS, WHAT_PARTS_ARE, default_cache, kept_folders, remove_kept
+from kci.utils.cache import PART_DESCRIPTIONS, PARTS, default_cache, list_cache_entries, remove_cache_entry
 from kci.utils.suggest import count
 
 
@@ -26,31 +26,31 @@ def command(parts: tuple[str, ...], yes: bool) -> None:
     from rich.filesize import decimal
 
     cache = default_cache()
-    found = kept_folders(cache, parts)
+    entries = list_cache_entries(cache, parts)
     removed = 0
-    for item in found if yes else ():
-        if remove_kept(cache, item):
+    for item in entries if yes else ():
+        if remove_cache_entry(cache, item):
             removed += item.size
         elif not options().quiet:
             click.echo(f"{item.path} stays: another kci uses it", err=True)
     if yes:
         click.echo(f"{decimal(removed)} removed from {cache}")
         return
-    if found and not options().verbose:
-        kept = [(part, [item for item in found if item.part == part]) for part in PARTS]
+    if entries and not options().verbose:
+        by_part = [(part, [item for item in entries if item.part == part]) for part in PARTS]
         rows = [
-            (part, WHAT_PARTS_ARE[part], decimal(sum(item.size for item in items)),
+            (part, PART_DESCRIPTIONS[part], decimal(sum(item.size for item in items)),
              f"{count(min(item.days for item in items), 'day')} ago")
-            for part, items in kept if items
+            for part, items in by_part if items
         ]  # fmt: skip
         click.echo(table(("part", "what", "size", "last used"), rows, Layout(drop=("last used",), cut=("what",))))
-    elif found:
+    elif entries:
         headers = ("part", "what", "size", "last used")
         layout = Layout(drop=("last used", "part"), cut=("what",))
         rows = [
             (item.part, str(item.path.relative_to(cache)), decimal(item.size), f"{count(item.days, 'day')} ago")
-            for item in found
+            for item in entries
         ]
         click.echo(table(headers, rows, layout))
-    total = sum(item.size for item in found)
-    click.echo(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if found else ""))
+    total = sum(item.size for item in entries)
+    click.echo(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if entries else ""))

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from kci.cli import PATH, CommandGroup, FileName, answer_forms
+from kci.cli import PATH, CommandGroup, FileName, format_option
 from kci.cli._output import Layout, print_diagnostics, print_json, table
-from kci.cli._workspace import TIER, opened
+from kci.cli._workspace import TIER, load_workspace
 from kci.config.discovery import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
@@ -23,8 +23,8 @@ from kci.utils.atomic import writing
 from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
-from kci.watch.history import HistoryBranch, RecordedRun, address_of, append, each_run, gather, read_results
-from kci.watch.report import grid_of, markdown_report
+from kci.watch.history import HistoryBranch, RecordedRun, append, group_results, read_results, read_runs, remote_url
+from kci.watch.report import make_grid, markdown_report
 
 _BRANCH = "kci-history"
 _HISTORY = click.option(
@@ -53,7 +53,7 @@ def command() -> None:
     help="A repository on the Hub in place of KERNEL/build; `-` for that of build.toml. Needs huggingface_hub.",
 )
 @TIER
-@answer_forms("table", "json")
+@format_option("table", "json")
 def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built.
 
@@ -63,9 +63,9 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         # compare the repository on the Hub that build.toml names
         kci compat coverage relu --hub -
     """
-    workspace = opened([kernel], None)
+    workspace = load_workspace([kernel], None)
     read = workspace.only_kernel()
-    holding = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
+    listing = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
     choice = Choice(tier=tier)
     matrix = workspace.matrix(choice)
     # Variants of the kernel outside of the selection are no surplus.
@@ -73,26 +73,26 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
     beside = {variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants}
     beside -= {variant.name for variant in matrix.kernels[0].variants}
-    holding = replace(holding, variants=tuple(held for held in holding.variants if held.variant not in beside))
-    recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
-    if recorded and holding.tree is not None:
-        known, _ = read_published([holding.tree])
-        current = current_variants(workspace, matrix, known)
+    listing = replace(listing, variants=tuple(held for held in listing.variants if held.variant not in beside))
+    recorded = {held.variant for held in listing.variants if held.fingerprint is not None}
+    if recorded and listing.tree is not None:
+        published, _ = read_published([listing.tree])
+        current = current_variants(workspace, matrix, published)
         recorded -= {variant for name, variant in current if name == read.build.name}
-    found = coverage(matrix.kernels[0], holding, recorded)
+    result = coverage(matrix.kernels[0], listing, recorded)
     if output == "json":
-        counts = {str(state): len(found.names(state)) for state in CoverageState}
-        print_json(coverage=found, counts=counts)
+        counts = {str(state): len(result.names(state)) for state in CoverageState}
+        print_json(coverage=result, counts=counts)
     else:
-        rows = [(item.variant, str(item.state), item.reason) for item in found.variants]
+        rows = [(item.variant, str(item.state), item.reason) for item in result.variants]
         layout = Layout(cut=("variant",), wrap="why")
         click.echo(table(("variant", "state", "why"), rows, layout))
-        for line in dict.fromkeys(item.command for item in found.variants if item.command):
+        for line in dict.fromkeys(item.command for item in result.variants if item.command):
             click.echo(f"$ {line}")
-        expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]
-        there = len(found.names(CoverageState.PRESENT))
-        click.echo(f"{found.source}: {there} of {len(expected)} expected variants are there")
-    return 1 if found.has_gaps else 0
+        expected = [item for item in result.variants if item.state is not CoverageState.SURPLUS]
+        there = len(result.names(CoverageState.PRESENT))
+        click.echo(f"{result.source}: {there} of {len(expected)} expected variants are there")
+    return 1 if result.has_gaps else 0
 
 
 @command.command("record")
@@ -108,17 +108,17 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         # append the results of a run
         kci compat record results
     """
-    found, problems = read_results(results)
-    runs = gather(found)
+    leg_results, problems = read_results(results)
+    runs = group_results(leg_results)
     new = 0
     if history is not None:
         with writing(history):
             new = len(append(history, runs))
     elif runs:
-        new = HistoryBranch(address_of(Path(), "origin"), _BRANCH).record(runs)
+        new = HistoryBranch(remote_url(Path(), "origin"), _BRANCH).record(runs)
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
-    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
+    click.echo(f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
@@ -137,7 +137,7 @@ def show_decisions(history: Path) -> int:
     runs: list[int] = []
 
     def each() -> Iterator[RecordedRun]:
-        for run in each_run(history, problems.append):
+        for run in read_runs(history, problems.append):
             runs.append(run.run)
             yield run
 
@@ -145,8 +145,8 @@ def show_decisions(history: Path) -> int:
     actions = decide(each(), settings.settings.schedule.issues)
     print_diagnostics(problems)
     for action in actions:
-        told = f" (for {' '.join(action.tell)})" if action.tell else ""
-        click.echo(f"{action.kind} {action.id}: {action.title}{told}")
+        people = f" (for {' '.join(action.tell)})" if action.tell else ""
+        click.echo(f"{action.kind} {action.id}: {action.title}{people}")
         for leg in action.legs:
             click.echo(f"    {leg}")
     click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")
@@ -163,7 +163,7 @@ def report(history: Path) -> int:
         kci compat report --history history > report.md
     """
     problems: list[Diagnostic] = []
-    grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
+    grid = make_grid(read_runs(history, problems.append), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems)
     click.echo(markdown_report(grid, "Kernels and toolchains"), nl=False)
     return 1 if problems else 0

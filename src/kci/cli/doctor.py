@@ -8,7 +8,7 @@ import click
 
 from kci.cli import Command
 from kci.cli._output import Layout, paragraph, table
-from kci.cli._workspace import KERNELS, opened
+from kci.cli._workspace import KERNELS, load_workspace
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
@@ -16,7 +16,7 @@ from kci.publish.publish import hub_settings
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine_machine
 from kci.utils.cache import default_cache
-from kci.workflows.repository import recorded, settings_text
+from kci.workflows.repository import read_recorded_options, settings_text
 
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
@@ -34,13 +34,13 @@ def command(kernels: tuple[str, ...]) -> None:
         kci doctor
     """
     workspace = _workspace(kernels)
-    found = examine_machine(default_cache(), workspace.catalog if workspace else load_catalog())
+    checks = examine_machine(default_cache(), workspace.catalog if workspace else load_catalog())
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     click.echo(click.style("This machine", bold=True))
-    rows = [(item.name, item.health.value, item.detail) for item in found]
+    rows = [(item.name, item.health.value, item.detail) for item in checks]
     click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
-    for item in found:
+    for item in checks:
         if item.remedy:
             click.echo(paragraph(f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"))
     if workspace is not None:
@@ -53,13 +53,13 @@ def command(kernels: tuple[str, ...]) -> None:
 
 
 def _settings(workspace: Workspace) -> list[str]:
-    found = workspace.settings
-    return settings_text(found.settings, short=recorded(found.root).short)
+    settings = workspace.settings
+    return settings_text(settings.settings, short=read_recorded_options(settings.root).short)
 
 
 def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
     try:
-        return opened(kernels, None)
+        return load_workspace(kernels, None)
     except KciError as error:
         if kernels:
             raise
@@ -70,8 +70,8 @@ def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
 
 def _variants(workspace: Workspace) -> str:
     outcomes = outcomes_of(workspace, Choice())
-    left = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
-    here = len(outcomes) - left.total()
+    reasons = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
+    here = len(outcomes) - reasons.total()
     lines = [f"{here} of {len(outcomes)} variants are for this system: `kci run` builds those that have their toolkit"]
-    lines += [f"{count} left for others: {note}" for note, count in sorted(left.items())]
+    lines += [f"{count} left for others: {note}" for note, count in sorted(reasons.items())]
     return "\n".join(paragraph(line) for line in lines)

@@ -19,20 +19,22 @@ def command(rule: str | None) -> None:
         # explain a finding
         kci explain KCI742
     """
-    known = rules()
+    all_rules = rules()
     if rule is None:
-        for entry in known.values():
+        for entry in all_rules.values():
             click.echo(f"{entry.id}  {entry.severity.value:<7}  {entry.name:<24} {entry.summary}")
         return
-    found = known.get(rule.upper()) or next((entry for entry in known.values() if entry.name == rule.lower()), None)
-    if found is None:
-        near = suggestion(rule.upper(), list(known)) or suggestion(
-            rule.lower(), [entry.name for entry in known.values()]
+    match = all_rules.get(rule.upper()) or next(
+        (entry for entry in all_rules.values() if entry.name == rule.lower()), None
+    )
+    if match is None:
+        near = suggestion(rule.upper(), list(all_rules)) or suggestion(
+            rule.lower(), [entry.name for entry in all_rules.values()]
         )
         raise UsageError(f"there is no rule {rule[:60]!r}", hint=near or "`kci explain` lists them all")
-    click.echo(f"{click.style(f'{found.id} {found.name}', bold=True)} ({found.severity.value})\n\n{found.summary}\n")
-    click.echo(f"Why: {found.why}\n\nFix: {found.fix}")
-    for title, example in (("Wrong", found.bad), ("Right", found.good)):
+    click.echo(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity.value})\n\n{match.summary}\n")
+    click.echo(f"Why: {match.why}\n\nFix: {match.fix}")
+    for title, example in (("Wrong", match.bad), ("Right", match.good)):
         if example:
             click.echo(
                 f"\n{title}:\n\n" + "".join(f"    {line}".rstrip() + "\n" for line in example.splitlines()), nl=False

@@ -74,8 +74,8 @@ def command(records: Path, kernel: str | None, trees: Path | None, junit: Path |
 
 
 def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
-    if left := left_out_sentence(run.plan):
-        click.echo(left, err=True)
+    if sentence := left_out_sentence(run.plan):
+        click.echo(sentence, err=True)
     if rows:
         cells = [(row.kernel, row.variant or "-", row.job, printable(row.error)) for row in rows]
         click.echo(table(("kernel", "variant", "job", "error"), cells, Layout(cut=("error",))))

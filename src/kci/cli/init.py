@@ -16,15 +16,15 @@ from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.scaffold import new_kernel
-from kci.scaffold.from_setup import Adopted, from_kernel_builder
+from kci.scaffold.from_setup import ConvertedProject, from_kernel_builder
 from kci.scaffold.new_kernel import (
     NewKernel,
     add_settings,
     built_backends,
     choose,
     create,
-    files_of,
-    repository_of,
+    enclosing_repository,
+    new_kernel_files,
     require_new,
     tvm_ffi_overlay,
 )
@@ -70,26 +70,26 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
     name = Path(os.path.normpath(target.absolute())).name
     new_kernel.require_name(name)
     require_new(target)
-    standalone = repository_of(target) is None
-    adopted: Adopted | None = None
+    standalone = enclosing_repository(target) is None
+    adopted: ConvertedProject | None = None
     if origin is not None:
-        chosen, adopted = _taken_over(origin, name, given, may_run=may_run)
+        chosen, adopted = _convert(origin, name, given, may_run=may_run)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
             _ask(given)
         chosen = choose(name, **{option: value for option, value in given.items() if value})
-        files = {path: text.encode() for path, text in files_of(chosen, standalone=standalone).items()}
+        files = {path: text.encode() for path, text in new_kernel_files(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
-    draft = bool(adopted and adopted.left)
-    for line in adopted.taken if adopted else ():
+    draft = bool(adopted and adopted.todo)
+    for line in adopted.converted if adopted else ():
         click.echo(f"taken over: {line}")
     for path in written if adopted is None or options().verbose else ():
         click.echo(str(target / path))
-    if adopted and adopted.left:
-        things = count(len(adopted.left), "thing")
+    if adopted and adopted.todo:
+        things = count(len(adopted.todo), "thing")
         click.echo(click.style(f"{target} is a draft: {things} left", bold=True))
-    for line in adopted.left if adopted else ():
+    for line in adopted.todo if adopted else ():
         click.echo(f"  {line}")
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
@@ -98,7 +98,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **giv
     faulty = not draft and any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
-    if adopted is not None and adopted.left and not todo:
+    if adopted is not None and adopted.todo and not todo:
         todo = "do what is listed above"
     if not options().quiet:
         click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
@@ -125,7 +125,7 @@ def _ask(given: dict[str, Any]) -> None:
         given["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
 
 
-def _taken_over(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, Adopted]:
+def _convert(origin: Path, name: str, given: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
@@ -157,10 +157,10 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     if not lacking:
         return "", False
     if chosen.framework != "tvm-ffi":
-        said = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
+        message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
         by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
         more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
-        return f"{said}{more}.", not built
+        return f"{message}{more}.", not built
     path, written = add_settings(target, tvm_ffi_overlay())
     if written:
         click.echo(os.path.relpath(path))

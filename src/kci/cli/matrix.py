@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kci.cli import Command, answer_forms
-from kci.cli._output import Layout, labelled, markdown_table, print_diagnostics, print_json, table, terminal_width
-from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, opened, selection_options, take_choice
+from kci.cli import Command, format_option
+from kci.cli._output import Layout, markdown_table, print_diagnostics, print_json, table, terminal_width, variant_label
+from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
 from kci.matrix.archs import natural
-from kci.matrix.variants import Dropped, Kept, KernelMatrix, matrix_json
+from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, matrix_json
 from kci.utils.suggest import count
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @selection_options
 @SYSTEM
 @ALLOW_EMPTY
-@answer_forms(*FORMATS)
+@format_option(*FORMATS)
 @click.option(
     "--explain", is_flag=True, help="Also list every candidate, kept or dropped, with rule, reason and place."
 )
@@ -48,7 +48,7 @@ def command(
         # print only names
         kci matrix --where 'cuda >= 13.0' --format names
     """
-    workspace = opened(kernels, selection["catalog"])
+    workspace = load_workspace(kernels, selection["catalog"])
     choice = take_choice(selection)
     faulty: list[Diagnostic] = []
     matrix = workspace.matrix(choice, explain=explain)
@@ -122,7 +122,7 @@ def _block(reasons: BackendReasons) -> str:
 
     across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
-    names = [labelled(kept.variant, kept.system) for kept in reasons.kept]
+    names = [variant_label(kept.variant, kept.system) for kept in reasons.kept]
     width = max(map(len, names), default=0)
     for name, kept in zip(names, reasons.kept, strict=True):
         place = places([(kept.path, kept.line)])
@@ -154,7 +154,7 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
     parts = []
     for reasons in by_backend(kernel):
         rows = [
-            ("kept", labelled(kept.variant, kept.system), kept.reason, places([(kept.path, kept.line)]))
+            ("kept", variant_label(kept.variant, kept.system), kept.reason, places([(kept.path, kept.line)]))
             for kept in reasons.kept
         ]
         rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
@@ -167,7 +167,7 @@ class DroppedGroup(msgspec.Struct, frozen=True):
 
     rule: str
     reason: str
-    candidates: tuple[Dropped, ...]
+    candidates: tuple[DroppedCandidate, ...]
     whole: bool
 
     @property
@@ -192,7 +192,7 @@ class BackendReasons(msgspec.Struct, frozen=True):
     """The decisions about one backend."""
 
     backend: str
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptCandidate, ...]
     dropped: tuple[DroppedGroup, ...]
 
     @property
@@ -204,10 +204,10 @@ class BackendReasons(msgspec.Struct, frozen=True):
 
 def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
     """The decisions about a kernel's matrix, computed with `explain`; backends with variants come first."""
-    kept: dict[str, list[Kept]] = {}
+    kept: dict[str, list[KeptCandidate]] = {}
     for variant, reason in zip(kernel.variants, kernel.kept, strict=True):
         kept.setdefault(str(variant.backend), []).append(reason)
-    dropped: dict[str, list[Dropped]] = {}
+    dropped: dict[str, list[DroppedCandidate]] = {}
     for item in kernel.dropped:
         dropped.setdefault(str(item.backend), []).append(item)
     backends = sorted({*kept, *dropped}, key=lambda backend: (backend not in kept, backend))
@@ -217,12 +217,12 @@ def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
     ]
 
 
-def _groups(dropped: Sequence[Dropped], nothing_kept: bool) -> tuple[DroppedGroup, ...]:
-    found: dict[tuple[str, str], list[Dropped]] = {}
+def _groups(dropped: Sequence[DroppedCandidate], nothing_kept: bool) -> tuple[DroppedGroup, ...]:
+    by_reason: dict[tuple[str, str], list[DroppedCandidate]] = {}
     for item in dropped:
-        found.setdefault((item.rule, item.reason), []).append(item)
-    whole = nothing_kept and len(found) == 1
-    return tuple(DroppedGroup(*key, tuple(items), whole) for key, items in sorted(found.items()))
+        by_reason.setdefault((item.rule, item.reason), []).append(item)
+    whole = nothing_kept and len(by_reason) == 1
+    return tuple(DroppedGroup(*key, tuple(items), whole) for key, items in sorted(by_reason.items()))
 
 
 def places(of: Iterable[tuple[str, int]]) -> str:

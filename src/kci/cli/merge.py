@@ -86,11 +86,11 @@ def command(
 
 def _recorded(record: Path, artifacts: tuple[Path, ...], into: Path, manifest: Manifest, planned: Plan | None) -> int:
     suppressed: list[SuppressedFinding] = []
-    found = verify_merged(into, {into: manifest}, planned, suppressed.append)
+    findings = verify_merged(into, {into: manifest}, planned, suppressed.append)
     print_suppressed(suppressed)
-    code = show_findings(found, "text", what=str(into), suppressed=suppressed)
-    told = f"the merged tree does not meet the requirements (exit code {code})" if code else ""
-    write_record(record, kernel_record(manifest.kernel, artifacts, into, manifest, told))
+    code = show_findings(findings, "text", what=str(into), suppressed=suppressed)
+    error = f"the merged tree does not meet the requirements (exit code {code})" if code else ""
+    write_record(record, kernel_record(manifest.kernel, artifacts, into, manifest, error))
     return code
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, answer_forms, options
+from kci.cli import PATH, Command, format_option, options
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._output import print_diagnostics, print_json
-from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, opened, selection_options, take_choice
+from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree
@@ -37,7 +37,7 @@ from kci.utils.cache import default_cache
 @click.option("--durations", type=PATH, metavar="FILE", help="Measured build times, from `kci merge --durations`.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
-@answer_forms("table", "json", "github", "markdown")
+@format_option("table", "json", "github", "markdown")
 def command(
     kernels: tuple[str, ...],
     affected: str | None,
@@ -58,24 +58,24 @@ def command(
         # fail if a run would cost more
         kci plan --max-cost 20
     """
-    known: dict[Key, str] = {}
+    published: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
     if trees is not None:
         from kci.run.gate import read_index, today  # it loads half of kci
 
         index = read_index(trees, partial(click.echo, err=True)).unexpired(today())
-        known, carried = index.published_fingerprints(), index.carried_trees()
+        published, carried = index.published_fingerprints(), index.carried_trees()
     request = PlanRequest(
         choice=take_choice(said),
         affected=affected,
-        published=known,
+        published=published,
         trees=carried,
         fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",
         split=output != "github",
         **{name: said[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    planned = plan_run(opened(kernels, said["catalog"], set_aside=True), request)
+    planned = plan_run(load_workspace(kernels, said["catalog"], set_aside=True), request)
     if output == "github":
         planned.require_runnable()
     print_diagnostics(planned.diagnostics)

@@ -9,10 +9,10 @@ import click
 
 from kci.cli import PATH, Command, options
 from kci.cli._output import print_diagnostics, progress_log
-from kci.cli._workspace import PLACE, opened
+from kci.cli._workspace import PLACE, load_workspace
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
-from kci.publish.publish import PublishedBranch, PublishRequest, publish_tree, tree_of
+from kci.publish.publish import PublishedBranch, PublishRequest, locate_tree, publish_tree
 from kci.utils.suggest import count
 
 
@@ -51,17 +51,17 @@ def command(
         # publish build/ in one commit
         kci publish --repo-id acme/my-kernel
     """
-    tree, kernel = tree_of(place, kernel)
-    workspace = opened([str(kernel)], None) if kernel is not None else None
+    tree, kernel = locate_tree(place, kernel)
+    workspace = load_workspace([str(kernel)], None) if kernel is not None else None
     request = PublishRequest(tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:
-        done = publish_tree(request, progress_log(), warnings.append)
+        published = publish_tree(request, progress_log(), warnings.append)
     finally:
         print_diagnostics(warnings)
     if not options().quiet:
-        for part in done.branches:
-            click.echo("\n".join(_text(done.target.repo_id, part, options().verbose)))
+        for part in published.branches:
+            click.echo("\n".join(_text(published.target.repo_id, part, options().verbose)))
 
 
 def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:

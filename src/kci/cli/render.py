@@ -9,7 +9,7 @@ import click
 
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics
-from kci.cli._workspace import KERNELS, opened
+from kci.cli._workspace import KERNELS, load_workspace
 from kci.config.discovery import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
@@ -20,7 +20,7 @@ from kci.workflows.rendered_files import default_branch
 from kci.workflows.repository import (
     RenderedFiles,
     publish_jobs,
-    recorded,
+    read_recorded_options,
     render_gitlab_files,
     render_snakemake_file,
     render_workflows,
@@ -110,19 +110,19 @@ def command(
         return 0
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
-    before = recorded(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
-    named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
+    before = read_recorded_options(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
+    directories = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
-        return _answer(render_gitlab_files(opened(named, None), root, named), check, diff, force)
+        return _answer(render_gitlab_files(load_workspace(directories, None), root, directories), check, diff, force)
     if ci == "snakemake":
-        return _answer(render_snakemake_file(opened(named, None), root, named), check, diff, force)
+        return _answer(render_snakemake_file(load_workspace(directories, None), root, directories), check, diff, force)
     if before.pin not in (None, "tag", "sha"):
         message = f"{RELEASE_FILE}: the pin {before.pin[:40]!r} in its header does not exist"
         raise UsageError(message, hint="give --pin")
     rendered = render_workflows(
-        opened(named, None),
+        load_workspace(directories, None),
         root,
-        named,
+        directories,
         branch=branch or before.branch or default_branch(root),
         by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
         short=before.short if short is None else short,
@@ -131,14 +131,14 @@ def command(
 
 
 def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
-    found = rendered.diagnostics
+    diagnostics = rendered.diagnostics
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
-        print_diagnostics(found if check else ())
-        return int(check and any(item.severity is Severity.ERROR for item in found))
+        print_diagnostics(diagnostics if check else ())
+        return int(check and any(item.severity is Severity.ERROR for item in diagnostics))
     rendered.write(force=force)
-    print_diagnostics(rendered.told)
+    print_diagnostics(rendered.notes)
     for item in rendered.comparisons:
         state = "written" if item.path in rendered.rewritten else "unchanged"
-        click.echo(f"{item.path}: {'removed' if item.path in rendered.left else state}")
+        click.echo(f"{item.path}: {'removed' if item.path in rendered.obsolete else state}")
     return 0

@@ -12,10 +12,10 @@ import click
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
 from kci.build.toolchains.downloads import duration, explains_wait
-from kci.cli import PATH, Command, Options, at_interrupt, colored, dumb, options
+from kci.cli import PATH, Command, Options, at_interrupt, is_dumb_terminal, options, use_color
 from kci.cli._answers import print_trees
-from kci.cli._output import Layout, middle, table
-from kci.cli._workspace import ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
+from kci.cli._output import Layout, shorten, table
+from kci.cli._workspace import ISOLATION, JOBS, KERNELS, load_workspace, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
 from kci.run import local
@@ -49,7 +49,7 @@ def command(
         # build only some variants
         kci run --where 'torch == newest' --backend cpu
     """
-    workspace = opened(kernels, selection["catalog"])
+    workspace = load_workspace(kernels, selection["catalog"])
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(isolation=isolation, jobs=jobs)
     try:
@@ -83,10 +83,10 @@ def _report(result: local.RunResult) -> int:
     if len(used) > 1 and any(item.found for item in used):
         click.echo(str(sum(used, ObjectUse(0, 0))))
     code = print_trees(result.trees)
-    if failed := _say_errors(result, local.OutcomeState.FAILED, "red"):
+    if failed := _print_errors(result, local.OutcomeState.FAILED, "red"):
         return max(error.exit_code for error in failed)
     if not result.trees:
-        lacking = _say_errors(result, local.OutcomeState.LEFT, "yellow")
+        lacking = _print_errors(result, local.OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
         click.echo(lacks if lacking else "nothing was built: every variant needs another machine", err=True)
         click.echo(
@@ -97,7 +97,7 @@ def _report(result: local.RunResult) -> int:
     return code
 
 
-def _say_errors(result: local.RunResult, state: local.OutcomeState, color: str) -> list[KciError]:
+def _print_errors(result: local.RunResult, state: local.OutcomeState, color: str) -> list[KciError]:
     ended = [(outcome, outcome.error) for outcome in result.outcomes if outcome.state is state and outcome.error]
     errors = {error.message: error for _, error in ended}
     for message, error in errors.items():
@@ -125,12 +125,12 @@ class LiveTable:
         self.live: Any = None
 
     def __enter__(self) -> Self:
-        if self.options.quiet or dumb() or not sys.stderr.isatty():
+        if self.options.quiet or is_dumb_terminal() or not sys.stderr.isatty():
             return self
         from rich.console import Console
         from rich.live import Live
 
-        console = Console(stderr=True, no_color=colored(self.options) is False)
+        console = Console(stderr=True, no_color=use_color(self.options) is False)
         self.live = Live(console=console, get_renderable=self.shown, refresh_per_second=self.per_second)
         self.live.start()
         at_interrupt.append(self.stop)
@@ -167,7 +167,7 @@ class RunDisplay(LiveTable):
     def __exit__(self, *_: object) -> None:
         self.stop()
         for key in list(self._held):
-            self._let_go(key)
+            self._print_held_lines(key)
 
     def changed(self, outcome: Outcome) -> None:
         key = f"{outcome.kernel} {outcome.variant.name}"
@@ -183,7 +183,7 @@ class RunDisplay(LiveTable):
             line += f" in {outcome.seconds:.0f} s"
         if self._said.get(key) != line:
             if outcome.state not in _RUNNING:
-                self._let_go(key)
+                self._print_held_lines(key)
             click.echo(line, err=True)
             self._said[key] = line
         elif outcome.progress and key not in self._compiling:
@@ -194,7 +194,7 @@ class RunDisplay(LiveTable):
         elif self.options.verbose:
             self._held.setdefault(key, []).append(outcome.line)
 
-    def _let_go(self, key: str) -> None:
+    def _print_held_lines(self, key: str) -> None:
         for line in self._held.pop(key, ()):
             click.echo(f"  {line}", err=True)
 
@@ -210,25 +210,25 @@ class RunDisplay(LiveTable):
         room = 28 if width < 80 else 40 if width < 100 else 60
         notes = max(0, width - room - 50 - (20 if several else 0))
         grid = Table.grid(padding=(0, 2))
-        left = 0
+        elsewhere = 0
         for outcome in self._outcomes:
             if outcome.state is OutcomeState.LEFT and outcome.error is None:
-                left += 1
+                elsewhere += 1
                 continue
             building = outcome.state is OutcomeState.BUILDING
             begun = self._started.get(f"{outcome.kernel} {outcome.variant.name}", time.monotonic())
             seconds = time.monotonic() - begun if building else outcome.seconds
             grid.add_row(
                 Spinner("dots") if building else Text(_MARKS.get(outcome.state.value, "✓")),
-                *([middle(outcome.kernel, 18)] if several else []),
-                middle(outcome.variant.name, room),
+                *([shorten(outcome.kernel, 18)] if several else []),
+                shorten(outcome.variant.name, room),
                 Text(outcome.state.value, style=_STYLES.get(outcome.state.value, "")),
                 f"{seconds:.0f} s" if seconds else "",
                 progress_text(outcome) if building else "",
-                Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
+                Text(shorten(outcome.note, notes), style="dim") if notes > 12 else "",
             )
-        if left:
-            grid.add_row("", *([""] if several else []), Text(f"{left} left for other machines", style="dim"))
+        if elsewhere:
+            grid.add_row("", *([""] if several else []), Text(f"{elsewhere} left for other machines", style="dim"))
         return grid
 
 
@@ -237,9 +237,9 @@ def progress_text(outcome: Outcome) -> str:
     progress = outcome.progress
     if progress is None:
         return ""
-    left = (
+    remaining = (
         ""
         if progress.seconds_left is None or progress.done == progress.total
         else f", {duration(progress.seconds_left)} left"
     )
-    return f"{progress.done}/{progress.total}{left}"
+    return f"{progress.done}/{progress.total}{remaining}"

@@ -37,19 +37,21 @@ def command(trees: tuple[Path, ...]) -> None:
 
 def ci_context() -> SigningContext:
     """The signing context of the run on GitHub or GitLab."""
-    known = os.environ.get
+    variable = os.environ.get
     return SigningContext(
-        known("GITHUB_REPOSITORY") or known("CI_PROJECT_PATH", ""),
-        known("GITHUB_SHA") or known("CI_COMMIT_SHA", ""),
-        known("GITHUB_WORKFLOW_REF", ""),
+        variable("GITHUB_REPOSITORY") or variable("CI_PROJECT_PATH", ""),
+        variable("GITHUB_SHA") or variable("CI_COMMIT_SHA", ""),
+        variable("GITHUB_WORKFLOW_REF", ""),
     )
 
 
 def policy(path: Path, repository: str = "") -> tuple[Path | None, SigningContext]:
     """The Sigstore trust and the required signer: options, else `[signing]` of the kci.toml above, else UsageError."""
     # A kci.toml inside of a tree is untrusted.
-    found = find_settings(path.resolve().parent)
-    signing = found.settings.signing
+    settings = find_settings(path.resolve().parent)
+    signing = settings.settings.signing
     if not (repository or signing.repository):
         raise UsageError("no signer is allowed", hint="give --repository, or set `repository` in [signing] of kci.toml")
-    return found.trust_config, SigningContext(repository or signing.repository or "", workflow=signing.workflow or "")
+    return settings.trust_config, SigningContext(
+        repository or signing.repository or "", workflow=signing.workflow or ""
+    )

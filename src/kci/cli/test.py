@@ -13,7 +13,7 @@ import click
 from kci.build.toolchains.data import toolchains
 from kci.cli import PATH, Command
 from kci.cli._output import Layout, progress_log, table
-from kci.cli._workspace import PLACE, opened
+from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
@@ -96,14 +96,14 @@ def command(
     tree = place / "build" if sources == place else place
     isolation = not no_isolation and python is None
     torch = None if torch is None else _minor(torch)
-    known = _workspace(sources)
+    workspace = _workspace(sources)
     names, tested = _job(tree, names) if leg is not None else (names, "")
     reports: list[TestReport] = []
     try:
-        found = select_variants(tree, names)
+        directories = select_variants(tree, names)
         environment = None if isolation else probe(python or Path(sys.executable))
-        reasons = {path: why_not_testable(path.name, environment) for path in found}
-        variants = [path for path in found if not reasons[path]]
+        reasons = {path: why_not_testable(path.name, environment) for path in directories}
+        variants = [path for path in directories if not reasons[path]]
         if not variants:
             _refuse(reasons, judge=python is None)
         for directory in variants:
@@ -113,24 +113,24 @@ def command(
                 progress_log(),
                 cache=default_cache(),
                 isolation=isolation,
-                torch=torch or _built_with(known, directory.name),
+                torch=torch or _built_with(workspace, directory.name),
                 python=python,
             )
             reports.append(report)
     except KciError as error:
         if record is not None and sources is not None:
-            name = known.only_kernel().build.name if known else sources.resolve().name
+            name = workspace.only_kernel().build.name if workspace else sources.resolve().name
             write_record(record, record_tests(name, leg or "test", tested, reports, first_error(error)))
         raise
     kernel_name = reports[0].kernel
-    left = {path.name: why for path, why in reasons.items() if why and python is None}
-    reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in left.items()]
+    untestable = {path.name: why for path, why in reasons.items() if why and python is None}
+    reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in untestable.items()]
     wrong = first_failure(reports, allow_empty=allow_empty)
     if record is not None:
         write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
     _show(reports)
-    if left and names and not wrong:
-        raise nothing_tested_error(left)
+    if untestable and names and not wrong:
+        raise nothing_tested_error(untestable)
     return 1 if wrong else 0
 
 
@@ -147,8 +147,8 @@ def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     manifest = read_manifest(tree)
     if manifest is None:
         raise FindingsError(f"{tree} is not a merged tree: it has no manifest", hint="`kci merge` makes one")
-    there = tuple(name for name in names if name in manifest.digests)
-    return there, tree_under_test(manifest.digests, names or manifest.digests)
+    present = tuple(name for name in names if name in manifest.digests)
+    return present, tree_under_test(manifest.digests, names or manifest.digests)
 
 
 def _minor(torch: str) -> str:
@@ -184,7 +184,7 @@ def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
 def _workspace(sources: Path | None) -> Workspace | None:
     # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
-        workspace = opened([str(sources)], None) if sources is not None else None
+        workspace = load_workspace([str(sources)], None) if sources is not None else None
         if workspace and workspace.only_kernel():
             return workspace
     return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName, answer_forms
+from kci.cli import Command, FileName, format_option
 from kci.cli._answers import FORMATS, show_findings
 from kci.cli.sign import policy
 from kci.diagnostics import Diagnostic
@@ -30,7 +30,7 @@ from kci.tree.verify.tree_rules import check_signatures
     metavar="RULE",
     help="Do not report this rule, or rules that start with this.",
 )
-@answer_forms(*FORMATS)
+@format_option(*FORMATS)
 @click.option(
     "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
 )
@@ -62,11 +62,11 @@ def command(
         for tree in trees or [path]:
             extra += check_signatures(Path(tree), tree, trust, context)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
-    asked = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings
+    signature_findings = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings
     rest = (item for one in verified for item in one.diagnostics)
-    found = [*extra, *(item for item in rest if (item.rule, item.path) not in asked)]
+    findings = [*extra, *(item for item in rest if (item.rule, item.path) not in signature_findings)]
     return show_findings(
-        found,
+        findings,
         output,
         what=f"{len(paths)} verified",
         suppressed=[item for one in verified for item in one.suppressed],

@@ -37,11 +37,11 @@ class Subject:
 
     @cached_property
     def _computes(self) -> dict[str, list[Version]]:
-        found: dict[str, set[Version]] = {}
+        by_backend: dict[str, set[Version]] = {}
         for variant in self.variants:
             if variant.compute and variant.kind is not Kind.NOARCH:
-                found.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
-        return {backend: sorted(versions) for backend, versions in found.items()}
+                by_backend.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
+        return {backend: sorted(versions) for backend, versions in by_backend.items()}
 
     def usable(self, backend: Backend) -> list[Row]:
         """The rows for a backend that a release could use, without bounds."""
@@ -57,7 +57,7 @@ class Subject:
         return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
 
 
-Found = tuple[KeyPath, str, str]
+LintFinding = tuple[KeyPath, str, str]
 
 
 def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
@@ -81,7 +81,7 @@ class _Entry(NamedTuple):
     """Toolkits that cannot build it, though the list keeps it."""
 
 
-def capability_unknown(subject: Subject) -> Iterator[Found]:
+def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
     """KCI150: no toolkit ever generated code for a capability."""
     for facts, place, entries in arch_lists(subject.kernel):
         for index, entry in enumerate(entries):
@@ -97,14 +97,14 @@ _CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?pt
 
 
 def _near_capability(text: str) -> str:
-    found = _CAPABILITY.fullmatch(text.strip()[:40])
-    if found is None:
+    match = _CAPABILITY.fullmatch(text.strip()[:40])
+    if match is None:
         return ""
-    near = f"{found[1]}.{found[2]}{found[3].lower()}{PTX if found[4] else ''}"
+    near = f"{match[1]}.{match[2]}{match[3].lower()}{PTX if match[4] else ''}"
     return near if toolkits().ever_built(near) else ""
 
 
-def capability_gone(subject: Subject) -> Iterator[Found]:
+def capability_gone(subject: Subject) -> Iterator[LintFinding]:
     """KCI151: a newer toolkit of the matrix has dropped a capability."""
     for entry in subject.entries:
         if entry.too_new:
@@ -118,7 +118,7 @@ def capability_gone(subject: Subject) -> Iterator[Found]:
                 yield entry.place, message, hint
 
 
-def capability_refused(subject: Subject) -> Iterator[Found]:
+def capability_refused(subject: Subject) -> Iterator[LintFinding]:
     """KCI154: the intersection keeps a capability that the toolkit cannot build."""
     for entry in subject.entries:
         if entry.refused:
@@ -127,7 +127,7 @@ def capability_refused(subject: Subject) -> Iterator[Found]:
             yield entry.place, message, hint
 
 
-def archs_empty(subject: Subject) -> Iterator[Found]:
+def archs_empty(subject: Subject) -> Iterator[LintFinding]:
     """KCI155: nothing of a component's list is left at a toolkit: the reference stops there."""
     for label, component in subject.kernel.build.kernel.items():
         facts = BACKENDS[component.backend]
@@ -142,7 +142,7 @@ def archs_empty(subject: Subject) -> Iterator[Found]:
             yield ("kernel", label, facts.archs), message, hint
 
 
-def gfx_unsupported(subject: Subject) -> Iterator[Found]:
+def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
     """KCI156: a target outside of the reference's list: silently dropped from builds, never built for noarch."""
     for facts, place, entries in arch_lists(subject.kernel):
         allowed = subject.catalog.archs.names.get(facts.archs, ())
@@ -176,7 +176,7 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             yield entry
 
 
-def nothing_left(subject: Subject) -> Iterator[Found]:
+def nothing_left(subject: Subject) -> Iterator[LintFinding]:
     """KCI158: `cuda-minver` leaves every component out of a variant, or one component out of all."""
     for backend, facts in BACKENDS.items():
         versions, parts = subject.computes(backend), subject.kernel.build.components(backend)
@@ -195,7 +195,7 @@ def nothing_left(subject: Subject) -> Iterator[Found]:
                 bare = []
 
 
-def stable_abi_newer(subject: Subject) -> Iterator[Found]:
+def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
     """KCI160: a stable ABI newer than the torch of a variant, whose configuration fails."""
     by_backend: dict[str, list[Variant]] = {}
     for variant in subject.variants:
@@ -218,10 +218,10 @@ def stable_abi_newer(subject: Subject) -> Iterator[Found]:
             return
 
 
-def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
+def bounds_drop_everything(subject: Subject) -> Iterator[LintFinding]:
     """KCI161: bounds exclude all rows of a backend."""
     build = subject.kernel.build
-    told: set[KeyPath] = set()
+    reported: set[KeyPath] = set()
     for backend in dict.fromkeys(build.general.backends):
         mine = subject.usable(backend)
         decisions = [why_excluded(build, row) for row in mine]
@@ -229,14 +229,14 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
         if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
             continue
         cause = bounds[-1].cause
-        if cause not in told:
-            told.add(cause)
+        if cause not in reported:
+            reported.add(cause)
             message = f"no {backend} variant is left: the catalog ({subject.catalog.name}) has {_versions(mine, cause)}"
             hint = "widen the bound, or choose a catalog that has the versions"
             yield cause, message, hint
 
 
-def backend_without_rows(subject: Subject) -> Iterator[Found]:
+def backend_without_rows(subject: Subject) -> Iterator[LintFinding]:
     """KCI162: a declared backend without a row for a release; KCI130 covers [torch]."""
     build = subject.kernel.build
     for index, backend in enumerate(build.general.backends if build.torch is None else ()):
@@ -270,7 +270,7 @@ def _list(versions: Iterable[Version]) -> str:
     return ", ".join(map(str, versions))
 
 
-MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[Found]]] = {
+MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
     "KCI150": capability_unknown,
     "KCI151": capability_gone,
     "KCI154": capability_refused,

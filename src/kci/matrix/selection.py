@@ -19,14 +19,14 @@ from kci.config.reader import Kernel
 from kci.config.values import Tier, Version
 from kci.matrix.archs import variant_archs
 from kci.matrix.catalog.loading import outside_range
-from kci.matrix.catalog.rows import ArchTables, Catalog, Removed, Row
-from kci.matrix.variants import Dropped, Kept, KernelMatrix, Kind, Matrix, Variant, variant_name
+from kci.matrix.catalog.rows import ArchTables, Catalog, RemovedRow, Row
+from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, Kind, Matrix, Variant, variant_name
 
 if TYPE_CHECKING:
     from kci.matrix.catalog.rows import Overlay
 
 
-class Filtered(msgspec.Struct, frozen=True):
+class FilterReason(msgspec.Struct, frozen=True):
     """The reason why a filter drops a variant; without a place for the command line."""
 
     rule: str
@@ -35,7 +35,7 @@ class Filtered(msgspec.Struct, frozen=True):
     line: int = 0
 
 
-Narrow = Callable[[Kernel, Sequence[Variant]], Sequence[Filtered | None]]
+Narrow = Callable[[Kernel, Sequence[Variant]], Sequence[FilterReason | None]]
 """A filter: None to keep a variant, or the reason to drop it."""
 
 
@@ -74,7 +74,7 @@ def select(
     explain: bool = False,
 ) -> KernelMatrix:
     """The matrix of one kernel, sorted by system and name; see `compute_matrix`."""
-    choice = _Choice(kernel, catalog.archs, explain)
+    choice = _Selection(kernel, catalog.archs, explain)
     rows = list(catalog.rows)
     choice.removed(catalog.removed)
     match tier:
@@ -110,14 +110,14 @@ def select(
 Pairs = list[tuple[Row, Variant]]
 
 
-class _Choice:
+class _Selection:
     def __init__(self, kernel: Kernel, archs: ArchTables, explain: bool) -> None:
         self.kernel = kernel
         self.build = kernel.build
         self.archs = archs
         self.explain = explain
         # By identity, since a faulty catalog may have equal rows. The last decision counts.
-        self.dropped: dict[int, Dropped] = {}
+        self.dropped: dict[int, DroppedCandidate] = {}
 
     def released(self, candidates: list[Row]) -> Pairs:
         """The bundled rows, the first of each name per system."""
@@ -210,20 +210,20 @@ class _Choice:
             if self.explain and backend not in present:
                 path, line = self.kernel.place(("general", "backends", index))
                 reason = f"the catalog has no row for {backend}"
-                self.dropped[~index] = Dropped("", backend, None, None, "KCI212", reason, path, line)
+                self.dropped[~index] = DroppedCandidate("", backend, None, None, "KCI212", reason, path, line)
 
     def drop(self, row: Row, decision: Decision) -> None:
         if self.explain:
             place = self.kernel.place(decision.cause) if decision.cause else row.line()
-            self.note(row, Filtered(decision.rule, decision.reason, *place))
+            self.note(row, FilterReason(decision.rule, decision.reason, *place))
 
-    def removed(self, rows: Iterable[Removed]) -> None:
+    def removed(self, rows: Iterable[RemovedRow]) -> None:
         for removed in rows if self.explain else ():
             excluded = why_excluded(self.build, removed.row)
             if excluded is not None and excluded.rule == "KCI201":
                 self.drop(removed.row, excluded)
             else:
-                self.note(removed.row, Filtered("KCI213", removed.reason, *removed.line()))
+                self.note(removed.row, FilterReason("KCI213", removed.reason, *removed.line()))
 
     def narrowed(self, pairs: Pairs, narrow: Narrow) -> Pairs:
         verdicts = narrow(self.kernel, [variant for _, variant in pairs])
@@ -235,13 +235,13 @@ class _Choice:
                 self.note(pair[0], filtered)
         return kept
 
-    def note(self, row: Row, why: Filtered) -> None:
+    def note(self, row: Row, why: FilterReason) -> None:
         compute = row.compute.text if row.compute else None
-        self.dropped[id(row)] = Dropped(
+        self.dropped[id(row)] = DroppedCandidate(
             row.system, row.backend, row.torch.text, compute, why.rule, why.reason, why.path, why.line
         )
 
-    def kept(self, row: Row, variant: Variant) -> Kept:
+    def kept(self, row: Row, variant: Variant) -> KeptCandidate:
         path, line = row.line()
         match variant.kind:
             case Kind.STABLE_ABI:
@@ -252,7 +252,7 @@ class _Choice:
                 reason = f"no compiled code for {variant.backend}"
             case _:
                 reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
-        return Kept(variant.name, variant.system, reason, path, line)
+        return KeptCandidate(variant.name, variant.system, reason, path, line)
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
 from kci.matrix.catalog.loading import FIELDS as ROW_FIELDS
 from kci.matrix.catalog.loading import where_problem
-from kci.matrix.selection import Filtered, Narrow
+from kci.matrix.selection import FilterReason, Narrow
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 
@@ -31,23 +31,27 @@ def tier_of(name: str, found: RepositorySettings, *, thinned: bool = True) -> tu
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
         raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, known) or one_of(known))
     span = found.document.key_span(("tiers", name))
-    place, asked = (found.document.path, span.line if span else 0), f"tier {name}: {{}}"
+    place, setting = (found.document.path, span.line if span else 0), f"tier {name}: {{}}"
     filters = [
-        by_choice(systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", asked=asked, place=place)
+        by_choice(
+            systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", setting=setting, place=place
+        )
     ]
     if tier.where is not None:
         try:
             where = parse_where(tier.where, FIELDS)
         except WhereError as error:
             raise refuse(where_problem(found.document, ("tiers", name, "where"), tier.where, error)) from None
-        filters.append(by_expression(where, rule="KCI214", asked=asked.format("where"), place=place))
+        filters.append(by_expression(where, rule="KCI214", setting=setting.format("where"), place=place))
     if tier.pairwise and thinned:
-        filters.append(_pairwise(Filtered("KCI215", f"tier {name}: other variants cover each of its pairs", *place)))
+        filters.append(
+            _pairwise(FilterReason("KCI215", f"tier {name}: other variants cover each of its pairs", *place))
+        )
     return tier.base, filters
 
 
-def _pairwise(left_out: Filtered) -> Narrow:
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+def _pairwise(left_out: FilterReason) -> Narrow:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         chosen = {id(variant) for variant in choose(variants)}
         return [None if id(variant) in chosen else left_out for variant in variants]
 
@@ -60,7 +64,7 @@ FIELDS = {**ROW_FIELDS, "kind": [str(kind) for kind in Kind], "name": (), "stabl
 
 def subject(variant: Variant) -> Subject:
     """A variant as a subject of expressions."""
-    found = {
+    fields = {
         "name": variant.name,
         "kind": str(variant.kind),
         "backend": str(variant.backend),
@@ -71,7 +75,7 @@ def subject(variant: Variant) -> Subject:
         "tvm-ffi": variant.tvm_ffi,
         str(variant.backend): variant.compute,
     }
-    return {field: text for field, text in found.items() if text is not None}
+    return {field: text for field, text in fields.items() if text is not None}
 
 
 def by_choice(
@@ -80,36 +84,36 @@ def by_choice(
     backends: Collection[str] = (),
     only: Sequence[str] = (),
     rule: str = "KCI211",
-    asked: str = "--{}",
+    setting: str = "--{}",
     place: tuple[str, int] = ("", 0),
 ) -> Narrow:
-    """A filter by system, backend and name patterns; `rule`, `asked` (the setting) and `place` are for explanations."""
+    """A filter by system, backend and name patterns; `rule`, `setting` and `place` explain a dropped variant."""
 
     def reason(variant: Variant) -> str | None:
         if systems and variant.system not in systems:
-            return f"{asked.format('system')} {' '.join(systems)} excludes it"
+            return f"{setting.format('system')} {' '.join(systems)} excludes it"
         if backends and variant.backend not in backends:
-            return f"{asked.format('backend')} {' '.join(backends)} excludes it"
+            return f"{setting.format('backend')} {' '.join(backends)} excludes it"
         if only and not any(fnmatch.fnmatchcase(variant.name, glob) for glob in only):
-            return f"{asked.format('only')} {' '.join(only)} excludes it"
+            return f"{setting.format('only')} {' '.join(only)} excludes it"
         return None
 
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         reasons = [reason(variant) for variant in variants]
-        return [Filtered(rule, text, *place) if text else None for text in reasons]
+        return [FilterReason(rule, text, *place) if text else None for text in reasons]
 
     return narrow
 
 
 def by_expression(
-    where: Where, *, rule: str = "KCI211", asked: str = "--where", place: tuple[str, int] = ("", 0)
+    where: Where, *, rule: str = "KCI211", setting: str = "--where", place: tuple[str, int] = ("", 0)
 ) -> Narrow:
     """A filter by an expression; `newest` and `oldest` refer to the variants of one kernel."""
 
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         subjects = [subject(variant) for variant in variants]
         test = where.over(subjects)
-        left_out = Filtered(rule, f"{asked} {where.text!r} excludes it", *place)
+        left_out = FilterReason(rule, f"{setting} {where.text!r} excludes it", *place)
         return [None if test(seen) else left_out for seen in subjects]
 
     return narrow
@@ -118,11 +122,11 @@ def by_expression(
 def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
     """A filter by the backends of arguments such as `kernels/relu[cuda,rocm]`, by kernel directory."""
 
-    def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+    def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
         backends = scopes.get(kernel.directory)
         if backends is None:
             return [None] * len(variants)
-        left_out = Filtered("KCI211", f"{kernel.directory}[{','.join(backends)}] excludes it")
+        left_out = FilterReason("KCI211", f"{kernel.directory}[{','.join(backends)}] excludes it")
         return [None if variant.backend in backends else left_out for variant in variants]
 
     return narrow

@@ -90,22 +90,22 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
     """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits. ValueError for others."""
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, _OLD_NAMES.get(noarch[1], noarch[1]))
-    found = re.fullmatch(_ARCH_NAME, name)
-    if found is None or f"{found['cpu']}-{found['os']}" not in SYSTEMS:
+    match = re.fullmatch(_ARCH_NAME, name)
+    if match is None or f"{match['cpu']}-{match['os']}" not in SYSTEMS:
         raise ValueError(f"{name!r} is not a variant name")
-    if found["cxx"] and found["os"] != "linux":
+    if match["cxx"] and match["os"] != "linux":
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
-    part, vv = found["compute"].rstrip("0123456789"), found["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
+    part, vv = match["compute"].rstrip("0123456789"), match["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
     backend = next((backend for backend, facts in BACKENDS.items() if facts.compute_prefix == part), part)
     compute = f"{vv[:-1]}.{vv[-1]}" if vv else None  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
     if compute is not None and known:
         compute = _resolve(backend, compute, known)
-    system = f"{found['cpu']}-{found['os']}"
-    if found["stable"]:
-        return VariantName(Kind.STABLE_ABI, backend, system, _split_short(found["stable"]), compute)
-    if found["tvm"]:
-        return VariantName(Kind.TVM_FFI, backend, system, _split_short(found["tvm"]), compute)
-    return VariantName(Kind.FULL, backend, system, _split_short(found["torch"]), compute)
+    system = f"{match['cpu']}-{match['os']}"
+    if match["stable"]:
+        return VariantName(Kind.STABLE_ABI, backend, system, _split_short(match["stable"]), compute)
+    if match["tvm"]:
+        return VariantName(Kind.TVM_FFI, backend, system, _split_short(match["tvm"]), compute)
+    return VariantName(Kind.FULL, backend, system, _split_short(match["torch"]), compute)
 
 
 def is_variant_name(name: str) -> bool:
@@ -192,7 +192,7 @@ class Variant(msgspec.Struct, frozen=True):
     """In the compat tier, the torch versions to load and test with; CPU only."""
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class DroppedCandidate(msgspec.Struct, frozen=True):
     """A candidate that is not built, with the deciding rule and place."""
 
     system: str
@@ -205,7 +205,7 @@ class Dropped(msgspec.Struct, frozen=True):
     line: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptCandidate(msgspec.Struct, frozen=True):
     """The reason why a variant is kept, for `--explain`."""
 
     variant: str
@@ -222,8 +222,8 @@ class KernelMatrix(msgspec.Struct, frozen=True):
     path: str
     version: int
     variants: tuple[Variant, ...]
-    dropped: tuple[Dropped, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    dropped: tuple[DroppedCandidate, ...] = ()
+    kept: tuple[KeptCandidate, ...] = ()
 
     def each_once(self, system: str = "x86_64-linux") -> list[Variant]:
         """The variants by name, each once; of a noarch variant that of `system`, if there is one."""

@@ -43,18 +43,18 @@ def changes_since(directory: Path, base: str) -> Changes:
     """The files that changed since the merge base, new ones included; FindingsError (KCI312) without a base."""
     if base.startswith("-"):
         raise rule_error("KCI312", f"{base!r} is not a revision", hint="name a branch, a tag or a commit")
-    found = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
-    if found is None:
+    output = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
+    if output is None:
         if _git(directory, "rev-parse", "--show-toplevel") is None:
             message, hint = f"{directory} is not in a git repository", "--affected needs one; plan without it"
         else:
             message = f"there is no commit {base!r} here"
             hint = suggestion(base, ref_names(directory)) or "fetch it: `fetch-depth: 0` of actions/checkout does"
         raise rule_error("KCI312", message, hint=hint)
-    if not found[2]:
+    if not output[2]:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         raise rule_error("KCI312", f"HEAD and {base!r} have no common commit here", hint=hint)
-    root, parted = Path(os.fsdecode(found[1])), found[2].decode()
+    root, parted = Path(os.fsdecode(output[1])), output[2].decode()
     changed = _git(
         root, "diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-relative",
         "--ignore-submodules=none", parted, "--",
@@ -66,14 +66,14 @@ def changes_since(directory: Path, base: str) -> Changes:
     return Changes(root, parted, tuple(sorted(names)))
 
 
-def merged_into(directory: Path, head: str) -> str:
+def pull_request_base(directory: Path, head: str) -> str:
     """The target branch's newest commit: the first parent of a merge commit at HEAD, else FindingsError (KCI312)."""
-    found = (_git(directory, "rev-parse", "HEAD^0", "HEAD^1", "HEAD^2") or b"").decode().split()
-    if not found or found[0] == head:
+    commits = (_git(directory, "rev-parse", "HEAD^0", "HEAD^1", "HEAD^2") or b"").decode().split()
+    if not commits or commits[0] == head:
         message = "HEAD is not the merge commit that GitHub makes of a pull request, so what it changes is unknown"
         hint = "check it out with `fetch-depth: 2` and no `ref`, as actions/checkout does, or name a commit"
         raise rule_error("KCI312", message, hint=hint)
-    return found[1]
+    return commits[1]
 
 
 def clean_commit(directory: Path) -> str | None:
@@ -122,26 +122,26 @@ def only_affected(
     before = _at_base(workspace, changes) if settings else workspace
     tree = SourceTree(changes.root)
     old_tree = PatchedTree(tree, _patch(changes))
-    views, left = [], []
+    views, affected = [], []
     for selected in matrix.kernels:
         kernel = kernels[selected.path]
         directory = _relative(Path(kernel.directory), changes.root)
         if directory is None:
             message = f"{kernel.directory} is not in the repository {changes.root}"
             raise KciError(message, hint="plan kernels of one repository at a time with --affected")
-        now = _End(kernel, tree, workspace, selected, container)
+        now = _KernelState(kernel, tree, workspace, selected, container)
         if settings or _may_be_touched(directory, now.prints.inputs, changes):
             then = _end_at_base(now, directory, changes, old_tree, before, choice) if before is not None else None
-            view = _View(selected.name, directory, now, then)
+            view = _KernelChange(selected.name, directory, now, then)
             views.append(view)
-            names = view.moved.union(*(machine.variants for machine in view.retested.values()))
+            names = view.moved.union(*(machine.variants for machine in view.machines_to_repeat.values()))
             variants = tuple(item for item in selected.variants if item.name in names)
-            left += [msgspec.structs.replace(selected, variants=variants)] if variants else []
+            affected += [msgspec.structs.replace(selected, variants=variants)] if variants else []
     touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
-    return msgspec.structs.replace(matrix, kernels=tuple(left)), touches
+    return msgspec.structs.replace(matrix, kernels=tuple(affected)), touches
 
 
-class _End(msgspec.Struct, frozen=True, dict=True):
+class _KernelState(msgspec.Struct, frozen=True, dict=True):
     """A kernel before or after a change."""
 
     kernel: Kernel
@@ -157,41 +157,43 @@ class _End(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, tuple[bytes, frozenset[str]]]]:
-        found = {}
+        variants = {}
         for variant in self.selected.each_once():
             image = image_of(variant, self.workspace.runners, container=self.container)
             facts = self.prints.facts(variant, image), self.prints.inputs.paths_of(variant)
-            found[variant.name] = self.prints.fingerprint(variant, image), facts
-        return found
+            variants[variant.name] = self.prints.fingerprint(variant, image), facts
+        return variants
 
     @cached_property
     def machines(self) -> dict[str, tuple[str, TestMachine]]:
-        found = machines_for(self.variants, self.workspace.runners.test)
-        return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in found}
+        machines = machines_for(self.variants, self.workspace.runners.test)
+        return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines}
 
 
-class _View(msgspec.Struct, frozen=True, dict=True):
+class _KernelChange(msgspec.Struct, frozen=True, dict=True):
     """A kernel before and after a change; `then` is None if it was absent or could not be planned."""
 
     name: str
     directory: str
-    now: _End
-    then: _End | None
+    now: _KernelState
+    then: _KernelState | None
 
     @cached_property
     def moved(self) -> frozenset[str]:
-        return frozenset(self.differing(0))
+        return frozenset(self.changed_names(0))
 
     @cached_property
-    def retested(self) -> dict[str, TestMachine]:
+    def machines_to_repeat(self) -> dict[str, TestMachine]:
         before = self.then.machines if self.then is not None else {}
-        found = self.now.machines.items()
-        return {name: machine for name, (inputs, machine) in found if name not in before or before[name][0] != inputs}
+        machines = self.now.machines.items()
+        return {
+            name: machine for name, (inputs, machine) in machines if name not in before or before[name][0] != inputs
+        }
 
-    def differing(self, part: int) -> Iterator[str]:
+    def changed_names(self, part: int) -> Iterator[str]:
         before = self.then.variants if self.then is not None else {}
-        for name, made in self.now.variants.items():
-            if name not in before or before[name][part] != made[part]:
+        for name, facts in self.now.variants.items():
+            if name not in before or before[name][part] != facts[part]:
                 yield name
 
 
@@ -215,8 +217,8 @@ def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:
 
 
 def _end_at_base(
-    now: _End, directory: str, changes: Changes, tree: SourceTree, workspace: Workspace, choice: Choice
-) -> _End | None:
+    now: _KernelState, directory: str, changes: Changes, tree: SourceTree, workspace: Workspace, choice: Choice
+) -> _KernelState | None:
     path, kernel = f"{directory}/{BUILD_TOML}".removeprefix("/"), now.kernel
     try:
         if path in changes.files:
@@ -224,8 +226,8 @@ def _end_at_base(
             if raw is None:
                 return None
             kernel = parse_kernel(raw, kernel.directory, shown_as=path)
-        selected = workspace.of([kernel]).matrix(choice).kernels[0]
-        end = _End(kernel, tree, workspace, selected, now.container)
+        selected = workspace.with_kernels([kernel]).matrix(choice).kernels[0]
+        end = _KernelState(kernel, tree, workspace, selected, now.container)
         _ = end.variants, end.machines
     except KciError:
         return None
@@ -235,33 +237,33 @@ def _end_at_base(
 def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
     blobs = list_blobs(changes.root, changes.base, changes.files)
     contents = read_objects(changes.root, sorted({blob.id for blob in blobs.values() if blob.mode != _SUBMODULE}))
-    found: dict[str, tuple[EntryKind, bytes] | None] = dict.fromkeys(changes.files)
+    patch: dict[str, tuple[EntryKind, bytes] | None] = dict.fromkeys(changes.files)
     for path, blob in blobs.items():
         if blob.mode == _SUBMODULE:
-            found[path] = (EntryKind.OTHER, blob.id.encode())
+            patch[path] = (EntryKind.OTHER, blob.id.encode())
         elif blob.id in contents:
-            found[path] = (EntryKind.LINK if blob.mode == "120000" else EntryKind.FILE, contents[blob.id])
+            patch[path] = (EntryKind.LINK if blob.mode == "120000" else EntryKind.FILE, contents[blob.id])
         else:
             message = f"{path} of {changes.base[:12]} is not here: the clone is a partial one"
             hint = "fetch it: a clone without --filter has all"
             raise rule_error("KCI312", message, hint=hint)
-    return found
+    return patch
 
 
-def _touches(path: str, views: Sequence[_View], settings: set[str | None]) -> list[Touch]:
+def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None]) -> list[Touch]:
     if path in settings:
-        return [_by_facts(path, view, tuple(sorted(view.retested))) for view in views]
-    found = []
+        return [_by_facts(path, view, tuple(sorted(view.machines_to_repeat))) for view in views]
+    touches = []
     for view in views:
         is_build_toml = path == f"{view.directory}/{BUILD_TOML}".removeprefix("/")
         touch = _by_facts(path, view, ()) if is_build_toml else _by_files(path, view)
         if touch.touches or touch.tests or not view.directory or path.startswith(f"{view.directory}/"):
-            found.append(touch)
-    return found or [Touch(path, "", (), "outside of every kernel that is planned")]
+            touches.append(touch)
+    return touches or [Touch(path, "", (), "outside of every kernel that is planned")]
 
 
-def _by_facts(path: str, view: _View, tests: tuple[str, ...]) -> Touch:
-    touched = tuple(sorted(view.differing(1)))
+def _by_facts(path: str, view: _KernelChange, tests: tuple[str, ...]) -> Touch:
+    touched = tuple(sorted(view.changed_names(1)))
     if view.then is None:
         reason = "the kernel could not be planned at the base"
     else:
@@ -269,12 +271,12 @@ def _by_facts(path: str, view: _View, tests: tuple[str, ...]) -> Touch:
     return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)
 
 
-def _by_files(path: str, view: _View) -> Touch:
+def _by_files(path: str, view: _KernelChange) -> Touch:
     ends = [end for end in (view.now, view.then) if end is not None]
     readers = {name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths}
     touched = tuple(sorted(readers & view.moved))
     is_test = any(end.prints.inputs.is_test(path) for end in ends)
-    tests = tuple(sorted(view.retested)) if is_test else ()
+    tests = tuple(sorted(view.machines_to_repeat)) if is_test else ()
     if readers:
         reason = "an input of these variants" if touched else "an input, the same for every planned variant"
     elif is_test:

@@ -37,19 +37,21 @@ from kci.plan.inputs.source_lints import (
     source_escapes,
 )
 from kci.plan.inputs.source_tree import SourceTrees
-from kci.plan.plan import Unplanned
+from kci.plan.plan import UnplannedVariant
 from kci.plan.settings_lints import lint_settings
 from kci.plan.workspace import Choice, Workspace, tier_errors
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """The files that were checked, and the findings."""
 
     files: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
 
 
-def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None) -> Checked:
+def check_kernels(
+    arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None
+) -> CheckResult:
     """Read and lint kernels and their kci.toml; suppressed findings are left out.
 
     The catalog is by default that of kci.toml. UsageError for a missing directory or edition, FindingsError for an
@@ -59,12 +61,12 @@ def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, rem
     for directory in find_kernels(arguments):
         by_root.setdefault(find_root(Path(directory))[0], []).append(directory)
     files: list[str] = []
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     for _, group in sorted(by_root.items()):
         checked = _check_group(group, catalog, remember)
         files += checked.files
-        found += checked.diagnostics
-    return Checked(tuple(sorted(files)), tuple(sorted(found, key=in_file_order)))
+        diagnostics += checked.diagnostics
+    return CheckResult(tuple(sorted(files)), tuple(sorted(diagnostics, key=in_file_order)))
 
 
 def lint_kernel(
@@ -76,37 +78,37 @@ def lint_kernel(
     errors_only: bool = False,
 ) -> list[Diagnostic]:
     """All findings about a kernel in file order, with `more`; without a `directory` its sources are not checked."""
-    found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
+    findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
-        found += lint_sources(kernel, directory, errors_only=errors_only)
-        found += () if errors_only else lint_standards(kernel, catalog, directory)
-    found += lint_matrix(kernel, catalog, errors_only=errors_only)
-    return sorted(found, key=in_file_order)
+        findings += lint_sources(kernel, directory, errors_only=errors_only)
+        findings += () if errors_only else lint_standards(kernel, catalog, directory)
+    findings += lint_matrix(kernel, catalog, errors_only=errors_only)
+    return sorted(findings, key=in_file_order)
 
 
 def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
     """The errors of one kernel that are not suppressed: it cannot be built."""
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
-    found = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
-    kept = drop_suppressed(found, workspace.settings)
-    return [item for item in kept if item.severity is Severity.ERROR]
+    all_findings = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
+    findings = drop_suppressed(all_findings, workspace.settings)
+    return [item for item in findings if item.severity is Severity.ERROR]
 
 
-def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> Checked:
+def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> CheckResult:
     files: list[str] = []
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     settings = RepositorySettings()
     try:
         settings = find_settings(directories[0])
     except FindingsError as error:
-        found += error.diagnostics
+        diagnostics += error.diagnostics
     rows, problems = _catalog(catalog, settings)
-    found += [*problems, *tier_errors(settings)]
+    diagnostics += [*problems, *tier_errors(settings)]
     overlays: list[tuple[str | None, Overlay]] = []
     try:
         overlays = overlays_of(settings)
     except FindingsError as error:
-        found += error.diagnostics
+        diagnostics += error.diagnostics
     names = set()
     trees = SourceTrees(remember)
     tree = trees.of(directories[0])
@@ -116,22 +118,22 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         try:
             kernel = read_kernel(directory)
         except FindingsError as error:
-            found += error.diagnostics
+            diagnostics += error.diagnostics
             continue
         names.add(kernel.build.name)
         unlisted = list(include_not_listed(kernel, settings, tree))
-        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), unlisted)
+        diagnostics += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), unlisted)
         of_sources += source_findings(kernel, settings, tree.remembered)
     trees.save()
     if settings.document is not None:
         files.append(settings.document.path)
-        said = settings.settings
-        meant = {item.kernel for item in said.limits} | {item.kernel for item in said.overlay}
-        meant |= {item.kernel for item in said.inputs}
+        settings_values = settings.settings
+        meant = {item.kernel for item in settings_values.limits} | {item.kernel for item in settings_values.overlay}
+        meant |= {item.kernel for item in settings_values.inputs}
         if meant - {None, *names}:
             names |= {kernel.build.name for kernel in read_kernels([str(settings.root)])[0]}
-        found += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
-    return Checked(tuple(files), (*drop_suppressed(found, settings), *of_sources))
+        diagnostics += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
+    return CheckResult(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
 
 
 def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, list[Diagnostic]]:
@@ -147,13 +149,13 @@ def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, l
 _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
 
 
-def without_faulty(
+def split_faulty(
     workspace: Workspace, choice: Choice, trees: SourceTrees | None
 ) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
     """Split kernels into sound and faulty ones; FindingsError if none is sound.
 
     Sources are checked if `trees` is given. A backend without a component (KCI130) is no fault of a kernel with other
-    selected backends; see `without_components`.
+    selected backends; see `split_without_component`.
     """
     sound: list[Kernel] = []
     faulty = list(workspace.unread)
@@ -170,34 +172,38 @@ def without_faulty(
     if faulty and not sound:
         every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
-        raise FindingsError(f"nothing is planned: {_placed(faulty)}", hint=hint, diagnostics=every)
+        raise FindingsError(f"nothing is planned: {_first_fault(faulty)}", hint=hint, diagnostics=every)
     faulty.sort(key=lambda item: item.path)
-    return workspace.of(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
+    return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
 
 
-def _placed(faulty: Sequence[FaultyKernel]) -> str:
+def _first_fault(faulty: Sequence[FaultyKernel]) -> str:
     first = faulty[0].diagnostics[0]
     return f"{first.path}: {first.message}" if first.path else first.message
 
 
-def _bare(kernel: Kernel) -> set[str]:
+def _backends_without_component(kernel: Kernel) -> set[str]:
     build = kernel.build
     return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
 
 
 def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
-    bare = _bare(kernel)
+    bare = _backends_without_component(kernel)
     if not bare:
         return False
-    asked = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
-    chosen = {variant.backend for variant in workspace.of([kernel]).matrix(choice).kernels[0].variants}
-    return bare >= {*kernel.build.general.backends} or bool(bare & asked) or (bool(chosen) and bare >= chosen)
+    named = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
+    chosen = {variant.backend for variant in workspace.with_kernels([kernel]).matrix(choice).kernels[0].variants}
+    return bare >= {*kernel.build.general.backends} or bool(bare & named) or (bool(chosen) and bare >= chosen)
 
 
-def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[Unplanned]]:
+def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[UnplannedVariant]]:
     """Split off the variants that no component makes (KCI130)."""
-    bare = {kernel.build.name: (kernel, found) for kernel in workspace.kernels if (found := _bare(kernel))}
-    left: list[Unplanned] = []
+    bare = {
+        kernel.build.name: (kernel, lacking)
+        for kernel in workspace.kernels
+        if (lacking := _backends_without_component(kernel))
+    }
+    unplanned: list[UnplannedVariant] = []
     kernels = []
     for item in matrix.kernels:
         kernel, backends = bare.get(item.name, (None, set()))
@@ -207,10 +213,10 @@ def without_components(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, li
                 if variant.backend in backends:
                     why = faults[variant.backend]
                     where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
-                    left.append(Unplanned(item.name, variant.name, *where))
+                    unplanned.append(UnplannedVariant(item.name, variant.name, *where))
         kept = tuple(variant for variant in item.variants if variant.backend not in backends)
         kernels.append(replace(item, variants=kept))
-    return replace(matrix, kernels=tuple(kernels)), left
+    return replace(matrix, kernels=tuple(kernels)), unplanned
 
 
 def require_readable(workspace: Workspace) -> None:
@@ -221,8 +227,8 @@ def require_readable(workspace: Workspace) -> None:
         if errors:
             wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
     if wrong:
-        every = [found for item in wrong for found in item.diagnostics]
-        raise FindingsError(_placed(wrong), hint="`kci check` lists all findings", diagnostics=every)
+        every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
+        raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)
 
 
 def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:

@@ -46,10 +46,10 @@ class _File(msgspec.Struct, frozen=True):
 
 def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
     """The median build minutes of each variant, rounded up, by kernel and name."""
-    found: dict[tuple[str, str], list[float]] = {}
+    by_variant: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        found.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
-    return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in found.items()}
+        by_variant.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
+    return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in by_variant.items()}
 
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
@@ -106,12 +106,12 @@ def size_of(build: Build, variant: Variant) -> Size:
     framework = build.torch or build.tvm_ffi
     if variant.kind is Kind.NOARCH:
         return Size(0)
-    found = dict.fromkeys(_compiled(framework.src) if framework is not None else (), False)
+    objects = dict.fromkeys(_compiled(framework.src) if framework is not None else (), False)
     for part in active(build, variant).values():
         heavy = BACKENDS[variant.backend].compiler == "nvcc" and any(name.startswith(_CUTLASS) for name in part.depends)
         for source in _compiled(part.src):
-            found.setdefault(source, heavy)
-    return Size(len(found), sum(found.values()))
+            objects.setdefault(source, heavy)
+    return Size(len(objects), sum(objects.values()))
 
 
 def _compiled(sources: Iterable[str]) -> Iterable[str]:
@@ -121,18 +121,20 @@ def _compiled(sources: Iterable[str]) -> Iterable[str]:
 def sizes(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Size]:
     """The objects of each variant of a matrix, by kernel and variant name."""
     by_path = {kernel.directory: kernel for kernel in kernels}
-    found: dict[tuple[str, str], Size] = {}
+    by_variant: dict[tuple[str, str], Size] = {}
     for selected in matrix.kernels:
         known: dict[tuple[object, ...], Size] = {}
         for variant in selected.each_once():
             alike = (variant.kind, variant.backend, variant.compute)
             if alike not in known:
                 known[alike] = size_of(by_path[selected.path].build, variant)
-            found[selected.name, variant.name] = known[alike]
-    return found
+            by_variant[selected.name, variant.name] = known[alike]
+    return by_variant
 
 
-def estimated(size: Size | None, backend: str, build: BuildDefaults, runner: Runner, max_jobs: int | None) -> Minutes:
+def estimate_minutes(
+    size: Size | None, backend: str, build: BuildDefaults, runner: Runner, max_jobs: int | None
+) -> Minutes:
     """The minutes of a variant on a machine, with as many compilers as memory allows; the middle is geometric."""
     data = estimates()
     each = data.object.get(backend)
@@ -221,11 +223,11 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
 
 
 def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    by_currency: dict[str, list[float]] = {}
     for leg in legs:
         if leg.rate is not None:
-            found.setdefault(leg.currency, []).append((leg.ends[1] if at_most else leg.minutes) * leg.rate)
-    return {currency: round(math.fsum(found[currency]), 3) for currency in sorted(found)}
+            by_currency.setdefault(leg.currency, []).append((leg.ends[1] if at_most else leg.minutes) * leg.rate)
+    return {currency: round(math.fsum(by_currency[currency]), 3) for currency in sorted(by_currency)}
 
 
 def money(costs: dict[str, float]) -> str:
@@ -240,9 +242,9 @@ def cost_sentence(made: Estimate) -> str:
     return f"{few}{money(made.costs_at_most)} at the prices of {made.prices_as_of}{free}"
 
 
-def starts(legs: Sequence[Leg]) -> list[int]:
+def start_minutes(legs: Sequence[Leg]) -> list[int]:
     """The start minute of each leg if each pool takes its longest legs first and links after their parts."""
-    found = [0] * len(legs)
+    start_times = [0] * len(legs)
     ends: dict[tuple[str, str], int] = {}
     machines = {pool: [0] * min(pool.size or many, many) for pool, many in Counter(leg.pool for leg in legs).items()}
 
@@ -256,17 +258,17 @@ def starts(legs: Sequence[Leg]) -> list[int]:
     for batch in ([index for index, leg in enumerate(legs) if leg.role is not Role.LINK], linking):
         for index in sorted(batch, key=turn):
             leg, busy = legs[index], machines[legs[index].pool]
-            found[index] = max(busy[0], ready(index))
-            ends[leg.kernel, leg.name] = found[index] + leg.minutes
+            start_times[index] = max(busy[0], ready(index))
+            ends[leg.kernel, leg.name] = start_times[index] + leg.minutes
             heapq.heapreplace(busy, ends[leg.kernel, leg.name])
-    return found
+    return start_times
 
 
 def simulate(legs: Sequence[Leg]) -> tuple[int, int]:
-    """The waves and wall-clock minutes of a run that starts legs as `starts`."""
+    """The waves and wall-clock minutes of a run that starts legs as `start_minutes`."""
     pools = Counter(leg.pool for leg in legs)
     waves = max((-(-many // min(pool.size or many, many)) for pool, many in pools.items()), default=0)
-    return waves, max((start + leg.minutes for start, leg in zip(starts(legs), legs, strict=True)), default=0)
+    return waves, max((start + leg.minutes for start, leg in zip(start_minutes(legs), legs, strict=True)), default=0)
 
 
 class Alternative(NamedTuple):

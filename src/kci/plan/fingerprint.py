@@ -68,7 +68,7 @@ class Fingerprints:
     def facts(self, variant: Variant, toolchain: str) -> bytes:
         """Everything but files: kci, the toolchain, build.toml and the catalog."""
         build = self.inputs.build
-        facts = [SCHEMA, builder(), toolchain, configuration(build, variant), said(build, variant)]
+        facts = [SCHEMA, builder(), toolchain, configuration(build, variant), packaging_facts(build, variant)]
         return msgspec.json.encode(facts, enc_hook=str, order="deterministic")
 
     def tests(self) -> str:
@@ -77,15 +77,15 @@ class Fingerprints:
     def _hashed(self, files: frozenset[tuple[str, str]]) -> str:
         if files not in self._of_files:
             shown, digest = self.inputs.shown, self.inputs.tree.digest
-            held = []
+            lines = []
             for path, real in sorted(files):
-                behind = "" if real == path else shown(real) if real else self._instead(path)
-                held.append(f"{shown(path)}\0{behind}\0{digest(real) if real else ''}\n")
-            text = "".join(held).encode(errors="surrogateescape")
+                behind = "" if real == path else shown(real) if real else self._missing_entry(path)
+                lines.append(f"{shown(path)}\0{behind}\0{digest(real) if real else ''}\n")
+            text = "".join(lines).encode(errors="surrogateescape")
             self._of_files[files] = hashlib.sha256(text).hexdigest()
         return self._of_files[files]
 
-    def _instead(self, path: str) -> str:
+    def _missing_entry(self, path: str) -> str:
         tree = self.inputs.tree
         folder, _, name = path.rpartition("/")
         here = tree.real(folder)
@@ -104,14 +104,14 @@ def fingerprints(
     """The fingerprint of each variant of a matrix, by kernel and variant name; raises as `Fingerprints.fingerprint`."""
     runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
-    found = {}
+    by_variant = {}
     for selected in matrix.kernels:
         prints = source(by_path[selected.path])
         for variant in selected.each_once():
-            found[selected.name, variant.name] = prints.fingerprint(
+            by_variant[selected.name, variant.name] = prints.fingerprint(
                 variant, image_of(variant, runners, container=container)
             )
-    return found
+    return by_variant
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
     }
 
 
-def said(build: Build, variant: Variant) -> dict[str, Any]:
+def packaging_facts(build: Build, variant: Variant) -> dict[str, Any]:
     """The facts of build.toml that affect files which are not compiled."""
     general = build.general
     own = getattr(general, variant.backend, None)
@@ -167,7 +167,7 @@ def builder() -> str:
 Key = tuple[str, str]
 
 
-def already(fingerprints: Mapping[Key, str], published: Mapping[Key, str]) -> dict[Key, str]:
+def unchanged_variants(fingerprints: Mapping[Key, str], published: Mapping[Key, str]) -> dict[Key, str]:
     """The variants that are published with the same fingerprint, and a reason to skip each."""
     return {
         key: f"published already with the same fingerprint, {now[:12]}"

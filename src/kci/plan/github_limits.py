@@ -22,7 +22,7 @@ from kci.plan.plan import (
     Plan,
     Role,
     TestLeg,
-    Unplanned,
+    UnplannedVariant,
     allowances,
     caller_count,
     shard_of,
@@ -47,17 +47,17 @@ OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
 
 def github_matrix(plan: Plan) -> str:
     """The matrix of all legs in one line; FindingsError for too many legs (KCI305), KCI306 or KCI307."""
-    found = artifact_problems(plan)
+    problems = artifact_problems(plan)
     if len(plan.legs) > MAX_MATRIX:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
         hint = "`kci render` writes a workflow with a matrix for each kernel; or plan fewer kernels or backends; or"
-        found.append(finding("KCI305", message, hint=f"{hint} {SMALLER}"))
+        problems.append(finding("KCI305", message, hint=f"{hint} {SMALLER}"))
     text = msgspec.json.encode({"include": [leg_entry(plan.tier, leg) for leg in plan.legs]}).decode()
-    refuse_errors([*found, *_output_problems(text)])
+    refuse_errors([*problems, *_output_problems(text)])
     return text
 
 
-def _in_jobs(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
+def _split_matrix(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
     entries, most = matrix["include"], MAX_MATRIX if role == Role.PART else max(1, len(matrix["include"]))
     return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
 
@@ -74,10 +74,12 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     """A leg as an entry of the matrix."""
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
     entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
-    said = {key: getattr(leg, key) for key in OBJECT_KEYS}
+    object_values = {key: getattr(leg, key) for key in OBJECT_KEYS}
     if leg.kind is not Kind.NOARCH and leg.builder is None:
-        said["objects"] = objects_name(leg.kernel, leg.name)
-    return entry | {key: value for key, value in said.items() if value not in (None, "", ()) and value is not False}
+        object_values["objects"] = objects_name(leg.kernel, leg.name)
+    return entry | {
+        key: value for key, value in object_values.items() if value not in (None, "", ()) and value is not False
+    }
 
 
 def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
@@ -86,10 +88,10 @@ def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
 
 
 def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in Role}
+    matrices: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in Role}
     for leg in legs:
-        found[leg.role]["include"].append(leg_entry(tier, leg))
-    return found
+        matrices[leg.role]["include"].append(leg_entry(tier, leg))
+    return matrices
 
 
 def _more_parts(plan: Plan, jobs: int | None) -> list[Diagnostic]:
@@ -140,7 +142,7 @@ def run_jobs(plan: Plan) -> int:
     return len(plan.legs) + len(plan.tests) + len({leg.kernel for leg in plan.legs}) + OWN_JOBS
 
 
-def work_of(
+def caller_matrices(
     plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1, *, unmerged: bool = False
 ) -> str:
     """The matrices of the caller jobs, as one line of JSON.
@@ -154,12 +156,12 @@ def work_of(
 
 def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None) -> list[Diagnostic]:
     """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for as many as needed."""
-    found = [*artifact_problems(plan), *_more_parts(plan, jobs)]
+    problems = [*artifact_problems(plan), *_more_parts(plan, jobs)]
     work = _work(plan, callers or caller_count(len(plan.kernels)), {})
     for caller in work:
         sizes = {(entry["kernel"], role): len(entry["work"][role]["include"])
                  for entry in caller["include"] for role in (Role.WHOLE, Role.LINK)}  # fmt: skip
-        found += [
+        problems += [
             finding(
                 "KCI305", f"{name} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER
             )
@@ -168,12 +170,12 @@ def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None
         ]
         if len(caller["include"]) > MAX_MATRIX:
             message = f"a caller job has {len(caller['include'])} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
-            found.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
-    found += _output_problems(msgspec.json.encode(work).decode())
+            problems.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
+    problems += _output_problems(msgspec.json.encode(work).decode())
     if run_jobs(plan) > MAX_JOBS:
         message = f"{run_jobs(plan)} jobs; kci starts no run of more than {MAX_JOBS}"
-        found.append(finding("KCI305", message, hint=SMALLER))
-    return found
+        problems.append(finding("KCI305", message, hint=SMALLER))
+    return problems
 
 
 def _work(
@@ -187,13 +189,13 @@ def _work(
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
-    promise = plan.promised()
+    promise = plan.tree_plan()
     own = {name: tuple(kernel for kernel in promise.kernels if kernel.name == name and not unmerged) for name in names}
-    found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
+    callers: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
     for name in names:
         whole, parts_parallel = most[index[name]]
         matrices = _matrices(plan.tier, by_kernel.get(name, ()))
-        first, *others = _in_jobs(matrices[Role.PART], Role.PART)
+        first, *others = _split_matrix(matrices[Role.PART], Role.PART)
         work = matrices | {
             "parts": first,
             **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
@@ -203,8 +205,8 @@ def _work(
             "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
             "tree_run": trees.get(name, "") if name in carried else "",
         }
-        found[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
-    return found
+        callers[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
+    return callers
 
 
 FORK_RULE = "KCI315"
@@ -240,8 +242,10 @@ def only_own(plan: Plan) -> Plan:
 
 
 def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tuple[TestLeg, ...]) -> Plan:
-    left = [
-        Unplanned(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
+    left_out = [
+        UnplannedVariant(leg.kernel, name, leg.backend, leg.system, rule, reason)
+        for leg in refused
+        for name in leg.variants
     ]
-    kept = tuple(leg for leg in plan.legs if leg not in refused)
-    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)
+    legs = tuple(leg for leg in plan.legs if leg not in refused)
+    return msgspec.structs.replace(plan, legs=legs, left_out=(*plan.left_out, *left_out), tests=tests)

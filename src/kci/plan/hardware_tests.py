@@ -75,7 +75,7 @@ def plan_tests(
     `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested.
     """
     built = {leg.kernel for leg in legs}
-    found = []
+    test_legs = []
     for kernel in kernels:
         tree = (trees or {}).get(kernel.name)
         more = tree.digests if tree is not None and kernel.name in whole else ()
@@ -87,7 +87,7 @@ def plan_tests(
                     continue
             limit = runners.limit(kernel.name, machine.backend)
             runner = machine.runner
-            found.append(
+            test_legs.append(
                 TestLeg(
                     kernel=kernel.name,
                     path=kernel.path,
@@ -101,7 +101,7 @@ def plan_tests(
                     run=run,
                 )
             )
-    return tuple(found)
+    return tuple(test_legs)
 
 
 def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:

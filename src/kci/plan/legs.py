@@ -12,9 +12,9 @@ from kci.config.facts import BACKENDS
 from kci.config.values import Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, most_minutes, pool_of, price_of
+from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
-from kci.plan.estimates import Duration, Minutes, Size, estimated, estimates, recorded_minutes
+from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.plan import (
     CatalogName,
@@ -23,8 +23,8 @@ from kci.plan.plan import (
     Leg,
     Plan,
     RunnerGroup,
-    Skipped,
-    Unplanned,
+    SkippedVariant,
+    UnplannedVariant,
     caller_count,
     shard_of,
 )
@@ -182,15 +182,15 @@ def make_plan(
     recorded = recorded_minutes(durations)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
-    left_out: list[Unplanned] = []
-    skipped: list[Skipped] = []
+    left_out: list[UnplannedVariant] = []
+    skipped: list[SkippedVariant] = []
     for kernel in matrix.kernels:
         placed: list[Assignment] = []
         planned: list[str] = []
         elsewhere: list[str] = []
         for variant in kernel.each_once():
             name = variant.name
-            found = assign_runner(
+            assignment = assign_runner(
                 variant,
                 runners,
                 container=options.container,
@@ -198,29 +198,35 @@ def make_plan(
                 recorded=recorded.get((kernel.name, name)),
                 size=options.sizes.get((kernel.name, name)),
             )
-            if isinstance(found, NoRunner):
-                left_out.append(Unplanned(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
+            if isinstance(assignment, NoRunner):
+                left_out.append(
+                    UnplannedVariant(
+                        kernel.name, name, variant.backend, variant.system, assignment.rule, assignment.reason
+                    )
+                )
                 elsewhere.append(name)
                 continue
             planned.append(name)
             if reason := options.skip.get((kernel.name, name)):
-                skipped.append(Skipped(kernel.name, name, reason))
+                skipped.append(SkippedVariant(kernel.name, name, reason))
             else:
-                placed.append(found)
+                placed.append(assignment)
         whole = [item for item in placed if item.parts == 1 or not options.split]
         legs += group(kernel, whole, options.grouping or Grouping.VARIANT)
         legs += [leg for item in placed if item not in whole for leg in split_legs(kernel, item)]
         prints = options.prints
-        known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
-        plan = KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known, elsewhere=tuple(elsewhere))
+        fingerprints = None if prints is None else {name: prints[kernel.name, name] for name in planned}
+        plan = KernelPlan(
+            kernel.name, kernel.path, kernel.version, tuple(planned), fingerprints, elsewhere=tuple(elsewhere)
+        )
         kernels.append(plan)
     if options.objects:
         # The link leg has all objects of a variant, so that changed parts find theirs.
         names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
-        kept = [options.objects.get(name, KeptObjects("", "")) for name in names]
+        earlier_objects = [options.objects.get(name, KeptObjects("", "")) for name in names]
         legs = [
             msgspec.structs.replace(leg, objects_run=item.run, objects_from=item.artifact)
-            for leg, item in zip(legs, kept, strict=True)
+            for leg, item in zip(legs, earlier_objects, strict=True)
         ]
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
@@ -267,7 +273,7 @@ def assign_runner(
     if recorded is not None or noarch:
         minutes = Minutes(*[recorded or build.minutes] * 3)
     else:
-        minutes = estimated(size, variant.backend, build, runner, limit.max_jobs)
+        minutes = estimate_minutes(size, variant.backend, build, runner, limit.max_jobs)
     rate, currency = price_of(runner) or (None, "")
     leg = Leg(
         kernel=kernel,
@@ -297,7 +303,7 @@ def assign_runner(
     )
     splits = compiled and not noarch and size is not None
     parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and splits else 1
-    return Assignment(variant, leg, build.setup, most_minutes(runner), parts)
+    return Assignment(variant, leg, build.setup, max_job_minutes(runner), parts)
 
 
 def _not_compiled(backend: str, system: str) -> str:

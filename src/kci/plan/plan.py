@@ -152,7 +152,7 @@ class TestLeg(msgspec.Struct, frozen=True):
         return _runner_text(self.runner)
 
 
-class Unplanned(msgspec.Struct, frozen=True):
+class UnplannedVariant(msgspec.Struct, frozen=True):
     """A variant that no job builds."""
 
     kernel: str
@@ -170,7 +170,7 @@ class Unplanned(msgspec.Struct, frozen=True):
         return f"{self.reason} [{self.path}:{self.line}]" if self.path else self.reason
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedVariant(msgspec.Struct, frozen=True):
     """A published variant that need not be built."""
 
     kernel: str
@@ -206,8 +206,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     tier: str
     kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...] = ()
-    left_out: tuple[Unplanned, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    left_out: tuple[UnplannedVariant, ...] = ()
+    skipped: tuple[SkippedVariant, ...] = ()
     catalog: CatalogName = CatalogName("", "")
     commit: str | None = None
     """None outside of git, with uncommitted changes, or with several repositories."""
@@ -229,16 +229,16 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
         """The documented JSON form (schema 1) for `msgspec.json.encode`, with all keys and `has_work`."""
         return msgspec.structs.asdict(self) | {"has_work": bool(self.legs)}
 
-    def promised(self) -> Plan:
+    def tree_plan(self) -> Plan:
         """The plan without legs: what the merged tree must have.
 
         Skipped variants stay planned, since merging carries them over; fingerprints stay for the next run.
         """
-        there = {(leg.kernel, name) for leg in self.legs for name in leg.variants}
-        there |= {(item.kernel, item.variant) for item in self.skipped}
+        expected = {(leg.kernel, name) for leg in self.legs for name in leg.variants}
+        expected |= {(item.kernel, item.variant) for item in self.skipped}
         kernels = []
         for kernel in self.kernels:
-            planned = tuple(name for name in kernel.planned if (kernel.name, name) in there)
+            planned = tuple(name for name in kernel.planned if (kernel.name, name) in expected)
             prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
             if planned:
                 kernels.append(msgspec.structs.replace(kernel, planned=planned, fingerprints=prints or None))
@@ -298,8 +298,8 @@ def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[t
     for pool, here in sorted(by_pool.items(), key=lambda item: item[0].name):
         share = here if pool.size is None or pool.queued else split(pool.size, here)
         allowed = [total + more for total, more in zip(allowed, share, strict=True)]
-    found = [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
-    return list(zip(found[::2], found[1::2], strict=True))
+    limits = [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
+    return list(zip(limits[::2], limits[1::2], strict=True))
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:

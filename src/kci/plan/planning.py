@@ -14,7 +14,7 @@ from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, clean_commit, only_affected
-from kci.plan.check import touched_since, without_components, without_faulty
+from kci.plan.check import split_faulty, split_without_component, touched_since
 from kci.plan.estimates import (
     Alternative,
     Duration,
@@ -25,7 +25,7 @@ from kci.plan.estimates import (
     read_durations,
     sizes,
 )
-from kci.plan.fingerprint import Fingerprints, Key, already, fingerprints
+from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
@@ -68,7 +68,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
         """Raise FindingsError if the plan exceeds a limit of GitHub."""
         refuse_errors(self.diagnostics)
 
-    def of(self, plan: Plan) -> PlannedRun:
+    def with_plan(self, plan: Plan) -> PlannedRun:
         """The same run with a part of its plan."""
         return msgspec.structs.replace(self, plan=plan, estimate=estimate(plan.legs))
 
@@ -88,11 +88,11 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
-    workspace, faulty = without_faulty(workspace, request.choice, trees if request.sources else None)
+    workspace, faulty = split_faulty(workspace, request.choice, trees if request.sources else None)
     whole = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)
-    matrix, bare = without_components(workspace, whole)
+    matrix, bare = split_without_component(workspace, whole)
     roots = {trees.of(kernel.directory).root for kernel in workspace.kernels}
     commit = clean_commit(Path(roots.pop())) if len(roots) == 1 else None
     request = msgspec.structs.replace(_complete(request, workspace, matrix), commit=commit)
@@ -111,24 +111,24 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     trees.save()
     took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, request, durations=took)
-    found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
+    settings, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
     plan = msgspec.structs.replace(
         _with_suppressions(plan, workspace),
         faulty=faulty,
         left_out=(*plan.left_out, *bare),
-        leave_out=found.settings.publish.leave_out if found.publishes and released else None,
+        leave_out=settings.settings.publish.leave_out if settings.publishes and released else None,
     )
-    made = estimate(plan.legs)
+    totals = estimate(plan.legs)
     others = _other_plans(workspace, request, took) if touches is None else iter(())
-    said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
-    said += check_limits(plan, request.callers, request.part_jobs)
-    said += check_time(plan.legs, workspace.runners)
-    return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
+    problems = check_budget(plan, totals, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
+    problems += check_limits(plan, request.callers, request.part_jobs)
+    problems += check_time(plan.legs, workspace.runners)
+    return PlannedRun(plan, totals, tuple(touches) if touches is not None else None, tuple(problems))
 
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs of a tier, for kernels that pass `require_readable`."""
-    matrix, _ = without_components(workspace, workspace.matrix(Choice(tier=tier)))
+    matrix, _ = split_without_component(workspace, workspace.matrix(Choice(tier=tier)))
     return make_plan(matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix))
 
 
@@ -153,25 +153,25 @@ def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Ke
 
 
 def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees) -> PlanRequest:
-    made: dict[str, Fingerprints] = {}
+    by_kernel: dict[str, Fingerprints] = {}
 
     def source(kernel: Kernel) -> Fingerprints:
         name = kernel.build.name
-        made[name] = Fingerprints(kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name))
-        return made[name]
+        by_kernel[name] = Fingerprints(kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name))
+        return by_kernel[name]
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=request.container, source=source)
-    found = already(prints, request.published)
-    lacking = prints.keys() - found.keys()
+    unchanged = unchanged_variants(prints, request.published)
+    lacking = prints.keys() - unchanged.keys()
     if lacking and request.published and request.affected is not None:
         # The release tier may build a variant of this name with another torch.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
-        loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
+        loaded = workspace.with_kernels(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
-        also = already({key: others[key] for key in lacking & others.keys()}, request.published)
-        found, prints = found | also, prints | {key: others[key] for key in also}
-    tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
-    return msgspec.structs.replace(request, prints=prints, skip=found, tests=tests, whole=request.affected is None)
+        also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
+        unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
+    tests = {name: by_kernel[name].tests() for name in by_kernel} if workspace.runners.test else {}
+    return msgspec.structs.replace(request, prints=prints, skip=unchanged, tests=tests, whole=request.affected is None)
 
 
 def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Duration]) -> Iterator[Alternative]:

@@ -13,7 +13,7 @@ from kci.config.settings import Machine, Settings
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.matrix.catalog.runners import hosted_runners
-from kci.matrix.lints import Found
+from kci.matrix.lints import LintFinding
 from kci.utils.suggest import nearest, one_of
 
 
@@ -28,21 +28,21 @@ class _Subject(NamedTuple):
                     yield (name, backend, system), machine
 
 
-def lint_settings(found: RepositorySettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
+def lint_settings(settings: RepositorySettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
     """The findings of `SETTINGS_LINTS` in file order; names of kernels are checked only if `kernels` is given."""
-    document = found.document
+    document = settings.document
     if document is None:
         return []
-    subject = _Subject(found.settings, kernels)
-    said = [
+    subject = _Subject(settings.settings, kernels)
+    findings = [
         (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
         for rule, lint in SETTINGS_LINTS.items()
         for place, message, hint in lint(subject)
     ]
-    return sorted(said, key=in_file_order)
+    return sorted(findings, key=in_file_order)
 
 
-def label_malformed(subject: _Subject) -> Iterator[Found]:
+def label_malformed(subject: _Subject) -> Iterator[LintFinding]:
     """KCI322: a label or group that no runner can have."""
     for path, machine in subject.machines():
         labels = [((*path, "labels", index), label) for index, label in enumerate(machine.labels or ())]
@@ -60,7 +60,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re
 _OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
 
 
-def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
+def label_of_no_runner(subject: _Subject) -> Iterator[LintFinding]:
     """KCI323: a label that looks like one of GitHub's and is unknown, retired or of another system."""
     hosted = hosted_runners()
     for path, machine in subject.machines():
@@ -82,7 +82,7 @@ def label_of_no_runner(subject: _Subject) -> Iterator[Found]:
                 yield place, message, instead
 
 
-def unknown_kernel(subject: _Subject) -> Iterator[Found]:
+def unknown_kernel(subject: _Subject) -> Iterator[LintFinding]:
     """KCI326: a limit, overlay or inputs for an unknown kernel."""
     if subject.kernels is None:
         return
@@ -93,7 +93,7 @@ def unknown_kernel(subject: _Subject) -> Iterator[Found]:
                 yield (key, index, "kernel"), message, nearest(entry.kernel, subject.kernels)
 
 
-def tier_name_taken(subject: _Subject) -> Iterator[Found]:
+def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
     """KCI328: a custom tier with the name of a built-in one."""
     for name in subject.settings.tiers:
         if name in list(Tier):
@@ -104,7 +104,7 @@ def tier_name_taken(subject: _Subject) -> Iterator[Found]:
             yield ("tiers", name), message, "lower-case letters, digits and dashes"
 
 
-def tier_unknown(subject: _Subject) -> Iterator[Found]:
+def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
     """KCI329: a pull request or schedule with an unknown tier."""
     known = [*(str(tier) for tier in Tier), *subject.settings.tiers]
     for key, tier in (
@@ -115,7 +115,7 @@ def tier_unknown(subject: _Subject) -> Iterator[Found]:
             yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, known)
 
 
-def value_impossible(subject: _Subject) -> Iterator[Found]:
+def value_impossible(subject: _Subject) -> Iterator[LintFinding]:
     """KCI330: an impossible value of the right type: a cron line, commit, image or number."""
     for path, value, fits, expected in _values(subject):
         if value is not None and not fits(value):
@@ -222,7 +222,7 @@ def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             yield ("images", backend, *keys), image
 
 
-SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
+SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[LintFinding]]] = {
     "KCI322": label_malformed,
     "KCI323": label_of_no_runner,
     "KCI326": unknown_kernel,

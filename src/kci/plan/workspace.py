@@ -102,12 +102,12 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
     def kernel(self, name: str) -> Kernel:
         """A kernel by name; UsageError for none or several."""
-        found = [kernel for kernel in self.kernels if kernel.build.name == name]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            places = ", ".join(kernel.directory for kernel in found)
-            raise UsageError(f"{len(found)} kernels are named {name!r}: {places}", hint="name one's directory")
+        matches = [kernel for kernel in self.kernels if kernel.build.name == name]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            places = ", ".join(kernel.directory for kernel in matches)
+            raise UsageError(f"{len(matches)} kernels are named {name!r}: {places}", hint="name one's directory")
         hint = nearest(name, [kernel.build.name for kernel in self.kernels])
         raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
 
@@ -138,10 +138,12 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
             base, own = tier_of(choice.tier, self.settings, thinned=thinned)
             narrow = [*own, *narrow]
-        found = compute_matrix(self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain)
-        return msgspec.structs.replace(found, tier=choice.tier)
+        matrix = compute_matrix(
+            self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain
+        )
+        return msgspec.structs.replace(matrix, tier=choice.tier)
 
-    def of(self, kernels: Sequence[Kernel]) -> Workspace:
+    def with_kernels(self, kernels: Sequence[Kernel]) -> Workspace:
         return msgspec.structs.replace(self, kernels=tuple(kernels))
 
     @property
@@ -157,8 +159,8 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         raw = read(self.settings.root / KCI_TOML)
         document = parse_document(raw, KCI_TOML) if raw is not None else None
         settings = read_as(document, Settings) if document is not None else Settings()
-        found = RepositorySettings(settings, self.settings.root, document)
-        name = self.catalog_name or found.catalog
+        repository = RepositorySettings(settings, self.settings.root, document)
+        name = self.catalog_name or repository.catalog
         file = Path(name) if name is not None and name not in editions() else None
         old = read(file) if file is not None else None
         if file is not None and old is None and file.resolve().is_relative_to(self.settings.root.resolve()):
@@ -172,7 +174,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
                 copy = Path(place) / "catalog.toml"
                 copy.write_bytes(old)
                 rows = load_catalog(str(copy))
-        return msgspec.structs.replace(self, settings=found, catalog=rows, overlays=_overlays(found))
+        return msgspec.structs.replace(self, settings=repository, catalog=rows, overlays=_overlays(repository))
 
     def only(self, names: Sequence[str]) -> Workspace:
         """The same workspace with the kernels of these names; FindingsError for one with an invalid build.toml."""
@@ -228,7 +230,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
-        one = msgspec.structs.replace(self.of([kernel]), scopes={})
+        one = msgspec.structs.replace(self.with_kernels([kernel]), scopes={})
         variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
         for variant in sorted(variants, key=lambda item: item.system != this_system()):
             if variant.name == name:
@@ -267,10 +269,10 @@ def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping
     if settings.document is not None:
         from kci.plan.settings_lints import lint_settings
 
-        found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR] + tier_errors(settings)
-        if found:
+        errors = [item for item in lint_settings(settings) if item.severity is Severity.ERROR] + tier_errors(settings)
+        if errors:
             message = f"{settings.document.path} is not valid"
-            raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=found)
+            raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=errors)
     rows = load_catalog(catalog or settings.catalog)
     return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes, catalog)
 
@@ -309,10 +311,10 @@ def tier_errors(settings: RepositorySettings) -> list[Diagnostic]:
     """The findings about custom tiers of a kci.toml."""
     from kci.matrix.tiers import tier_of
 
-    found: list[Diagnostic] = []
+    problems: list[Diagnostic] = []
     for name in settings.settings.tiers:
         try:
             tier_of(name, settings)
         except KciError as error:
-            found += error.diagnostics
-    return found
+            problems += error.diagnostics
+    return problems

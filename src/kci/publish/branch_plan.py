@@ -14,7 +14,7 @@ import msgspec
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, rule_error
-from kci.publish.hub import FOLDER, HubFile, variant_of
+from kci.publish.hub import FOLDER, HubFile, variant_in_path
 from kci.tree import identity, manifest, metadata
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.identity import SIGNATURE, directory_digest, file_hash
@@ -45,7 +45,7 @@ class LocalFile(msgspec.Struct, frozen=True):
         except OSError as error:
             raise FindingsError(f"cannot read {self.path}: {error.strerror}") from error
         if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise _changed(self.path)
+            raise _changed_error(self.path)
         return data
 
 
@@ -69,14 +69,14 @@ def read_release(
     tree: Path, sources: Path | None = None, report: Callable[[Diagnostic], None] = lambda _finding: None
 ) -> Release:
     """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
-    manifest = _complete(tree)
-    found = verify(tree)
-    errors = [item for item in found if item.severity is Severity.ERROR]
+    manifest = _read_complete_manifest(tree)
+    findings = verify(tree)
+    errors = [item for item in findings if item.severity is Severity.ERROR]
     if errors:
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
         message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
         raise FindingsError(message, hint=f"kci verify {tree}", diagnostics=errors)
-    for item in found:
+    for item in findings:
         report(item)
     inside = {}
     for file in walk(tree):
@@ -89,7 +89,7 @@ def read_release(
         prefix = f"{entry.variant}/"
         hashes = {name.removeprefix(prefix): inside[name].sha256 for name in inside if name.startswith(prefix)}
         if directory_digest(hashes) != entry.digest:
-            raise _changed(tree / entry.variant)
+            raise _changed_error(tree / entry.variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
     for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
         if path.is_file() and not path.is_symlink():
@@ -97,7 +97,7 @@ def read_release(
     return Release(manifest, dict(sorted(files.items())), inside.get(CARD))
 
 
-def _complete(tree: Path) -> Manifest:
+def _read_complete_manifest(tree: Path) -> Manifest:
     if not tree.is_dir():
         raise FindingsError(f"{tree} does not exist", hint="`kci merge` makes one, and `kci run` all of it")
     manifest = read_manifest(tree)
@@ -122,7 +122,7 @@ def local_file(path: Path) -> LocalFile:
     return LocalFile(path, file_hash(path), path.stat().st_size)
 
 
-def _changed(path: Path) -> FindingsError:
+def _changed_error(path: Path) -> FindingsError:
     return FindingsError(f"{path} changed while it was published", hint="let nothing write there meanwhile")
 
 
@@ -148,7 +148,7 @@ class BranchChanges(msgspec.Struct, frozen=True):
         return not (self.added or self.changed or self.deleted)
 
 
-class WantedBranch(msgspec.Struct, frozen=True):
+class BranchGoal(msgspec.Struct, frozen=True):
     """The goal of one branch."""
 
     branch: str
@@ -172,7 +172,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
         wanted = self.files.keys()
         same = {path for path in wanted & there.keys() if same_content(there[path], self.files[path])}
         owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
-        owned |= {path for path in there if variant_of(path) in removed}
+        owned |= {path for path in there if variant_in_path(path) in removed}
         # A signature stays while what it signs is the same.
         signatures = {f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}" for path in same if path.endswith(METADATA_NAME)}
         return BranchChanges(
@@ -198,20 +198,20 @@ class WantedBranch(msgspec.Struct, frozen=True):
         return script and any(wanted.startswith(BENCHMARKS) for wanted in self.files)
 
 
-def branch_of(release: Release, branch: str, expected: frozenset[str] | None) -> WantedBranch:
+def version_branch(release: Release, branch: str, expected: frozenset[str] | None) -> BranchGoal:
     """The goal for the version branch."""
-    return WantedBranch(branch, release.files, release.variants, expected, release.manifest.version)
+    return BranchGoal(branch, release.files, release.variants, expected, release.manifest.version)
 
 
-def version_of(branch: str) -> int | None:
+def branch_version(branch: str) -> int | None:
     """The version in a branch name such as `v2`; None for other names."""
-    found = re.fullmatch(r"v([0-9]{1,19})", branch)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"v([0-9]{1,19})", branch)
+    return int(match[1]) if match else None
 
 
 def variants_on(there: Iterable[str]) -> set[str]:
     """The variants that have files among these paths."""
-    return {name for path in there if (name := variant_of(path))}
+    return {name for path in there if (name := variant_in_path(path))}
 
 
 def same_content(there: HubFile, here: LocalFile) -> bool:
@@ -224,7 +224,7 @@ def same_content(there: HubFile, here: LocalFile) -> bool:
     return there.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-class TakeoverTerms(msgspec.Struct, frozen=True):
+class ReplacementPolicy(msgspec.Struct, frozen=True):
     """The decisions about a branch that hold before it is read."""
 
     expected: frozenset[str] | None = None
@@ -236,17 +236,17 @@ class TakeoverTerms(msgspec.Struct, frozen=True):
     """The kernel's directory, whose repository orders commits."""
 
 
-class Takeover(msgspec.Struct, frozen=True):
+class BranchReplacement(msgspec.Struct, frozen=True):
     """A check of a tree against the branch that it replaces."""
 
     release: Release
-    terms: TakeoverTerms
+    terms: ReplacementPolicy
     place: str
     there: Mapping[str, HubFile]
     read: Callable[[str], bytes]
     log: Log
 
-    def settle(self, wanted: WantedBranch, changes: BranchChanges) -> WantedBranch:
+    def resolve_variants(self, wanted: BranchGoal, changes: BranchChanges) -> BranchGoal:
         """The goal with the variants to remove.
 
         FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones (KCI815).
@@ -257,14 +257,14 @@ class Takeover(msgspec.Struct, frozen=True):
             self._require_newer(before)
         return msgspec.structs.replace(wanted, removed=self._left_out(changes.kept_variants))
 
-    def _require_version(self, wanted: WantedBranch, before: Manifest | None) -> None:
-        if version_of(wanted.branch) == wanted.version:
+    def _require_version(self, wanted: BranchGoal, before: Manifest | None) -> None:
+        if branch_version(wanted.branch) == wanted.version:
             return
-        others = (known.version for name in sorted(variants_on(self.there)) if (known := self._metadata(name)))
-        found = before.version if before is not None else next(others, wanted.version)
-        if found != wanted.version:
+        others = (present.version for name in sorted(variants_on(self.there)) if (present := self._metadata(name)))
+        version = before.version if before is not None else next(others, wanted.version)
+        if version != wanted.version:
             kernel = self.release.manifest.kernel
-            message = f"{self.place} has version {found} of {kernel}, and the tree is version {wanted.version}"
+            message = f"{self.place} has version {version} of {kernel}, and the tree is version {wanted.version}"
             hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
             raise rule_error("KCI813", message, hint=hint)
 
@@ -303,8 +303,12 @@ class Takeover(msgspec.Struct, frozen=True):
             return frozenset()
         version = self.release.manifest.version
         own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files}
-        known = {name: self._metadata(name) for name in names}
-        stale = [name for name, found in known.items() if found is None or (found.version, found.unique) not in own]
+        metadata_by_name = {name: self._metadata(name) for name in names}
+        stale = [
+            name
+            for name, entry in metadata_by_name.items()
+            if entry is None or (entry.version, entry.unique) not in own
+        ]
         if not stale:
             return frozenset()
         message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "

@@ -29,7 +29,7 @@ OLDEST_CLIENT = (2, 3)
 
 _Answer = TypeVar("_Answer")
 
-Access = Callable[[], str]
+TokenSource = Callable[[], str]
 """Returns a valid token."""
 
 _ID_TOKEN = "HF_OIDC_ID_TOKEN"  # noqa: S105
@@ -48,9 +48,9 @@ def hub_client(token: str | bool | None = None) -> Any:
         hint = "install it: pip install 'kci[hf]'"
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
     if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
-        wanted = ".".join(map(str, OLDEST_CLIENT))
+        minimum = ".".join(map(str, OLDEST_CLIENT))
         hint = "pip install --upgrade 'kci[hf]'"
-        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {wanted} or newer", hint=hint)
+        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint=hint)
     return HfApi(token=token)
 
 
@@ -68,14 +68,14 @@ def first_line_of(error: Exception) -> str:
     return text.splitlines()[0][:300] if text else type(error).__name__
 
 
-def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access:
+def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
     """The publisher's token: HF_TOKEN, OIDC of the CI job, or the stored login; MissingToolError without one."""
     hub_client(token=False)  # raises if huggingface_hub is absent
     if stored := environ.get("HF_TOKEN", "").strip():
         return lambda: stored
     if environ.get(_ID_TOKEN) or all(environ.get(name) for name in _REQUEST):
-        return lambda: _exchanged(repo_id, environ)
-    if token := _logged_in():
+        return lambda: _exchange_identity(repo_id, environ)
+    if token := _stored_token():
         return lambda: token
     if environ.get("GITHUB_ACTIONS") == "true":
         hint = "give the job `permissions: id-token: write` and the repository on the Hub a trusted publisher"
@@ -84,14 +84,14 @@ def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access
     raise MissingToolError("there is no token for the Hub", hint=hint)
 
 
-def known_access(environ: Mapping[str, str] = os.environ) -> Access | None:
+def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource | None:
     """The token for reading; None for public access."""
     hub_client(token=False)
-    token = environ.get("HF_TOKEN", "").strip() or _logged_in()
+    token = environ.get("HF_TOKEN", "").strip() or _stored_token()
     return (lambda: token) if token else None
 
 
-def _logged_in() -> str | None:
+def _stored_token() -> str | None:
     from huggingface_hub import get_token
 
     try:
@@ -100,7 +100,7 @@ def _logged_in() -> str | None:
         raise MissingToolError(f"there is no token for the Hub: {first_line_of(error)}", hint="set HF_TOKEN") from error
 
 
-def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
+def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
     from huggingface_hub import constants
 
     endpoint = str(constants.ENDPOINT)
@@ -135,8 +135,6 @@ def _ask(method: str, url: str, **arguments: Any) -> Any:
     response.raise_for_status()
     return response.json()
 
-
-_Held = TypeVar("_Held")
 
 FOLDER = "build/"
 """The folder of the tree on a branch; loaders look there."""
@@ -179,7 +177,7 @@ def variant_directories(tree: Path) -> list[Path]:
     return sorted(entry for entry in tree.iterdir() if is_variant_name(entry.name))
 
 
-def variant_of(path: str) -> str | None:
+def variant_in_path(path: str) -> str | None:
     """The variant that a path on the Hub belongs to."""
     name, slash, _ = path.removeprefix(FOLDER).partition("/")
     return name if path.startswith(FOLDER) and slash and is_variant_name(name) else None
@@ -231,7 +229,7 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
     client = client or hub_client()
     source = f"{repo_id}@{revision}"
 
-    def ask(question: Callable[[], _Held]) -> _Held:
+    def ask(question: Callable[[], _Answer]) -> _Answer:
         hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
         return ask_hub(question, f"{source} cannot be read", hint)
 
@@ -243,15 +241,15 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
 
     variants: dict[str, dict[str, HubFile]] = defaultdict(dict)
     for file in ask(lambda: listed_files(client, repo_id, revision, FOLDER.rstrip("/"))):
-        if variant := variant_of(file.path):
+        if variant := variant_in_path(file.path):
             variants[variant][file.path.removeprefix(f"{FOLDER}{variant}/")] = file
-    return TreeListing(source, tuple(_held(variant, files, read) for variant, files in sorted(variants.items())))
+    return TreeListing(source, tuple(_hub_variant(variant, files, read) for variant, files in sorted(variants.items())))
 
 
 _Read = Callable[[HubFile], bytes | None]
 
 
-def _held(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant:
+def _hub_variant(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant:
     if FILE_NAME not in files:
         return ListedVariant(variant, problem=f"it has no {FILE_NAME}")
     raw = read(files[FILE_NAME])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from kci.errors import FindingsError, KciError
 from kci.publish.branch_plan import LocalFile
-from kci.publish.hub import Access, HubFile, first_line_of, hub_client, listed_files
+from kci.publish.hub import HubFile, TokenSource, first_line_of, hub_client, listed_files
 from kci.utils.bounded_json import read_bounded
 
 MAIN = "main"
@@ -55,7 +55,7 @@ class HubAnswerError(Exception):
 class HubKernel:
     """A repository of type `kernel`, through `huggingface_hub`; each method raises HubAnswerError."""
 
-    def __init__(self, repo_id: str, access: Access | None = None) -> None:
+    def __init__(self, repo_id: str, access: TokenSource | None = None) -> None:
         self.repo_id = repo_id
         self.access = access
 
@@ -64,8 +64,8 @@ class HubKernel:
         return {branch.name: branch.target_commit for branch in refs.branches}
 
     def files(self, commit: str) -> dict[str, HubFile]:
-        found = self._ask(lambda api: listed_files(api, self.repo_id, commit))
-        return {file.path: file for file in sorted(found, key=lambda file: file.path)}
+        listing = self._ask(lambda api: listed_files(api, self.repo_id, commit))
+        return {file.path: file for file in sorted(listing, key=lambda file: file.path)}
 
     def read(self, commit: str, path: str) -> bytes:
         with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
@@ -78,8 +78,10 @@ class HubKernel:
 
     def proposals(self) -> dict[str, str]:
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
-        found = [(int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
-        newest = sorted(found, key=lambda pair: -pair[0])[:_PROPOSALS]
+        numbered = [
+            (int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)
+        ]
+        newest = sorted(numbered, key=lambda pair: -pair[0])[:_PROPOSALS]
         return {item.ref: item.target_commit for _, item in newest}
 
     def create_branch(self, branch: str) -> None:
@@ -126,7 +128,7 @@ class HubKernel:
                 raise FindingsError(f"{file.path} changed while it was published")
             operations.append(operation)
         operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(delete)]
-        done = self._ask(
+        created = self._ask(
             lambda api: api.create_commit(
                 self.repo_id,
                 operations,
@@ -137,7 +139,7 @@ class HubKernel:
                 create_pr=propose,
             )
         )
-        return str(done.oid)
+        return str(created.oid)
 
     def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
         # A CI token is valid for an hour and an upload may take longer, so each request gets a new one.
@@ -156,19 +158,21 @@ def _answer(error: Exception, repo_id: str) -> HubAnswerError:
         chain.append(chain[-1].__cause__)
     cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
     response = getattr(cause, "response", None)
-    said = getattr(cause, "server_message", None) or ": ".join(
+    reason = getattr(cause, "server_message", None) or ": ".join(
         dict.fromkeys(first_line_of(item) for item in (error, cause))
     )
     if response is None:
         if isinstance(error, ValueError):  # the client itself refuses, before anything is sent
-            return HubAnswerError(Obstacle.REFUSED, said[:300])
-        return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {said[:300]}")
+            return HubAnswerError(Obstacle.REFUSED, reason[:300])
+        return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {reason[:300]}")
     status = int(response.status_code)
     obstacle = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}.get(status)
     if obstacle is None:
         obstacle = Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED
-    told = _WHY.get(status, "")
-    return HubAnswerError(obstacle, f"{status}: {said[:300]}{told.format(repo_id)}", _wait(response.headers, said))
+    explanation = _WHY.get(status, "")
+    return HubAnswerError(
+        obstacle, f"{status}: {reason[:300]}{explanation.format(repo_id)}", _wait(response.headers, reason)
+    )
 
 
 _WHY = {
@@ -182,7 +186,7 @@ _IN_WORDS = re.compile(r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|mi
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 
 
-def _wait(headers: Mapping[str, str], said: str) -> float | None:
+def _wait(headers: Mapping[str, str], reason: str) -> float | None:
     # `Retry-After: 7` or a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour`
     after = headers.get("retry-after", "").strip()
     for value in (after, *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
@@ -191,5 +195,5 @@ def _wait(headers: Mapping[str, str], said: str) -> float | None:
     with suppress(ValueError):
         date = email.utils.parsedate_to_datetime(after)
         return max((date - datetime.datetime.now(date.tzinfo)).total_seconds(), 0.0)
-    found = _IN_WORDS.search(said)
-    return float(int(found[1]) if found[1].isdecimal() else 1) * _SECONDS[found[2].lower()] if found else None
+    match = _IN_WORDS.search(reason)
+    return float(int(match[1]) if match[1].isdecimal() else 1) * _SECONDS[match[2].lower()] if match else None

@@ -29,16 +29,16 @@ from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import (
     MAIN_VERSION,
     BranchChanges,
+    BranchGoal,
+    BranchReplacement,
     LocalFile,
     Release,
-    Takeover,
-    TakeoverTerms,
-    WantedBranch,
-    branch_of,
+    ReplacementPolicy,
+    branch_version,
     read_release,
-    version_of,
+    version_branch,
 )
-from kci.publish.hub import HubFile, find_access, known_access
+from kci.publish.hub import HubFile, publisher_access, reader_access
 from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
 from kci.utils.atomic import Log
 from kci.utils.suggest import count
@@ -46,7 +46,7 @@ from kci.workflows.render import PUBLISH_FILE
 from kci.workflows.repository import publish_jobs
 
 ATTEMPTS = 8
-_MOST_PATIENT = 300.0
+_MAX_WAIT_SECONDS = 300.0
 """Seconds of the longest wait; beyond it the next run tries again."""
 README = "README.md"
 
@@ -123,31 +123,31 @@ class Publisher(msgspec.Struct, frozen=True):
     wait: Callable[[float], None] = time.sleep
 
     def publish(
-        self, release: Release, branch: str, terms: TakeoverTerms | None = None, *, mirror: bool = False
+        self, release: Release, branch: str, terms: ReplacementPolicy | None = None, *, mirror: bool = False
     ) -> Publication:
         """Publish a release and its front page; with `mirror` the main branch gets the builds too.
 
-        FindingsError if the target refuses, another publisher interferes (KCI812), or `Takeover.settle` raises.
+        FindingsError if the target refuses, another one interferes (KCI812), or `BranchReplacement` does.
         """
-        terms = terms or TakeoverTerms()
+        terms = terms or ReplacementPolicy()
         expected = terms.expected if terms.prune else None
         card = {README: release.card} if release.card is not None else {}
         self._require_page(release.card)
         whole = msgspec.structs.replace(release, files={**release.files, **card})
-        wanted = branch_of(whole if branch == MAIN else release, branch, expected)
+        wanted = version_branch(whole if branch == MAIN else release, branch, expected)
         manifest = release.manifest
         title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
-        taking = (release, terms)
-        main = branch_of(whole, MAIN, expected) if mirror and branch != MAIN else None
+        replacement = (release, terms)
+        main = version_branch(whole, MAIN, expected) if mirror and branch != MAIN else None
         if main is not None:  # what would be refused there is refused before anything is written
-            msgspec.structs.replace(self, dry_run=True, log=lambda _line: None).bring(main, "", taking)
-        builds = self.bring(wanted, f"{title} (kci)", taking)
+            msgspec.structs.replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
+        builds = self.commit_goal(wanted, f"{title} (kci)", replacement)
         if branch == MAIN or not (card or mirror):
             return Publication(builds, None)
         if main is not None:
-            return Publication(builds, self.bring(main, f"{title} (kci)", taking))
+            return Publication(builds, self.commit_goal(main, f"{title} (kci)", replacement))
         page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
-        return Publication(builds, self.bring(WantedBranch(MAIN, card), page))
+        return Publication(builds, self.commit_goal(BranchGoal(MAIN, card), page))
 
     def _require_page(self, card: LocalFile | None) -> None:
         if card is None or self.dry_run:
@@ -160,8 +160,8 @@ class Publisher(msgspec.Struct, frozen=True):
                 raise FindingsError(message, hint=f"correct {card.path}; nothing was published") from answer
             self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
 
-    def bring(
-        self, goal: WantedBranch, message: str, taking: tuple[Release, TakeoverTerms] | None = None
+    def commit_goal(
+        self, goal: BranchGoal, message: str, replacement: tuple[Release, ReplacementPolicy] | None = None
     ) -> PublishedBranch:
         """Commit a goal to its branch and keep other files; FindingsError if the target refuses or does not answer."""
         before: dict[str, HubFile] | None = None
@@ -170,15 +170,15 @@ class Publisher(msgspec.Struct, frozen=True):
         for attempt in range(ATTEMPTS):
             if attempt:
                 seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
-                if seconds > _MOST_PATIENT:
+                if seconds > _MAX_WAIT_SECONDS:
                     break
                 self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
                 self.wait(seconds)
             try:
-                head, there, wanted, changes = self._look(goal, taking)
+                head, there, wanted, changes = self._compare(goal, replacement)
                 if not head and not self.dry_run:
-                    self._make(goal.branch)
-                    head, there, wanted, changes = self._look(goal, taking)
+                    self._create_branch(goal.branch)
+                    head, there, wanted, changes = self._compare(goal, replacement)
                 if changes.empty:
                     state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
                     return PublishedBranch(wanted.branch, state, head, sent or changes)
@@ -195,26 +195,26 @@ class Publisher(msgspec.Struct, frozen=True):
                 before, sent = part, changes
                 add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
                 commit = self.target.commit(wanted.branch, head, add, changes.deleted, message, propose=self.propose)
-                return self._confirmed(wanted, commit, changes)
+                return self._confirm(wanted, commit, changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
                 problem = answer
         message, when = f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}", "later"
-        if (seconds := problem.wait or 0.0) > _MOST_PATIENT:
+        if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
             at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
             message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
             when = f"after {at:%Y-%m-%d %H:%M} UTC"
         hint = f"run the same command again {when}: what was uploaded is not uploaded twice"
         raise FindingsError(message, hint=hint) from problem
 
-    def _proposal(self, wanted: WantedBranch, changes: BranchChanges) -> PublishedBranch | None:
+    def _proposal(self, wanted: BranchGoal, changes: BranchChanges) -> PublishedBranch | None:
         for ref, commit in self.target.proposals().items():
             if wanted.changes(self.target.files(commit)).empty:
                 return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
         return None
 
-    def _make(self, branch: str) -> None:
+    def _create_branch(self, branch: str) -> None:
         try:
             self.target.create_branch(branch)
         except HubAnswerError as answer:
@@ -224,9 +224,9 @@ class Publisher(msgspec.Struct, frozen=True):
             raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint=hint) from answer
         self.log(f"{self.name}: made the branch {branch}")
 
-    def _look(
-        self, goal: WantedBranch, taking: tuple[Release, TakeoverTerms] | None
-    ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
+    def _compare(
+        self, goal: BranchGoal, replacement: tuple[Release, ReplacementPolicy] | None
+    ) -> tuple[str, dict[str, HubFile], BranchGoal, BranchChanges]:
         # A branch without a commit of its own has what the main one has: a killed kci leaves such a branch too
         heads = self.target.heads()
         head = heads.get(goal.branch, "")
@@ -234,19 +234,19 @@ class Publisher(msgspec.Struct, frozen=True):
         there = self.target.files(at) if at else {}
         inherited = goal.branch != MAIN and at == heads.get(MAIN)
         changes = goal.changes(there, inherited=inherited)
-        if taking is None or (inherited and goal.version != MAIN_VERSION):
+        if replacement is None or (inherited and goal.version != MAIN_VERSION):
             return head, there, goal, changes
-        release, terms = taking
+        release, terms = replacement
         if changes.empty and terms.leave_out is not StaleVariants.REMOVE:
             return head, there, goal, changes
         place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
-        wanted = Takeover(release, terms, place, there, read, self.log).settle(goal, changes)
+        wanted = BranchReplacement(release, terms, place, there, read, self.log).resolve_variants(goal, changes)
         return head, there, wanted, wanted.changes(there, inherited=inherited)
 
-    def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
-        left = wanted.changes(self.target.files(commit))
-        if not left.empty:
-            first = (*left.added, *left.changed, *left.deleted)[0]
+    def _confirm(self, wanted: BranchGoal, commit: str, changes: BranchChanges) -> PublishedBranch:
+        difference = wanted.changes(self.target.files(commit))
+        if not difference.empty:
+            first = (*difference.added, *difference.changed, *difference.deleted)[0]
             message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
             raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
         if not self.propose:
@@ -294,7 +294,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
         return f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
 
 
-def tree_of(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
+def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
     """The tree and, if known, the kernel that the arguments mean: `place` is a kernel with a `build/`, or a tree."""
     sources = place if (place / BUILD_TOML).is_file() else kernel
     return place / "build" if sources == place else place, sources
@@ -316,30 +316,30 @@ def publish_tree(
     name, version = release.manifest.kernel, release.manifest.version
     build = kernel.build if kernel is not None else None
     if build is not None and (build.name, build.general.version) != (name, version):
-        told = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
-        raise UsageError(told, hint="name the kernel that the tree was made of")
+        message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
+        raise UsageError(message, hint="name the kernel that the tree was made of")
     settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
-    access = known_access() if request.dry_run else find_access(target.repo_id)
+    access = reader_access() if request.dry_run else publisher_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
     publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
-    done = publisher.publish(release, target.branch, terms, mirror=target.mirror)
-    return PublishedTree(name, version, target, done, request.dry_run)
+    publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
+    return PublishedTree(name, version, target, publication, request.dry_run)
 
 
-def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:
+def _terms(request: PublishRequest, settings: Publish, release: Release) -> ReplacementPolicy:
     prune, leave_out = settings.prune, request.leave_out or settings.leave_out
     workspace = request.workspace
     if workspace is None:
         if prune or leave_out is StaleVariants.REMOVE:
             hint = f"name the directory of {release.manifest.kernel} with --kernel"
             raise UsageError("removing variants needs to know which ones the kernel should have", hint=hint)
-        return TakeoverTerms(leave_out=leave_out, older=request.older)
+        return ReplacementPolicy(leave_out=leave_out, older=request.older)
     expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
-    return TakeoverTerms(expected, prune, leave_out, request.older, Path(workspace.only_kernel().directory))
+    return ReplacementPolicy(expected, prune, leave_out, request.older, Path(workspace.only_kernel().directory))
 
 
 _REPOSITORY = re.compile(
@@ -362,8 +362,8 @@ def target_of(
     hub = build.general.hub if build is not None else None
     prefix = settings.repo_prefix
     repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
-    named = branch or (hub and hub.branch) or settings.branch
-    branch = (named or "v{version}").replace("{version}", str(version))
+    branch_name = branch or (hub and hub.branch) or settings.branch
+    branch = (branch_name or "v{version}").replace("{version}", str(version))
     if not repo_id:
         hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
         raise UsageError(f"it is not said where {kernel} is published", hint=hint)
@@ -371,10 +371,10 @@ def target_of(
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
     if not is_branch(branch) or "{" in branch:
         raise UsageError(f"{branch[:120]!r} is not the name of a branch", hint="only {version} is replaced in it")
-    if version_of(branch) not in (None, version):
+    if branch_version(branch) not in (None, version):
         hint = 'leave the branch out, or write `branch = "v{version}"` where it is named'
         raise UsageError(f"{kernel} is version {version}, and {branch} is the branch of another version", hint=hint)
-    return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not named)
+    return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not branch_name)
 
 
 def hub_settings(workspace: Workspace) -> list[str]:

@@ -19,24 +19,24 @@ from kci.config.values import python_name
 from kci.diagnostics import printable
 from kci.errors import FindingsError
 from kci.plan.inputs.source_lints import included
-from kci.scaffold.new_kernel import NewKernel, rendered
+from kci.scaffold.new_kernel import NewKernel, render_templates
 from kci.scaffold.run_setup import Extension, SetupRun, SetupRuns, run_setup
 from kci.scaffold.setup_driver import SETUP_PY
 from kci.utils.bounded_json import read_bounded
 from kci.utils.suggest import count
 from kci.utils.walk import is_own, walk
 
-MOST_FILES = 20_000
-MOST_BYTES = 256 * 1024 * 1024
+MAX_FILES = 20_000
+MAX_BYTES = 256 * 1024 * 1024
 
 
-class Adopted(msgspec.Struct, frozen=True):
+class ConvertedProject(msgspec.Struct, frozen=True):
     """The files of a new kernel and a report of their origin."""
 
     name: str
     files: dict[str, bytes]
-    taken: tuple[str, ...]
-    left: tuple[str, ...]
+    converted: tuple[str, ...]
+    todo: tuple[str, ...]
     """A line for each manual step, with its place."""
 
 
@@ -44,7 +44,7 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
     """The source files of a project, and its links, which are not followed; FindingsError if it is too large."""
     files: dict[str, bytes] = {}
     links: list[str] = []
-    room = MOST_BYTES
+    room = MAX_BYTES
     hint = "name the directory of one kernel, without what was built from it"
     too_much = FindingsError(f"{root} holds more than the sources of a kernel", hint=hint)
     for entry in walk(root):
@@ -60,7 +60,7 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
             except ValueError:
                 raise too_much from None
             room -= len(files[entry.name])
-        if len(files) > MOST_FILES:
+        if len(files) > MAX_FILES:
             raise too_much
     return files, links
 
@@ -77,31 +77,31 @@ _NOT_NEEDED = {
 _GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py)")
 
 
-def from_kernel_builder(root: Path) -> Adopted:
+def from_kernel_builder(root: Path) -> ConvertedProject:
     """Convert a kernel-builder repository."""
-    found, links = read_project(root)
+    project, links = read_project(root)
     shown = str(root / BUILD_TOML)
-    update = plan_update(found.get(BUILD_TOML, b""), str(root), shown)
+    update = plan_update(project.get(BUILD_TOML, b""), str(root), shown)
     kernel = parse_kernel(update.after, str(root), shown)
-    stays = {name: reason for name, reason in _NOT_NEEDED.items() if name in found}
-    generated = sorted(name for name in found if _GENERATED.fullmatch(name))
-    files = {name: data for name, data in found.items() if name not in stays and name not in generated}
+    stays = {name: reason for name, reason in _NOT_NEEDED.items() if name in project}
+    generated = sorted(name for name in project if _GENERATED.fullmatch(name))
+    files = {name: data for name, data in project.items() if name not in stays and name not in generated}
     files[BUILD_TOML] = update.after
-    taken = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: unchanged"]
-    taken.append(f"{len(files) - 1} other files, unchanged")
-    left = [f"{name} was not copied: {reason}" for name, reason in stays.items()]
-    left += [f"{name} was not copied: it is generated" for name in generated]
-    left += [f"{name} was not copied: it is a link" for name in links]
+    converted = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: unchanged"]
+    converted.append(f"{len(files) - 1} other files, unchanged")
+    todo = [f"{name} was not copied: {reason}" for name, reason in stays.items()]
+    todo += [f"{name} was not copied: it is generated" for name in generated]
+    todo += [f"{name} was not copied: it is a link" for name in links]
     package = f"{'tvm-ffi' if kernel.build.tvm_ffi else 'torch'}-ext/{python_name(kernel.build.name)}"
     if f"{package}/__init__.py" not in files:
-        left.append(f"{package}/__init__.py is missing: it is what users import")
+        todo.append(f"{package}/__init__.py is missing: it is what users import")
     if not any(re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")):
-        left.append("no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests")
-    return Adopted(kernel.build.name, files, tuple(taken), tuple(left))
+        todo.append("no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests")
+    return ConvertedProject(kernel.build.name, files, tuple(converted), tuple(todo))
 
 
 BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
-_OF_TORCH = re.compile(
+_TORCH_LIBRARIES = re.compile(
     r"c10|torch|cuda|cublas|cudart|cusparse|cusolver|curand|cufft|cudnn|nvrtc|nvToolsExt|gomp|stdc\+\+|m$|pthread|dl$|gcc"
 )
 """Libraries that torch, CUDA or the system provides."""
@@ -131,37 +131,39 @@ class Component(msgspec.Struct, frozen=True):
     archs: tuple[str, ...]
 
 
-def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopted:
+def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> ConvertedProject:
     """Convert a project by running its setup.py; FindingsError without an extension, MissingToolError without torch."""
-    found, links = read_project(root)
-    runs = run_setup(found, cache, log)
+    project, links = read_project(root)
+    runs = run_setup(project, cache, log)
     extensions = _extensions(runs, root)
     package = python_name(choice.name)
-    work = _Draft(found, runs)
+    work = _Draft(project, runs)
     components = work.components(extensions, package)
     if not any(item.sources for item in components):
-        raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.left[:5]))
+        raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.todo[:5]))
     backends = tuple(dict.fromkeys(item.backend for item in components))
     names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
-    files = {name: found[name] for item in components for name in (*item.sources, *item.headers)}
+    files = {name: project[name] for item in components for name in (*item.sources, *item.headers)}
     bound = work.bound(files)
     files |= (python := work.python(root, package, names, backends))
-    files |= {name: data for name, data in found.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)}
+    files |= {
+        name: data for name, data in project.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)
+    }
     licensed = work.license()
     if len(several := max(extensions.values(), key=len)) > 1:
         listed = ", ".join(item.name for item in several)
         work.note(f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is one module: bind"
                   " all in torch-ext/torch_binding.cpp, or make several kernels")  # fmt: skip
-    if not any(map(needs_device, backends)) and (sources := sorted(name for name in found if name.endswith(".cu"))):
+    if not any(map(needs_device, backends)) and (sources := sorted(name for name in project if name.endswith(".cu"))):
         work.note(f"{SETUP_PY}: with FORCE_CUDA=1 and CUDA_HOME it makes no CUDAExtension where there is no GPU: write"
                   f" a component for CUDA, of {', '.join(sources[:6])}")  # fmt: skip
     for name in links:
         work.note(f"{name} was not copied: it is a link")
     work.note(f"tests/test_{package}.py only looks whether the functions are there: write tests of their results")
-    left = tuple(printable(" ".join(item.split()))[:400] for item in work.left)
+    todo = tuple(printable(" ".join(item.split()))[:400] for item in work.todo)
     values = {
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id,
-        "package": package, "backends": backends, "components": components, "left": left, "functions": bound,
+        "package": package, "backends": backends, "components": components, "left": todo, "functions": bound,
     }  # fmt: skip
     templates = {
         BUILD_TOML: "port/build.toml.j2",
@@ -171,14 +173,16 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Adopt
         ".gitignore": "common/gitignore.j2",
         f"torch-ext/{package}/__init__.py": "port/package.py.j2",
     }
-    files = {path: text.encode() for path, text in rendered(templates, values).items()} | files
-    taken = [f"{SETUP_PY} was {runs.where}"]
-    taken += [
+    files = {path: text.encode() for path, text in render_templates(templates, values).items()} | files
+    converted = [f"{SETUP_PY} was {runs.where}"]
+    converted += [
         f"{one.label}: {count(len(one.sources), 'source')}, {count(len(one.headers), 'header')}" for one in components
     ]
-    taken += [count(len(python), "Python file")] if python else []
+    converted += [count(len(python), "Python file")] if python else []
     ended = {name: run.end for name, run in runs.by_backend.items() if run.error and name not in backends}
-    return Adopted(choice.name, files, (*taken, *(f"nothing for {name}: {end}" for name, end in ended.items())), left)
+    return ConvertedProject(
+        choice.name, files, (*converted, *(f"nothing for {name}: {end}" for name, end in ended.items())), todo
+    )
 
 
 def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
@@ -196,28 +200,28 @@ def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
 class _Draft:
     """The project, the runs of its setup.py, and the manual steps so far."""
 
-    def __init__(self, found: Mapping[str, bytes], runs: SetupRuns) -> None:
-        self.found = found
+    def __init__(self, project: Mapping[str, bytes], runs: SetupRuns) -> None:
+        self.project = project
         self.runs = runs
-        self.left: list[str] = []
+        self.todo: list[str] = []
 
-    def note(self, said: str) -> None:
-        if said not in self.left:
-            self.left.append(said)
+    def note(self, step: str) -> None:
+        if step not in self.todo:
+            self.todo.append(step)
 
     def components(self, extensions: Mapping[str, Sequence[Extension]], package: str) -> list[Component]:
-        made: list[Component] = []
+        components: list[Component] = []
         for backend, items in extensions.items():
             used: set[str] = set()
             for item in items:
                 last = re.sub(r"[^A-Za-z0-9_]", "_", item.name.rpartition(".")[2]).strip("_")
                 label = f"{package if len(items) == 1 else last}_{backend}"
-                label += f"_{len(made)}" if label in {one.label for one in made} else ""
+                label += f"_{len(components)}" if label in {one.label for one in components} else ""
                 sources = [name for name in self.sources(item) if name not in used]
                 used.update(sources)
                 if sources:
-                    made.append(self.component(label, backend, item, sources))
-        return made
+                    components.append(self.component(label, backend, item, sources))
+        return components
 
     def component(self, label: str, backend: str, item: Extension, sources: list[str]) -> Component:
         macros = [f"-D{pair[0]}" + (f"={pair[1]}" if len(pair) > 1 and pair[1] is not None else "")
@@ -229,34 +233,34 @@ class _Draft:
         nvcc = self.flags([*item.flags("nvcc"), *macros], include) if device else []
         libraries = [*item.libraries, *(word[2:] for word in item.extra_link_args if word.startswith("-l"))]
         for library in dict.fromkeys(libraries):
-            if not _OF_TORCH.match(library):
+            if not _TORCH_LIBRARIES.match(library):
                 self.note(f"{SETUP_PY}: it links `{library}`: build.toml has no key for libraries, so compile"
                           " it in, or do without")  # fmt: skip
         include = list(dict.fromkeys(include))
-        headers = _headers(self.found, sources, include)
+        headers = _headers(self.project, sources, include)
         archs = _archs(item.flags("nvcc")) if device else ()
         return Component(label, backend, *map(tuple, (sources, headers, include, cxx, nvcc, archs)))
 
     def sources(self, item: Extension) -> list[str]:
         names = []
-        for said in item.sources:
-            path = self.runs.inside(said)
+        for name in item.sources:
+            path = self.runs.inside(name)
             if path is None:
-                self.note(f"{SETUP_PY}: the source {said[-120:]!r} lies outside of the project")
-            elif path not in self.found:
+                self.note(f"{SETUP_PY}: the source {name[-120:]!r} lies outside of the project")
+            elif path not in self.project:
                 self.note(f"{SETUP_PY}: the source {path[-120:]!r} was not found: fetch or generate it")
             else:
                 names.append(path)
         return list(dict.fromkeys(names))
 
     def include(self, folders: Iterable[str]) -> Iterator[str]:
-        for said in folders:
-            path = self.runs.inside(said)
+        for folder in folders:
+            path = self.runs.inside(folder)
             if path is None:
-                if not said.startswith((*self.runs.brought, "/usr/")):
-                    self.note(f"{SETUP_PY}: the include directory {said[:120]!r} lies outside of the project")
+                if not folder.startswith((*self.runs.own_folders, "/usr/")):
+                    self.note(f"{SETUP_PY}: the include directory {folder[:120]!r} lies outside of the project")
                 continue
-            if path != "." and not any(name.startswith(f"{path}/") for name in self.found):
+            if path != "." and not any(name.startswith(f"{path}/") for name in self.project):
                 self.note(f"{SETUP_PY}: the include directory {path!r} is empty: fetch it (a submodule?)")
             yield path
 
@@ -279,7 +283,7 @@ class _Draft:
         uses: list[str] = []
         for file, data in files.items():
             text = data.decode("utf-8", "replace")
-            here = {found[1]: None for found in _BOUND.finditer(text)}
+            here = {match[1]: None for match in _BOUND.finditer(text)}
             if here:
                 self.note(f"{_place(file, text, _BOUND)}: bind these in torch-ext/torch_binding.cpp: {', '.join(here)}")
             elif _REGISTERED.search(text):
@@ -293,47 +297,49 @@ class _Draft:
 
     def python(self, root: Path, package: str, names: Sequence[str], backends: Iterable[str]) -> dict[str, bytes]:
         run = next((run for run in self.runs.by_backend.values() if run.packages), SetupRun())
-        tops = [name.split("/")[-2] for name in sorted(self.found) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
+        tops = [name.split("/")[-2] for name in sorted(self.project) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
         tops = [name.partition(".")[0] for name in run.packages or tops]
         owners = [name.partition(".")[0] for name in names if "." in name]
         main = next((name for name in (*owners, package, *tops) if name in tops), package)
         folder = self.runs.inside(run.package_dir.get(main) or posixpath.join(run.package_dir.get("", "."), main))
-        base = folder if folder and f"{folder}/__init__.py" in self.found else f"src/{main}"
-        there = walk(root / base) if f"{base}/__init__.py" in self.found else ()
-        files = [item for item in there if item.name.endswith(".py") and f"{base}/{item.name}" in self.found]
+        base = folder if folder and f"{folder}/__init__.py" in self.project else f"src/{main}"
+        entries = walk(root / base) if f"{base}/__init__.py" in self.project else ()
+        files = [item for item in entries if item.name.endswith(".py") and f"{base}/{item.name}" in self.project]
         allowed = make_package(main, (), backends)
-        for found in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
-            self.note(f"{found.path}:{found.line}: {found.message}{found.hint and f': {found.hint}'}")
-        return {f"torch-ext/{package}/{item.name}": self.found[f"{base}/{item.name}"] for item in files}
+        for finding in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
+            self.note(f"{finding.path}:{finding.line}: {finding.message}{finding.hint and f': {finding.hint}'}")
+        return {f"torch-ext/{package}/{item.name}": self.project[f"{base}/{item.name}"] for item in files}
 
     def license(self) -> str:
-        said = next((run.license for run in self.runs.by_backend.values() if run.license), "").strip()
+        license_text = next((run.license for run in self.runs.by_backend.values() if run.license), "").strip()
         try:
-            return str(canonicalize_license_expression(said.removesuffix(" License")[:200]))
+            return str(canonicalize_license_expression(license_text.removesuffix(" License")[:200]))
         except InvalidLicenseExpression:
-            self.note(f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {said[:60]!r}, no SPDX expression")
+            self.note(
+                f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {license_text[:60]!r}, no SPDX expression"
+            )
             return "other"
 
 
 def _archs(flags: Iterable[str]) -> tuple[str, ...]:
     codes = [word.rpartition("code=")[2] if "code=" in word else word for word in flags if _ARCH.search(word)]
-    made: dict[str, None] = {}
-    for kind, major, minor, more in (found for code in codes for found in _ARCH.findall(code)):
+    archs: dict[str, None] = {}
+    for kind, major, minor, more in (match for code in codes for match in _ARCH.findall(code)):
         arch = f"{major}.{minor}{more}"
-        if kind == "compute" and arch in made:
-            del made[arch]
-        made[f"{arch}+PTX" if kind == "compute" else arch] = None
-    return tuple(made)
+        if kind == "compute" and arch in archs:
+            del archs[arch]
+        archs[f"{arch}+PTX" if kind == "compute" else arch] = None
+    return tuple(archs)
 
 
-def _headers(found: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]) -> list[str]:
+def _headers(project: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]) -> list[str]:
     waiting, seen = list(sources), set(sources)
     while waiting:
         file = waiting.pop()
-        for name in included(found[file]):
+        for name in included(project[file]):
             for folder in (posixpath.dirname(file), *include):
                 path = posixpath.normpath(posixpath.join(folder, name))
-                if path in found:
+                if path in project:
                     waiting += [path] if path not in seen else []
                     seen.add(path)
                     break
@@ -341,5 +347,5 @@ def _headers(found: Mapping[str, bytes], sources: Iterable[str], include: Sequen
 
 
 def _place(file: str, text: str, what: re.Pattern[str]) -> str:
-    found = what.search(text)
-    return f"{file}:{text.count(chr(10), 0, found.start() if found else 0) + 1}"
+    match = what.search(text)
+    return f"{file}:{text.count(chr(10), 0, match.start() if match else 0) + 1}"

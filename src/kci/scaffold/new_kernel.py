@@ -99,7 +99,7 @@ def _check_stable_abi(text: str, framework: str) -> None:
         raise UsageError(message, hint=f"--stable-abi {OLDEST_STABLE_ABI.text} serves the most versions of torch")
 
 
-def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
+def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     """The files of a new kernel by path; `standalone` adds those of a repository."""
     package = python_name(new.name)
     op = f"{package}_op" if package in _TAKEN else package
@@ -120,10 +120,10 @@ def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
         "ops_name": op if new.framework == "torch-noarch" else "ops",
         "call": op if new.framework == "torch-noarch" else f"ops.{op}",
     }
-    return rendered(_templates(new, package, op, standalone=standalone), values)
+    return render_templates(_templates(new, package, op, standalone=standalone), values)
 
 
-def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
+def render_templates(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
     """Render kernel templates, by path."""
     environment = template_environment()
     return {
@@ -134,7 +134,7 @@ def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict
 
 def tvm_ffi_overlay() -> str:
     """The kci.toml with which a tvm-ffi kernel has variants."""
-    return rendered({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
+    return render_templates({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
 
 
 def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
@@ -196,7 +196,7 @@ def require_new(target: Path) -> None:
         raise UsageError(f"{target} exists and is not empty", hint=hint)
 
 
-def repository_of(target: Path) -> Path | None:
+def enclosing_repository(target: Path) -> Path | None:
     """The root of the repository around a new directory; None without one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
     root, settings = find_root(parent)
@@ -211,12 +211,12 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             file = root / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
-        rendered: list[str] = []
-        found = check_kernels([str(root)]).diagnostics
-        if workflows and not any(item.severity is Severity.ERROR for item in found):
-            made = render_workflows(open_workspace([str(root)]), root, short=True)
-            made.write()
-            rendered = list(made.files)
+        workflow_files: list[str] = []
+        findings = check_kernels([str(root)]).diagnostics
+        if workflows and not any(item.severity is Severity.ERROR for item in findings):
+            workflow_render = render_workflows(open_workspace([str(root)]), root, short=True)
+            workflow_render.write()
+            workflow_files = list(workflow_render.files)
         flush(root)
         try:
             if target.is_dir() and not target.is_symlink():
@@ -224,7 +224,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             root.rename(target)
         except OSError as error:
             raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
-    return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
+    return sorted([*files, *workflow_files]), tuple(_shown_at(item, root, target) for item in findings)
 
 
 def built_backends(target: Path) -> set[str]:

@@ -56,7 +56,9 @@ def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def run_in(place: Path, command: list[str], environment: Mapping[str, str], seen: Iterable[str] = ()) -> int | None:
+def run_sandboxed(
+    place: Path, command: list[str], environment: Mapping[str, str], seen: Iterable[str] = ()
+) -> int | None:
     """Run a command in `project`, the only writable folder but `answers`; its exit code, or None after `SECONDS`."""
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
                    "LANG": "C.UTF-8", "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment}  # fmt: skip
@@ -90,11 +92,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _bubblewrap() -> str | None:
     # Many containers have it and do not let it make a sandbox
-    found = shutil.which("bwrap")
-    if found is None:
+    program = shutil.which("bwrap")
+    if program is None:
         return None
-    tried = [found, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    return found if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
+    tried = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    return program if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
 
 
 _MOST_ANSWER = 8 * 1024 * 1024
@@ -124,8 +126,8 @@ class Extension(msgspec.Struct, frozen=True):
         return "cuda" if "cudart" in linked else "cpu" if {"torch", "c10"} <= linked and "c10_xpu" not in linked else ""
 
     def flags(self, language: str) -> tuple[str, ...]:
-        given = self.extra_compile_args
-        return given.get(language, ()) if isinstance(given, dict) else given
+        arguments = self.extra_compile_args
+        return arguments.get(language, ()) if isinstance(arguments, dict) else arguments
 
 
 class SetupRun(msgspec.Struct, frozen=True):
@@ -149,7 +151,7 @@ class SetupRuns(msgspec.Struct, frozen=True):
     by_backend: dict[str, SetupRun]
     where: str
     project: str
-    brought: tuple[str, ...]
+    own_folders: tuple[str, ...]
     """Folders outside of the project that each build has: torch's, Python's, CUDA's."""
 
     def inside(self, path: str) -> str | None:
@@ -162,14 +164,14 @@ def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
     """Run a project's setup.py for CPU and CUDA; FindingsError for a bad answer, MissingToolError without torch."""
     python, torch = _torch(cache, log)
     home = _cuda_home(python, cache, log) if any(name.endswith(".cu") for name in files) else _NOT_INSTALLED
-    brought = (str(python.parent.parent), home)
+    own_folders = (str(python.parent.parent), home)
     with project_copy(files) as place:
         by_backend = {
-            "cpu": _run(place, "cpu", python, {}, brought),
-            "cuda": _run(place, "cuda", python, {"CUDA_HOME": home, "CUDA_PATH": home, "FORCE_CUDA": "1"}, brought),
+            "cpu": _run(place, "cpu", python, {}, own_folders),
+            "cuda": _run(place, "cuda", python, {"CUDA_HOME": home, "CUDA_PATH": home, "FORCE_CUDA": "1"}, own_folders),
         }
         where = f"run with torch {torch} for the CPU, {sandbox()}"
-        return SetupRuns(by_backend, where, (place / "project").as_posix(), brought)
+        return SetupRuns(by_backend, where, (place / "project").as_posix(), own_folders)
 
 
 def _torch(cache: Path, log: Log) -> tuple[Path, str]:
@@ -197,7 +199,7 @@ def _run(place: Path, backend: str, python: Path, variables: Mapping[str, str], 
     answer = place / "answers" / f"{backend}.json"
     driver = Path(setup_driver.__file__).read_text(encoding="utf-8")
     command = [str(python), "-I", "-B", "-c", driver, str(answer), variables.get("CUDA_HOME", "")]
-    code = run_in(place, command, {"MAX_JOBS": "1", **variables}, seen)
+    code = run_sandboxed(place, command, {"MAX_JOBS": "1", **variables}, seen)
     if code is None:
         return SetupRun(error="TimeoutError: it takes longer than kci waits")
     try:

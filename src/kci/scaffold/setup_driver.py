@@ -43,28 +43,32 @@ def _run() -> Any:
 def main() -> None:
     """Write the extensions and metadata of setup.py, or its error, to the answer file."""
     answer, cuda_home = sys.argv[1:3]
-    said: dict[str, Any] = {}
+    answer_data: dict[str, Any] = {}
     _limit()
     try:
         from torch.utils import cpp_extension
 
         # A torch for the CPU does not look for CUDA, and no CUDAExtension can then be made.
         cpp_extension.CUDA_HOME = cuda_home or cpp_extension.CUDA_HOME
-        made = _run()
-        said["extensions"] = [{key: getattr(item, key, ()) or () for key in _KEYS} for item in made.ext_modules or ()]
-        said["license"] = str(getattr(made.metadata, "license_expression", None) or made.metadata.license or "")
-        said["packages"] = list(made.packages or ())
-        said["package_dir"] = dict(made.package_dir or {})
+        distribution = _run()
+        answer_data["extensions"] = [
+            {key: getattr(item, key, ()) or () for key in _KEYS} for item in distribution.ext_modules or ()
+        ]
+        answer_data["license"] = str(
+            getattr(distribution.metadata, "license_expression", None) or distribution.metadata.license or ""
+        )
+        answer_data["packages"] = list(distribution.packages or ())
+        answer_data["package_dir"] = dict(distribution.package_dir or {})
     except BaseException as error:
         ended = isinstance(error, SystemExit)
         lines = [
             frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == SETUP_PY
         ]
-        said = {
+        answer_data = {
             "error": f"{'it exits with' if ended else type(error).__name__ + ':'} {str(error)[:300]}",
             "line": lines[-1] if lines else getattr(error, "lineno", 0) or 0,
         }
-    Path(answer).write_text(json.dumps(said, default=str), encoding="utf-8")
+    Path(answer).write_text(json.dumps(answer_data, default=str), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ _FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") 
 """The filter exists since Python 3.11.4; what it refuses is refused before."""
 
 
-class _Front:
+class _LookaheadStream:
     """A forward-only stream for `tarfile`, with a lookahead."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -98,14 +98,14 @@ class TarStream:
     """A tar that is read once, front to back."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._front = _Front(stream)
+        self._front = _LookaheadStream(stream)
         self._archive: tarfile.TarFile | None = None
         self._end = 0
 
     def members(self) -> Iterator[tarfile.TarInfo]:
         """Yield each file and directory; read its content before the next one. RefusedError or DamagedError."""
         count = total = 0
-        while _judged(self._front):
+        while _check_next_header(self._front):
             member = self._next()
             count += 1
             total += member.size
@@ -119,9 +119,9 @@ class TarStream:
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes of the current member, empty at its end; DamagedError for a truncated archive."""
-        wanted = min(size, self._end - self._front.tell())
-        data = self._front.read(wanted)
-        if len(data) < wanted:
+        length = min(size, self._end - self._front.tell())
+        data = self._front.read(length)
+        if len(data) < length:
             raise DamagedError("it ends too early")
         return data
 
@@ -147,7 +147,7 @@ class TarStream:
         return member
 
 
-def _judged(front: _Front) -> bool:
+def _check_next_header(front: _LookaheadStream) -> bool:
     block = front.look(0, _BLOCK)
     if len(block) == _BLOCK and not any(block):
         return False
@@ -184,7 +184,7 @@ def _header(block: bytes) -> tarfile.TarInfo:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    found = {}
+    records = {}
     while data:
         length, space, _ = data.partition(b" ")
         if not space or not length.isdigit() or len(length) > 6:
@@ -193,8 +193,8 @@ def _records(data: bytes) -> dict[str, str]:
         key, equals, value = record[len(length) + 1 :].partition(b"=")
         if len(record) != int(length) or not equals or not value.endswith(b"\n"):
             raise DamagedError("an extended header is malformed")
-        found[key.decode(errors="replace")] = value[:-1].decode(errors="replace")
-    return found
+        records[key.decode(errors="replace")] = value[:-1].decode(errors="replace")
+    return records
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def sibling_path(path: Path, purpose: str) -> Path:
     return path.with_name(f".kci-{path.name}.{purpose}")
 
 
-_HERE: set[Path] = set()
+_OWN_LOCKS: set[Path] = set()
 
 
 @contextmanager
@@ -64,11 +64,11 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     path.parent.mkdir(parents=True, exist_ok=True)
     file = sibling_path(path, "lock")
     handle = _acquire(file, lambda: log(f"waiting for another {_holder(file)} that uses {path}"))
-    _HERE.add(file)
+    _OWN_LOCKS.add(file)
     try:
         yield handle
     finally:
-        _HERE.discard(file)
+        _OWN_LOCKS.discard(file)
         if sys.platform == "win32":  # pragma: no cover - an open file cannot be removed there
             os.close(handle)
             with suppress(OSError):
@@ -80,7 +80,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
 
 
 def _holder(file: Path) -> str:
-    return "build of this run" if file in _HERE else "kci process"
+    return "build of this run" if file in _OWN_LOCKS else "kci process"
 
 
 def in_use(path: Path) -> bool:
@@ -100,14 +100,14 @@ def in_use(path: Path) -> bool:
 
 
 def _acquire(file: Path, waiting: Callable[[], None]) -> int:
-    said = False
+    is_logged = False
     while True:
         handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if not _try_lock(handle):
-                if not said:
+                if not is_logged:
                     waiting()
-                    said = True
+                    is_logged = True
                 _wait(handle)
             if _is_at(handle, file):
                 return handle
@@ -119,15 +119,15 @@ def _acquire(file: Path, waiting: Callable[[], None]) -> int:
 
 def _is_at(handle: int, file: Path) -> bool:
     try:
-        there = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(handle), there)
+    return os.path.samestat(os.fstat(handle), status)
 
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-_ANOTHER = "name a place that you can write; for kci's cache with KCI_CACHE"
-_SAID = ("No space left on device", "Disk quota exceeded")
+_WRITABLE_PLACE_HINT = "name a place that you can write; for kci's cache with KCI_CACHE"
+_FULL_DISK_MESSAGES = ("No space left on device", "Disk quota exceeded")
 
 
 @contextmanager
@@ -137,13 +137,13 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"cannot write {failed_path(error, place)}: {error.strerror or error}"
-        raise ClientError(message, hint=full_disk_hint(error) or _ANOTHER) from error
+        raise ClientError(message, hint=full_disk_hint(error) or _WRITABLE_PLACE_HINT) from error
 
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
     """The path of a failed write. A failed copy names its source first; `otherwise` is for errors that name none."""
-    named = (error.filename2 if error.errno in _FULL else None) or error.filename
-    return os.fsdecode(named) if named is not None and not isinstance(named, int) else os.fspath(otherwise)
+    path = (error.filename2 if error.errno in _FULL else None) or error.filename
+    return os.fsdecode(path) if path is not None and not isinstance(path, int) else os.fspath(otherwise)
 
 
 def full_disk_hint(error: OSError, option: str = "") -> str:
@@ -155,7 +155,7 @@ def full_disk_hint(error: OSError, option: str = "") -> str:
 
 def is_disk_full(output: str) -> bool:
     """True if a program's output reports a full disk."""
-    return any(said in output for said in _SAID)
+    return any(message in output for message in _FULL_DISK_MESSAGES)
 
 
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
@@ -273,8 +273,8 @@ def flush(path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
         _flush_file(path)
         return
-    found = [(Path(directory), names) for directory, _, names in os.walk(path)]
-    files = [directory / name for directory, names in found for name in names]
+    folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
+    files = [directory / name for directory, names in folders for name in names]
     if len(files) <= _MANY_FILES:
         for file in files:
             _flush_file(file)
@@ -284,7 +284,7 @@ def flush(path: Path) -> None:
         with ThreadPoolExecutor(_WRITERS) as pool:
             for flushed in [pool.submit(_flush_file, file) for file in files]:
                 flushed.result()
-    for directory, _ in found:
+    for directory, _ in folders:
         _flush_directory(directory)
 
 

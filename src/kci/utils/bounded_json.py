@@ -47,9 +47,9 @@ def require_plain(path: Path) -> None:
 
 def open_plain(path: Path) -> IO[bytes]:
     """Open an untrusted file for reading; ValueError for a link, pipe or device, else OSError."""
-    wanted = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
-        handle = os.open(path, os.O_RDONLY | sum(wanted))
+        handle = os.open(path, os.O_RDONLY | sum(flags))
     except OSError as error:
         if path.is_symlink():
             raise ValueError("it is a link, not a plain file") from error
@@ -112,12 +112,12 @@ def strict_object(data: bytes) -> dict[str, Any]:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in items:
             raise ValueError(f"the key {key!r} is there twice")
-        found[key] = value
-    return found
+        items[key] = value
+    return items
 
 
 def _no_constant(text: str) -> float:

@@ -30,12 +30,12 @@ def default_cache() -> Path:
 
 
 def make_once(
-    folder: Path, is_there: Callable[[], bool], make: Callable[[Path], None], log: Callable[[str], None]
+    folder: Path, exists: Callable[[], bool], make: Callable[[Path], None], log: Callable[[str], None]
 ) -> None:
     """Make a folder of the cache atomically, unless it exists; `make` gets a staging path. FindingsError on failure."""
-    if not is_there():
+    if not exists():
         with replacing(folder, log) as replacement:
-            if not is_there():
+            if not exists():
                 make(replacement.staging)
                 replacement.commit()
 
@@ -57,14 +57,14 @@ PARTS = {
 }
 
 
-WHAT_PARTS_ARE = {
+PART_DESCRIPTIONS = {
     "builds": "built variants and their objects",
     "toolchains": "torch, CUDA, headers and what tests need",
     "compiler-caches": "compiled objects, by ccache",
 }
 
 
-class KeptFolder(msgspec.Struct, frozen=True):
+class CacheEntry(msgspec.Struct, frozen=True):
     """An entry of the cache that can be removed by itself."""
 
     part: str
@@ -78,20 +78,20 @@ class KeptFolder(msgspec.Struct, frozen=True):
         return max(0, int((time.time() - self.used) // 86400))
 
 
-def kept_folders(cache: Path, parts: tuple[str, ...] = ()) -> list[KeptFolder]:
+def list_cache_entries(cache: Path, parts: tuple[str, ...] = ()) -> list[CacheEntry]:
     """The entries of the cache, largest first; `parts` are names of `PARTS`, all by default. Links are skipped."""
-    found = []
+    entries = []
     for part, folders in PARTS.items():
         if parts and part not in parts:
             continue
         for folder in folders:
             for path in _entries(cache / folder):
-                size, used = _measured(path)
-                found.append(KeptFolder(part, path, size, used))
-    return sorted(found, key=lambda item: (-item.size, str(item.path)))
+                size, used = _measure(path)
+                entries.append(CacheEntry(part, path, size, used))
+    return sorted(entries, key=lambda item: (-item.size, str(item.path)))
 
 
-def remove_kept(cache: Path, folder: KeptFolder) -> bool:
+def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
     """Remove an entry atomically; False if it is in use. FindingsError on failure and for a path outside."""
     inside = folder.path.parent.resolve().is_relative_to(cache.resolve())
     if not inside or folder.path.is_symlink() or folder.path.parent.name not in sum(PARTS.values(), ()):
@@ -120,7 +120,7 @@ def _counts(name: str) -> bool:
     return not name.endswith(".lock")
 
 
-def _measured(path: Path) -> tuple[int, float]:
+def _measure(path: Path) -> tuple[int, float]:
     stat = path.lstat()
     if not path.is_dir():
         return stat.st_size, stat.st_mtime
@@ -150,7 +150,7 @@ _MAX_ENTRIES = 200_000
 _T = TypeVar("_T")
 
 
-class _Remembered(msgspec.Struct, frozen=True, array_like=True):
+class _CachedDigest(msgspec.Struct, frozen=True, array_like=True):
     seen: tuple[int, int, int, int, int]
     digest: str
 
@@ -158,7 +158,7 @@ class _Remembered(msgspec.Struct, frozen=True, array_like=True):
 class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
     schema: int
     root: str
-    entries: dict[str, _Remembered]
+    entries: dict[str, _CachedDigest]
     answers: dict[str, tuple[str, msgspec.Raw]]
 
 
@@ -175,38 +175,38 @@ class StatCache:
         """The SHA-256 of a file by its real path, in hex; OSError if it is unreadable."""
         path = place.removeprefix(f"{self._root}/")
         before = os.stat(place)  # noqa: PTH116
-        known = self.get(path, before)
-        if known is None:
-            known = file_digest(place)
-            self.put(path, before, os.stat(place), known)  # noqa: PTH116
-        return known
+        digest = self.get(path, before)
+        if digest is None:
+            digest = file_digest(place)
+            self.put(path, before, os.stat(place), digest)  # noqa: PTH116
+        return digest
 
-    def answer(self, question: str, given: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
+    def answer(self, question: str, inputs: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
         """The cached answer to a question, else that of `find`; it is valid while `inputs` returns an equal value."""
-        found = None
+        result = None
         with suppress(ValueError):
-            key = _key(given())
-            known, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
-            if known == key:
+            key = _key(inputs())
+            cached_key, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
+            if cached_key == key:
                 return msgspec.msgpack.decode(answer, type=kind)
-            found = find()
-            if _key(given()) == key:
-                self._kept.answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(found))
+            result = find()
+            if _key(inputs()) == key:
+                self._kept.answers[question] = key, msgspec.Raw(msgspec.msgpack.encode(result))
                 self._changed = True
-        return find() if found is None else found
+        return find() if result is None else result
 
     def get(self, path: str, now: os.stat_result) -> str | None:
         entry = self._kept.entries.get(path)
-        if entry is None or entry.seen != _seen(now):
+        if entry is None or entry.seen != _stat_key(now):
             return None
         self._used.add(path)
         return entry.digest
 
     def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str) -> None:
         """Remember a digest, unless the file changed during or just before the reading."""
-        if _seen(before) == _seen(after) and _at_rest_ns(before) < time.time_ns():
+        if _stat_key(before) == _stat_key(after) and _at_rest_ns(before) < time.time_ns():
             self._used.add(path)
-            self._kept.entries[path] = _Remembered(_seen(before), digest)
+            self._kept.entries[path] = _CachedDigest(_stat_key(before), digest)
             self._changed = True
 
     def put_written(self, digests: Mapping[str, str]) -> None:
@@ -246,8 +246,8 @@ class StatCache:
         self._changed = False
 
 
-def _key(given: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()
+def _key(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
 
 
 def _at_rest_ns(status: os.stat_result) -> int:
@@ -256,14 +256,14 @@ def _at_rest_ns(status: os.stat_result) -> int:
     return max(status.st_mtime_ns, status.st_ctime_ns) + tick
 
 
-def _seen(status: os.stat_result) -> tuple[int, int, int, int, int]:
+def _stat_key(status: os.stat_result) -> tuple[int, int, int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
 def file_digest(place: str) -> str:
     """The SHA-256 of a file's content, in hex."""
     with open(place, "rb", buffering=0) as file:  # noqa: PTH123  - a Path for each file costs more than reading
-        found = hashlib.sha256()  # `hashlib.file_digest` allocates 256 KiB for each file
+        digest = hashlib.sha256()  # `hashlib.file_digest` allocates 256 KiB for each file
         while part := file.read(1 << 20):
-            found.update(part)
-        return found.hexdigest()
+            digest.update(part)
+        return digest.hexdigest()

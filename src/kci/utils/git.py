@@ -40,7 +40,7 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | dict(more)
 
 
-def run_git(directory: Path, *arguments: str, given: bytes | None = None) -> bytes | None:
+def run_git(directory: Path, *arguments: str, stdin: bytes | None = None) -> bytes | None:
     """The output of a read-only git command; None if it fails.
 
     Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git, GitRefusedError where None
@@ -53,7 +53,7 @@ def run_git(directory: Path, *arguments: str, given: bytes | None = None) -> byt
     command = [git, *options, "-C", str(directory), *arguments]
     try:
         done = subprocess.run(
-            command, input=given, env=_environment(_QUIET), capture_output=True, check=False, timeout=_SECONDS
+            command, input=stdin, env=_environment(_QUIET), capture_output=True, check=False, timeout=_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GitRefusedError(
@@ -110,7 +110,7 @@ class Blob(NamedTuple):
 
 def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, Blob]:
     """The entries of a commit at or below some paths, which are relative to the repository's top."""
-    found: dict[str, Blob] = {}
+    blobs: dict[str, Blob] = {}
     for start in range(0, len(paths), _AT_ONCE):
         some = paths[start : start + _AT_ONCE]
         listed = run_git(directory, "--literal-pathspecs", "ls-tree", "-r", "-z", "--full-tree", commit, "--", *some)
@@ -118,8 +118,8 @@ def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, 
             facts, _, name = entry.partition(b"\t")
             if name:
                 mode, _, identity = facts.decode("ascii", "replace").split(" ", 2)
-                found[os.fsdecode(name)] = Blob(mode, identity)
-    return found
+                blobs[os.fsdecode(name)] = Blob(mode, identity)
+    return blobs
 
 
 _AT_ONCE = 200
@@ -136,14 +136,14 @@ def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | No
 
 def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
     """The content of blobs by id; missing ones are left out, as in a partial clone."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for start in range(0, len(identities), _AT_ONCE):
-        asked = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])
-        said, at = run_git(directory, "cat-file", "--batch", given=asked.encode()) or b"", 0
-        while at < len(said):
-            head, at = said[at : (end := said.index(b"\n", at))].split(b" "), end + 1
+        batch = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])
+        output, at = run_git(directory, "cat-file", "--batch", stdin=batch.encode()) or b"", 0
+        while at < len(output):
+            head, at = output[at : (end := output.index(b"\n", at))].split(b" "), end + 1
             if head[1] == b"blob":
                 size = int(head[2])
-                found[head[0].decode()] = said[at : at + size]
+                contents[head[0].decode()] = output[at : at + size]
                 at += size + 1
-    return found
+    return contents

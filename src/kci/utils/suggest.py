@@ -48,8 +48,8 @@ def nearest_name(word: str, known: Sequence[str]) -> str:
 def containing(word: str, known: Iterable[str]) -> str:
     """`did you mean ...?` with the names that contain a word or the longest part of a pattern; else empty."""
     part = max(word.casefold().replace("?", "*").split("*"), key=len)
-    found = [name for name in known if len(part) > 1 and part in name.casefold()]
-    words = [f"`{name}`" for name in found[:3]]
+    matches = [name for name in known if len(part) > 1 and part in name.casefold()]
+    words = [f"`{name}`" for name in matches[:3]]
     return f"did you mean {'one of ' if len(words) > 1 else ''}{', '.join(words)}?" if words else ""
 
 

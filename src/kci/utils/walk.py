@@ -25,7 +25,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 def walk(root: Path) -> list[Entry]:
     """Every entry below `root` but directories, sorted by name, without following links; FindingsError."""
-    found = []
+    files = []
     pending = [(root, "")]
     while pending:
         directory, prefix = pending.pop()
@@ -39,8 +39,8 @@ def walk(root: Path) -> list[Entry]:
             if entry.is_dir(follow_symlinks=False):
                 pending.append((Path(entry.path), f"{name}/"))
                 continue
-            found.append(Entry(name, Path(entry.path), _is_file(entry), entry.is_symlink()))
-    return sorted(found, key=lambda item: item.name)
+            files.append(Entry(name, Path(entry.path), _is_file(entry), entry.is_symlink()))
+    return sorted(files, key=lambda item: item.name)
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
@@ -107,9 +107,9 @@ def is_bytecode(name: str) -> bool:
 
 def remove_bytecode(root: Path) -> None:
     """Remove bytecode and its directories."""
-    for found in walk(root):
-        if is_bytecode(found.name):
-            found.path.unlink()
+    for entry in walk(root):
+        if is_bytecode(entry.name):
+            entry.path.unlink()
     for directory in sorted(root.rglob("__pycache__"), reverse=True):
         if directory.is_dir() and not directory.is_symlink():
             shutil.rmtree(directory)

@@ -33,7 +33,7 @@ _NUMBER = re.compile(
     r"|\d+(?:\.\d+)?(?= ?(?:%|(?:[mnu]?s|sec|seconds|minutes|[KMGT]i?B|bytes)\b)))"
 )
 _SPACE = re.compile(r"\s+")
-_TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
+_ERROR_WORDS = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
 _LINE_LENGTH = 200
 _READ, _LINES = 64 * MAX_LENGTH, 1000
@@ -68,7 +68,7 @@ class _Volatile(Dated, frozen=True):
     word: tuple[_Outage, ...]
 
 
-def _any_of(patterns: tuple[str, ...]) -> str:
+def _alternatives(patterns: tuple[str, ...]) -> str:
     return "|".join(f"(?:{pattern})" for pattern in patterns)
 
 
@@ -78,7 +78,7 @@ _volatile = shipped("watch/data/volatile.toml", _Volatile)
 
 @cache
 def _prefix() -> re.Pattern[str]:
-    return re.compile(rf"(?:{_any_of(_volatile().prefixes)})+", re.IGNORECASE)
+    return re.compile(rf"(?:{_alternatives(_volatile().prefixes)})+", re.IGNORECASE)
 
 
 @cache
@@ -87,7 +87,7 @@ def _words() -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 
 def _compiled(table: tuple[_Outage, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((item.kind, re.compile(_any_of(item.patterns), re.IGNORECASE)) for item in table)
+    return tuple((item.kind, re.compile(_alternatives(item.patterns), re.IGNORECASE)) for item in table)
 
 
 @cache
@@ -96,7 +96,7 @@ def _causes() -> tuple[tuple[_Cause, tuple[re.Pattern[str], ...]], ...]:
 
 
 @cache
-def _of_compilers() -> tuple[re.Pattern[str], ...]:
+def _compiler_patterns() -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern, re.IGNORECASE) for pattern in _cause_table().of_compilers)
 
 
@@ -116,25 +116,25 @@ class _Line(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs
 def _read(line: str) -> _Line:
     cut = line[: 2 * MAX_LENGTH].strip()
-    compiler = any(pattern.search(cut) for pattern in _of_compilers())
+    compiler = any(pattern.search(cut) for pattern in _compiler_patterns())
     kind = "" if compiler else next((kind for kind, pattern in _outages() if pattern.search(cut)), "")
     for cause, patterns in _causes():
         if kind and cause.against_outages != "wins":
             continue
         for pattern in patterns:
-            if found := pattern.search(cut):
-                told = {name: (text or "").strip() for name, text in found.groupdict().items()}
-                says = cause.says.format_map(told).strip(": ")
+            if match := pattern.search(cut):
+                groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
+                says = cause.says.format_map(groups).strip(": ")
                 return _Line("", says, cause.against_outages != "loses", cause.of_the_world)
     return _Line(outage=kind)
 
 
 def _lines(text: str) -> list[str]:
     lines = [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][:_LINES]
-    return [line[found.end() :] if (found := _prefix().match(line)) else line for line in lines]
+    return [line[match.end() :] if (match := _prefix().match(line)) else line for line in lines]
 
 
-def outage_of(error: str) -> str:
+def outage_class(error: str) -> str:
     """The class of the outage that an error reports; empty for an error of the kernel or its toolchain."""
     kinds = []
     for line in map(_read, _lines(error)):
@@ -148,7 +148,7 @@ def outage_of(error: str) -> str:
 
 def is_outage(error: str) -> bool:
     """True if a machine, a network or a service failed, and not the kernel."""
-    return bool(outage_of(error))
+    return bool(outage_class(error))
 
 
 def is_external(error: str) -> bool:
@@ -156,22 +156,22 @@ def is_external(error: str) -> bool:
     return any(line.of_the_world for line in map(_read, _lines(error))) and not is_outage(error)
 
 
-def _telling(lines: list[str]) -> int:
+def _main_line(lines: list[str]) -> int:
     pairs = [(_read(line), line) for line in lines]
-    ranks = [0 if item.sure else 1 if item.says else 2 if _TELLING.search(line) else 3 for item, line in pairs]
+    ranks = [0 if item.sure else 1 if item.says else 2 if _ERROR_WORDS.search(line) else 3 for item, line in pairs]
     return ranks.index(min(ranks)) if ranks else 0
 
 
 def error_line(text: str) -> str:
     """The most specific line of an error, printable, at most `MAX_LENGTH` characters."""
     lines = _lines(text)
-    return printable(lines[_telling(lines)].strip()[:MAX_LENGTH], "?") if lines else ""
+    return printable(lines[_main_line(lines)].strip()[:MAX_LENGTH], "?") if lines else ""
 
 
 def excerpt(text: str) -> str:
     """The lines around `error_line`; empty where there is only one."""
     lines = _lines(text)
-    telling = _telling(lines)
+    telling = _main_line(lines)
     shown = [printable(line, " ")[:_LINE_LENGTH] for line in lines[max(0, telling - 2) : telling + 8]]
     return "\n".join(shown) if len(shown) > 1 else ""
 
@@ -209,5 +209,5 @@ def _demangled(symbol: str) -> str:
         done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return symbol
-    told = done.stdout.strip()
-    return told if done.returncode == 0 and told and len(told.splitlines()) == 1 else symbol
+    name = done.stdout.strip()
+    return name if done.returncode == 0 and name and len(name.splitlines()) == 1 else symbol

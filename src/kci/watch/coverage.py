@@ -53,39 +53,39 @@ class Coverage(msgspec.Struct, frozen=True):
 _GAPS = (CoverageState.MISSING, CoverageState.CORRUPT, CoverageState.STALE)
 
 
-def coverage(kernel: KernelMatrix, holding: TreeListing, stale: Collection[str] = ()) -> Coverage:
+def coverage(kernel: KernelMatrix, listing: TreeListing, stale: Collection[str] = ()) -> Coverage:
     """Compare a kernel's matrix with what is published; `stale` names variants whose fingerprint differs today."""
     expected = {variant.name for variant in kernel.variants}
-    there = {held.variant: held for held in holding.variants}
-    found = []
-    for name in expected | there.keys():
-        held = there.get(name)
-        state, reason = _state(kernel, held, name in expected, name in stale)
+    published = {entry.variant: entry for entry in listing.variants}
+    states = []
+    for name in expected | published.keys():
+        entry = published.get(name)
+        state, reason = _state(kernel, entry, name in expected, name in stale)
         command = ""
         if state in _GAPS and name in expected:
             command = f"kci run {shlex.quote(kernel.path)} --only {shlex.quote(name)}"
-            command += f" --into {shlex.quote(str(holding.tree))}" if holding.tree is not None else ""
-        elif state is not CoverageState.PRESENT and holding.tree is not None:
-            command = f"rm -r {shlex.quote(str(holding.tree / name))}"
-        found.append(CoveredVariant(name, state, reason, command))
+            command += f" --into {shlex.quote(str(listing.tree))}" if listing.tree is not None else ""
+        elif state is not CoverageState.PRESENT and listing.tree is not None:
+            command = f"rm -r {shlex.quote(str(listing.tree / name))}"
+        states.append(CoveredVariant(name, state, reason, command))
     order = list(CoverageState)
-    ordered = sorted(found, key=lambda item: (order.index(item.state), item.variant))
-    return Coverage(kernel.name, holding.source, tuple(ordered))
+    ordered = sorted(states, key=lambda item: (order.index(item.state), item.variant))
+    return Coverage(kernel.name, listing.source, tuple(ordered))
 
 
 def _state(
-    kernel: KernelMatrix, held: ListedVariant | None, expected: bool, outdated: bool
+    kernel: KernelMatrix, entry: ListedVariant | None, expected: bool, outdated: bool
 ) -> tuple[CoverageState, str]:
-    if held is None:
+    if entry is None:
         return CoverageState.MISSING, ""
-    if held.problem:
-        return CoverageState.CORRUPT, held.problem
-    if held.kernel not in (None, kernel.name):
-        return CoverageState.CORRUPT, f"it is a variant of {held.kernel}"
+    if entry.problem:
+        return CoverageState.CORRUPT, entry.problem
+    if entry.kernel not in (None, kernel.name):
+        return CoverageState.CORRUPT, f"it is a variant of {entry.kernel}"
     if not expected:
         return CoverageState.SURPLUS, "the catalog and build.toml do not ask for it; older users may still load it"
-    if held.version not in (None, kernel.version):
-        return CoverageState.STALE, f"it is of version {held.version}, build.toml has {kernel.version}"
+    if entry.version not in (None, kernel.version):
+        return CoverageState.STALE, f"it is of version {entry.version}, build.toml has {kernel.version}"
     if outdated:
         return CoverageState.STALE, "it was built from other sources, settings or toolchains than today's"
     return CoverageState.PRESENT, ""

@@ -46,7 +46,7 @@ class IssueAction(msgspec.Struct, frozen=True):
 class _LegState(msgspec.Struct):
     cause: str = ""
     """The latest."""
-    said: dict[str, int] = msgspec.field(default_factory=dict)
+    failures: dict[str, int] = msgspec.field(default_factory=dict)
     """Failures since the latest pass, by cause."""
     runs: int = 0
     """Consecutive runs in which it has failed."""
@@ -55,7 +55,7 @@ class _LegState(msgspec.Struct):
     first: int = -1
     passed: int | None = None
     before: RunFacts | None = None
-    born: int = 0
+    first_seen: int = 0
     flakes: list[int] = msgspec.field(default_factory=list)
     """The runs after which it passed without a change."""
     catalog: str = ""
@@ -103,9 +103,9 @@ class FailureTracker:
         self._catalogs: list[tuple[int, str]] = []
         self._flakes: dict[str, dict[str, list[int]]] = {}
         """The runs in which a cause turned green by itself, by cause and kernel."""
-        self._over: dict[tuple[str, str], list[int]] = {}
+        self._closed_runs: dict[tuple[str, str], list[int]] = {}
         """The opening runs of closed issues, by cause and kernel."""
-        self._proven: list[tuple[Failure, _LegState, str]] = []
+        self._confirmed: list[tuple[Failure, _LegState, str]] = []
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
         """Add the next run; the actions that follow, sorted by id."""
@@ -115,23 +115,23 @@ class FailureTracker:
         opened = set(self.open)
         still = {failure.leg for failure in run.failed}
         for failure in (*run.earlier, *run.failed):
-            self._failed(failure, run, still=failure.leg in still)
+            self._record_failure(failure, run, still=failure.leg in still)
         # Legs with one possible change go first: the others fit several issues.
-        for failure, state, cause in sorted(self._proven, key=lambda item: len(self._moves(item[1]))):
+        for failure, state, cause in sorted(self._confirmed, key=lambda item: len(self._possible_changes(item[1]))):
             self._join(failure, run, state, cause, flaky=False)
-        self._proven.clear()
+        self._confirmed.clear()
         for failure in run.failed:
-            self._follow(failure, run)
+            self._join_open_issue(failure, run)
         for leg in run.passed:
-            self._passed(leg, run)
+            self._record_pass(leg, run)
         if self.open:
-            self._retire(run)
+            self._drop_removed_legs(run)
         closed: list[IssueAction] = []
         for key in sorted(self.open):
             issue = self.open[key]
             if not issue.pending and not issue.retired:
                 closed.append(self._action(ActionKind.CLOSE, key, issue, run.run))
-                self._fixed(issue)
+                self._record_close(issue)
                 del self.open[key]
                 for leg in issue.all:
                     self.legs[leg].issues.discard(key)
@@ -146,25 +146,31 @@ class FailureTracker:
     def suspects(self, run: RecordedRun) -> list[str]:
         """The legs of an unrecorded run to repeat: two for each new cause of a kernel, of two backends if possible."""
         looked = {failure.leg for failure in run.earlier}
-        known = {(kernel, issue.cause) for issue in self.open.values() if not issue.flaky for kernel in issue.kernels}
-        found: dict[tuple[str, str, bool], dict[str, str]] = {}
+        open_causes = {
+            (kernel, issue.cause) for issue in self.open.values() if not issue.flaky for kernel in issue.kernels
+        }
+        by_cause: dict[tuple[str, str, bool], dict[str, str]] = {}
         for failure in run.failed:
             kernel, variant, system = failure.leg.split(" ")[:3]
             cause = cause_of(failure.error, kernel, variant)
             state = self.legs.get(failure.leg)
-            if failure.leg not in looked and (kernel, cause) not in known and not (state and cause in state.said):
-                legs = found.setdefault((kernel, cause, system.endswith(HARDWARE)), {})
+            if (
+                failure.leg not in looked
+                and (kernel, cause) not in open_causes
+                and not (state and cause in state.failures)
+            ):
+                legs = by_cause.setdefault((kernel, cause, system.endswith(HARDWARE)), {})
                 legs.setdefault(backend_of(variant), failure.leg)
-        return sorted(leg for legs in found.values() for leg in list(legs.values())[:_MAX_RETRIES])
+        return sorted(leg for legs in by_cause.values() for leg in list(legs.values())[:_MAX_RETRIES])
 
-    def _failed(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
+    def _record_failure(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
         leg = failure.leg
-        state = self._seen(leg, run)
+        state = self._state_of(leg, run)
         if state.last == self._number and failure.machine and failure.machine == state.machine:
             return
         kernel, variant = leg.split(" ", 2)[:2]
         cause = state.cause = cause_of(failure.error, kernel, variant)
-        state.said[cause] = state.said.get(cause, 0) + 1
+        state.failures[cause] = state.failures.get(cause, 0) + 1
         if state.last != self._number:
             state.runs += 1
         if state.first < 0:
@@ -173,27 +179,27 @@ class FailureTracker:
         turned = self._flakes.get(cause, {}).get(
             kernel, []
         )  # what has shown its other color is no proof against itself
-        if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._lately(turned))):
+        if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
             return
-        if state.said[cause] >= _CONFIRMATIONS or (
-            not state.issues and sum(state.said.values()) >= _MAX_MIXED_FAILURES
+        if state.failures[cause] >= _CONFIRMATIONS or (
+            not state.issues and sum(state.failures.values()) >= _MAX_MIXED_FAILURES
         ):
             state.flaky = False
-            self._proven.append((failure, state, cause))
+            self._confirmed.append((failure, state, cause))
 
-    def _follow(self, failure: Failure, run: RecordedRun) -> None:
+    def _join_open_issue(self, failure: Failure, run: RecordedRun) -> None:
         state, kernel = self.legs[failure.leg], failure.leg.partition(" ")[0]
         same = [issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky]
         if not state.flaky and any(kernel in issue.kernels for issue in same):
             self._join(failure, run, state, state.cause, flaky=False)
 
-    def _passed(self, leg: str, run: RecordedRun) -> None:
-        state = self._seen(leg, run)
-        if state.said:
-            self._turned(leg, run, state)
-        state.said.clear()
+    def _record_pass(self, leg: str, run: RecordedRun) -> None:
+        state = self._state_of(leg, run)
+        if state.failures:
+            self._record_recovery(leg, run, state)
+        state.failures.clear()
         state.runs, state.first, state.passed, state.before = 0, -1, self._number, run.facts
-        if state.flaky and not self._lately(state.flakes):
+        if state.flaky and not self._recent(state.flakes):
             state.flaky = False
         for key in state.issues:
             issue = self.open[key]
@@ -207,58 +213,62 @@ class FailureTracker:
                     issue.retired.discard(group)
                     issue.changed = True
 
-    def _turned(self, leg: str, run: RecordedRun, state: _LegState) -> None:
+    def _record_recovery(self, leg: str, run: RecordedRun, state: _LegState) -> None:
         if any(not self.open[key].flaky for key in state.issues):
             return
         kernel = leg.partition(" ")[0]
-        kernels = [self._flakes.setdefault(cause, {}) for cause in state.said]
+        kernels = [self._flakes.setdefault(cause, {}) for cause in state.failures]
         for runs in (*(item.setdefault(kernel, []) for item in kernels), state.flakes):
             if state.last not in runs:
                 runs.append(state.last)
-        own = [item[kernel] for item in kernels if sum(bool(self._lately(it)) for it in item.values()) < _EVERYWHERE]
-        if not state.flaky and any(len(self._lately(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)):
+        own = [item[kernel] for item in kernels if sum(bool(self._recent(it)) for it in item.values()) < _EVERYWHERE]
+        if not state.flaky and any(len(self._recent(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)):
             state.flaky = True
             if not any(self.open[key].flaky for key in state.issues):
                 failure = Failure(leg, state.cause)
                 self._join(failure, run, state, f"{FLAKY}{state.cause}", flaky=True)
 
-    def _fixed(self, issue: OpenCause) -> None:
+    def _record_close(self, issue: OpenCause) -> None:
         for kernel in issue.kernels if not issue.flaky else ():
-            before = self._lately(self._over.setdefault((issue.cause, kernel), []))
+            before = self._recent(self._closed_runs.setdefault((issue.cause, kernel), []))
             if before:
                 self._flakes.setdefault(issue.cause, {}).setdefault(kernel, []).append(issue.opened)
             before.append(issue.opened)
 
-    def _lately(self, runs: list[int]) -> list[int]:
+    def _recent(self, runs: list[int]) -> list[int]:
         while runs and runs[0] <= self._number - _FLAKY_RUNS:
             runs.pop(0)
         return runs
 
-    def _seen(self, leg: str, run: RecordedRun) -> _LegState:
+    def _state_of(self, leg: str, run: RecordedRun) -> _LegState:
         state = self.legs.get(leg)
         if state is None:
-            state = self.legs[leg] = _LegState(born=self._number)
+            state = self.legs[leg] = _LegState(first_seen=self._number)
         state.catalog, state.absent = run.catalog, 0
         return state
 
-    def _moves(self, state: _LegState) -> set[str]:
-        start = state.born - 1 if state.passed is None else state.passed
+    def _possible_changes(self, state: _LegState) -> set[str]:
+        start = state.first_seen - 1 if state.passed is None else state.passed
         came = {name for at, name in self._catalogs if start < at <= state.first and at > 0}
-        sure = state.first - start == 1 and state.born > 0
+        sure = state.first - start == 1 and state.first_seen > 0
         return came if came and sure else {*came, ""}
 
-    def _belongs(self, leg: str, state: _LegState, issue: OpenCause) -> bool:
-        return not issue.flaky and (leg.partition(" ")[0] in issue.kernels or issue.moved in self._moves(state))
+    def _is_in_issue(self, leg: str, state: _LegState, issue: OpenCause) -> bool:
+        return not issue.flaky and (
+            leg.partition(" ")[0] in issue.kernels or issue.new_catalog in self._possible_changes(state)
+        )
 
     def _join(self, failure: Failure, run: RecordedRun, state: _LegState, cause: str, *, flaky: bool) -> None:
         same = ((key, issue) for key, issue in self.open.items() if issue.cause == cause and issue.flaky is flaky)
-        key = next((key for key, issue in same if flaky or self._belongs(failure.leg, state, issue)), "")
+        key = next((key for key, issue in same if flaky or self._is_in_issue(failure.leg, state, issue)), "")
         if not key:
-            moved = "" if flaky else max(self._moves(state))
-            key = cause_id(f"{moved}: {cause}" if moved else cause)
+            new_catalog = "" if flaky else max(self._possible_changes(state))
+            key = cause_id(f"{new_catalog}: {cause}" if new_catalog else cause)
             self.open.setdefault(
                 key,
-                OpenCause(cause, flaky, run.facts, state.before, moved, failure, self._number, set(), set(), set()),
+                OpenCause(
+                    cause, flaky, run.facts, state.before, new_catalog, failure, self._number, set(), set(), set()
+                ),
             )
         issue = self.open[key]
         if failure.leg not in issue.pending:
@@ -267,7 +277,7 @@ class FailureTracker:
         issue.all.add(failure.leg)
         state.issues.add(key)
 
-    def _retire(self, run: RecordedRun) -> None:
+    def _drop_removed_legs(self, run: RecordedRun) -> None:
         ran = {leg.partition(" ")[0] for leg in run.passed} | {item.leg.partition(" ")[0] for item in run.failed}
         present = {*run.passed, *run.unknown, *(failure.leg for failure in run.failed)}
         for issue in self.open.values():

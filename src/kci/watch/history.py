@@ -120,7 +120,7 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     unknown: tuple[str, ...] = ()
     look: int = 1
     earlier: tuple[Failure, ...] = ()
-    """Failures of legs that ran again in the same run, oldest first; `merged` computes it, and no file has it."""
+    """Failures of legs that ran again in the same run, oldest first; `merge_parts` computes it, and no file has it."""
     schema: int = SCHEMA
 
     @property
@@ -136,7 +136,7 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnostic]]:
     """Read results from JSON files and folders of them; each unreadable file becomes a KCI801."""
-    found: list[LegResult] = []
+    results: list[LegResult] = []
     problems: list[Diagnostic] = []
     files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
     for path in (path for some in files for path in some):
@@ -148,11 +148,11 @@ def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnost
             message = f"not a result, and not recorded: {error}"
             problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
             continue
-        found.append(result)
-    return found, problems
+        results.append(result)
+    return results, problems
 
 
-def gather(results: Iterable[LegResult]) -> list[RecordedRun]:
+def group_results(results: Iterable[LegResult]) -> list[RecordedRun]:
     """Group results by run, attempt and look; outages become unknown, and a leg's failure counts before its pass."""
     groups: dict[tuple[int, int, int], dict[str, LegResult]] = {}
     for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
@@ -167,7 +167,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
     first = min(results, key=lambda item: item.at)
     failed = [item for item in results if _has_failed(item)]
     passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
-    known = {*passed, *(item.leg for item in failed)}
+    decided = {*passed, *(item.leg for item in failed)}
     return RecordedRun(
         run=first.run,
         at=first.at,
@@ -180,7 +180,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
             Failure(item.leg, error_line(item.error), item.log, item.replay, excerpt(item.error), item.machine)
             for item in sorted(failed, key=lambda item: item.leg)
         ),
-        unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),
+        unknown=tuple(sorted(item.leg for item in results if item.leg not in decided)),
     )
 
 
@@ -206,7 +206,7 @@ def _run_file(run: RecordedRun) -> tuple[str, bytes]:
     return f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json", raw
 
 
-def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
+def read_runs(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
     """Yield the runs of a history, oldest first; problems go to `report`. OSError without the directory."""
     files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
     for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):
@@ -222,10 +222,10 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
             else:
                 parts.append(part)
         if parts:
-            yield merged(parts)
+            yield merge_parts(parts)
 
 
-def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
+def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
     """Merge the parts of one run: the latest look at a leg counts, and within a look the failure."""
     parts = sorted(parts, key=lambda part: (part.attempt, part.look))
     looks: dict[str, dict[tuple[int, int], Failure | None]] = {}
@@ -240,8 +240,8 @@ def merged(parts: Iterable[RecordedRun]) -> RecordedRun:
     earlier: list[Failure] = []
     passed: list[str] = []
     failed: list[Failure] = []
-    for leg, seen in sorted(looks.items()):
-        *before, last = seen.values()
+    for leg, attempts in sorted(looks.items()):
+        *before, last = attempts.values()
         earlier += [failure for failure in before if failure is not None]
         if last is None:
             passed.append(leg)
@@ -309,8 +309,8 @@ class HistoryBranch:
     def _git(self, place: Path, *arguments: str) -> None:
         done = self._run(place, *arguments)
         if done.returncode != 0:
-            said = last_line(done.stderr) or f"exit code {done.returncode}"
-            raise FindingsError(f"git {arguments[0]} failed: {said}")
+            reason = last_line(done.stderr) or f"exit code {done.returncode}"
+            raise FindingsError(f"git {arguments[0]} failed: {reason}")
 
     def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return remote_git(place, *arguments, environment=self._environment)
@@ -320,7 +320,7 @@ def _message(runs: Sequence[RecordedRun]) -> str:
     return f"Results of {', '.join(f'run {run}' for run in sorted({str(run.run) for run in runs}))}"
 
 
-def address_of(directory: Path, remote: str) -> str:
+def remote_url(directory: Path, remote: str) -> str:
     """The URL of a named remote of the repository around `directory`; `remote` itself if there is none."""
-    known = run_git(directory, "remote", "get-url", "--end-of-options", remote)
-    return known.decode().strip() if known else remote
+    url = run_git(directory, "remote", "get-url", "--end-of-options", remote)
+    return url.decode().strip() if url else remote

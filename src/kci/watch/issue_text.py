@@ -25,7 +25,7 @@ class OpenCause(msgspec.Struct):
     flaky: bool
     since: RunFacts
     before: RunFacts | None
-    moved: str
+    new_catalog: str
     """The catalog that came into force when it began; empty if none did."""
     failure: Failure
     opened: int
@@ -63,10 +63,10 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     if recovered:
         head = "Every leg below passes again. The error was:"
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
-    if (said := demangle_cause(issue.cause)) != issue.cause:
-        lines += [f"In C++: `{plain(said)}`", ""]
-    lines.append(f"First seen in run {since.run} ({plain(since.at)}){_what_was(since)}.")
-    lines.append(_what_moved(issue))
+    if (demangled := demangle_cause(issue.cause)) != issue.cause:
+        lines += [f"In C++: `{plain(demangled)}`", ""]
+    lines.append(f"First seen in run {since.run} ({plain(since.at)}){_run_facts(since)}.")
+    lines.append(_what_changed(issue))
     if log := web_link(failure.log):
         lines.append(f"Log: {log}")
     if failure.replay:
@@ -77,9 +77,11 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
         kernel, variant = leg.split(" ", 2)[:2]
         groups.setdefault((kernel, backend_of(variant)), []).append(leg)
     for (kernel, backend), legs in list(groups.items())[:_ROWS]:
-        left = [leg for leg in legs if leg in issue.pending]
-        torches = ", ".join(sorted({leg.split(" ")[3] for leg in left or legs}, key=_version))
-        lines.append(f"| {plain(kernel)} | {backend} | {len(left) or ''} | {len(legs) - len(left) or ''} | {torches} |")
+        failing = [leg for leg in legs if leg in issue.pending]
+        torches = ", ".join(sorted({leg.split(" ")[3] for leg in failing or legs}, key=_version))
+        lines.append(
+            f"| {plain(kernel)} | {backend} | {len(failing) or ''} | {len(legs) - len(failing) or ''} | {torches} |"
+        )
     if len(groups) > _ROWS:
         lines += ["", f"And {count(len(groups) - _ROWS, 'row')} more."]
     legs = sorted(issue.all if recovered else issue.pending)
@@ -90,26 +92,26 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
-def _what_was(facts: RunFacts) -> str:
-    told = f", catalog {_code(facts.catalog)}" if facts.catalog else ""
-    return told + (f", commit {_code(facts.commit[:12])}" if facts.commit else "")
+def _run_facts(facts: RunFacts) -> str:
+    text = f", catalog {_code(facts.catalog)}" if facts.catalog else ""
+    return text + (f", commit {_code(facts.commit[:12])}" if facts.commit else "")
 
 
-def _what_moved(issue: OpenCause) -> str:
+def _what_changed(issue: OpenCause) -> str:
     before, since = issue.before, issue.since
     if issue.flaky:
         return "What moved: nothing."
     if before is None:
-        new = f"the catalog, to {_code(issue.moved)}" if issue.moved else "not known"
+        new = f"the catalog, to {_code(issue.new_catalog)}" if issue.new_catalog else "not known"
         return f"What moved: {new}. No earlier run has passed what fails."
     pairs = [(what, getattr(before, what), getattr(since, what)) for what in ("catalog", "commit")]
-    told = [
+    changes = [
         f"the {what}, from {_code(old) if old else 'none'} to {_code(new) if new else 'none'}"
         for what, old, new in pairs
         if old != new
     ]
-    moved = "; ".join(told) or "neither catalog nor commit: a package, an image or a machine did"
-    return f"What moved: {moved}. It passed last in run {before.run}."
+    changes_text = "; ".join(changes) or "neither catalog nor commit: a package, an image or a machine did"
+    return f"What moved: {changes_text}. It passed last in run {before.run}."
 
 
 def _code(text: str) -> str:

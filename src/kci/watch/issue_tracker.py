@@ -42,7 +42,7 @@ class GitHubApi:
         self._hint = hint
         self._process = run
 
-    def ask(self, method: str, path: str, **fields: object) -> bytes:
+    def request(self, method: str, path: str, **fields: object) -> bytes:
         """Send one request for a path of the repository; MissingToolError without `gh`, FindingsError if it fails."""
         command = ["gh", "api", "--method", method, f"{self._root}/{path}"]
         command += ["--input", "-"] if fields else []
@@ -55,15 +55,15 @@ class GitHubApi:
         except subprocess.TimeoutExpired:
             raise FindingsError("GitHub does not answer", hint="the next run does what this one could not") from None
         if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            reason = printable((said or ["no reason"])[0], " ")[:300]
+            output = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            reason = printable((output or ["no reason"])[0], " ")[:300]
             raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", hint=self._hint)
         return bytes(done.stdout)
 
-    def told(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
-        """As `ask`, with the response decoded as `shape`; FindingsError if it does not fit."""
+    def request_as(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
+        """As `request`, with the response decoded as `shape`; FindingsError if it does not fit."""
         try:
-            return decode_json(self.ask(method, path, **fields), shape)
+            return decode_json(self.request(method, path, **fields), shape)
         except ValueError as error:
             raise FindingsError(f"cannot read GitHub's answer: {error}") from None
 
@@ -89,8 +89,8 @@ class TrackedIssue(msgspec.Struct, frozen=True):
     @property
     def key(self) -> tuple[str, int] | None:
         """The cause id and the first run in its mark; None without one."""
-        found = _MARK.match(self.body or "")
-        return (found[1], int(found[2])) if found else None
+        match = _MARK.match(self.body or "")
+        return (match[1], int(match[2])) if match else None
 
 
 class GitHubIssues:
@@ -105,63 +105,66 @@ class GitHubIssues:
     def issues(self) -> Iterator[TrackedIssue]:
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
-            found = self._api.told(list[TrackedIssue], "GET", f"issues?{query}")
-            for item in found:
+            page_issues = self._api.request_as(list[TrackedIssue], "GET", f"issues?{query}")
+            for item in page_issues:
                 if item.pull_request is None and item.user is not None and item.user.login == self._author:
                     yield item
-            if len(found) < _PAGE:
+            if len(page_issues) < _PAGE:
                 return
 
     def create(self, title: str, body: str) -> None:
-        self._api.ask("POST", "issues", title=title, body=body)
+        self._api.request("POST", "issues", title=title, body=body)
 
     def edit(self, number: int, title: str, body: str) -> None:
-        self._api.ask("PATCH", f"issues/{number}", title=title, body=body)
+        self._api.request("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
-        self._api.ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")
+        self._api.request("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")
 
 
-def carry_out(
+def apply_actions(
     actions: Sequence[IssueAction], tracker: GitHubIssues, recorded: tuple[int, int] | None = None
 ) -> list[str]:
     """Apply decisions; returns a line per change. Open issues of `recorded` runs without a decision are closed."""
-    left: dict[tuple[str, int], TrackedIssue] = {}
+    unmatched: dict[tuple[str, int], TrackedIssue] = {}
     twice: list[TrackedIssue] = []
     for issue in tracker.issues():
-        if issue.key is not None and left.setdefault(issue.key, issue) is not issue and issue.is_open:
+        if issue.key is not None and unmatched.setdefault(issue.key, issue) is not issue and issue.is_open:
             twice.append(issue)
-    ours = [(action, left.pop((action.id, action.since), None)) for action in actions]
-    done = []
+    ours = [(action, unmatched.pop((action.id, action.since), None)) for action in actions]
+    report = []
     for action, exact in reversed(ours):
-        there = exact or _of_same(action, left)
+        current = exact or _find_issue(action, unmatched)
         body = action.body + (f"\ncc {' '.join(action.tell)}\n" if action.tell else "")
-        if there is None:
+        if current is None:
             if action.kind is not ActionKind.CLOSE:
                 tracker.create(action.title, body)
-                done.append(f"opened: {action.title}")
-        elif there.is_open and action.kind is ActionKind.CLOSE:
-            tracker.close(there.number, action.title, body)
-            done.append(f"closed #{there.number}: {action.title}")
-        elif there.is_open and (there.title, (there.body or "").strip()) != (action.title, body.strip()):
-            tracker.edit(there.number, action.title, body)
-            done.append(f"updated #{there.number}: {action.title}")
+                report.append(f"opened: {action.title}")
+        elif current.is_open and action.kind is ActionKind.CLOSE:
+            tracker.close(current.number, action.title, body)
+            report.append(f"closed #{current.number}: {action.title}")
+        elif current.is_open and (current.title, (current.body or "").strip()) != (
+            action.title,
+            body.strip(),
+        ):
+            tracker.edit(current.number, action.title, body)
+            report.append(f"updated #{current.number}: {action.title}")
     first, last = recorded or (0, -1)
-    for issue in [*twice, *(issue for (_, since), issue in left.items() if first <= since <= last)]:
+    for issue in [*twice, *(issue for (_, since), issue in unmatched.items() if first <= since <= last)]:
         if issue.is_open:
-            tracker.close(issue.number, issue.title, f"{_OVER}\n\n{issue.body or ''}"[:_BODY])
-            done.append(f"closed #{issue.number}, which no decision is about: {issue.title}")
-    return done
+            tracker.close(issue.number, issue.title, f"{_NO_DECISION}\n\n{issue.body or ''}"[:_BODY])
+            report.append(f"closed #{issue.number}, which no decision is about: {issue.title}")
+    return report
 
 
-_OVER = (
+_NO_DECISION = (
     "No decision of kci is about this any more: what it says is in another issue, or was a mistake of an earlier run."
 )
 _BODY = 60_000
 
 
-def _of_same(action: IssueAction, left: dict[tuple[str, int], TrackedIssue]) -> TrackedIssue | None:
+def _find_issue(action: IssueAction, unmatched: dict[tuple[str, int], TrackedIssue]) -> TrackedIssue | None:
     until = 2**63 if action.until is None else action.until
-    found = [key for key in left if key[0] == action.id and action.since <= key[1] <= until]
-    found += [key for key, issue in left.items() if key[0] == action.id and issue.is_open and key not in found]
-    return left.pop(found[0]) if found else None
+    keys = [key for key in unmatched if key[0] == action.id and action.since <= key[1] <= until]
+    keys += [key for key, issue in unmatched.items() if key[0] == action.id and issue.is_open and key not in keys]
+    return unmatched.pop(keys[0]) if keys else None

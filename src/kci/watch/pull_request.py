@@ -55,7 +55,7 @@ class WorkflowRun(msgspec.Struct, frozen=True):
     conclusion: str | None = None
 
     @property
-    def of_pull_request(self) -> bool:
+    def is_for_pull_request(self) -> bool:
         """True for a run of kci.yml: another workflow can have the same name."""
         return self.event == "pull_request" and self.path.partition("@")[0] == RUN_FILE
 
@@ -88,8 +88,8 @@ class Comment(msgspec.Struct, frozen=True):
     @property
     def key(self) -> tuple[int, int]:
         """The run and attempt in its first line; (0, 0) without them."""
-        found = MARK.match(_unix(self.body))
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        match = MARK.match(_unix(self.body))
+        return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 class _Artifact(msgspec.Struct, frozen=True):
@@ -111,62 +111,64 @@ class PullRequestComments:
         self._author = author
 
     def run(self, number: int) -> WorkflowRun:
-        return self._api.told(WorkflowRun, "GET", f"actions/runs/{number}")
+        return self._api.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
 
-    def pulls_of(self, run: WorkflowRun) -> list[PullRequestState]:
+    def open_pull_requests(self, run: WorkflowRun) -> list[PullRequestState]:
         """The open pull requests with this head commit; GitHub names none for a run of a fork."""
         if run.head_repository is None or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
-        found = self._api.told(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page={_PAGE}")
-        return [pull for pull in found if pull.head.sha == run.head_sha and pull.state == "open"]
+        pulls = self._api.request_as(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page={_PAGE}")
+        return [pull for pull in pulls if pull.head.sha == run.head_sha and pull.state == "open"]
 
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
         """Download the records of a run for `read_uploads`; returns the artifacts that are too large or damaged."""
-        left, room = [], _ALL_RECORDS
+        unread, room = [], _ALL_RECORDS
         for artifact in self._artifacts(run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
                 continue
             if artifact.size_in_bytes > min(room, _RECORDS):
-                left.append(artifact.name)
+                unread.append(artifact.name)
                 continue
             room -= artifact.size_in_bytes
-            packed = self._api.ask("GET", f"actions/artifacts/{artifact.id}/zip")
+            packed = self._api.request("GET", f"actions/artifacts/{artifact.id}/zip")
             if not _unpack(packed, folder / str(artifact.id)):
-                left.append(artifact.name)
-        return left
+                unread.append(artifact.name)
+        return unread
 
     def _artifacts(self, run: int) -> Iterator[_Artifact]:
         for page in range(1, _PAGES + 1):
             path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
-            found = self._api.told(_Artifacts, "GET", path).artifacts
-            yield from found
-            if len(found) < _PAGE:
+            artifacts = self._api.request_as(_Artifacts, "GET", path).artifacts
+            yield from artifacts
+            if len(artifacts) < _PAGE:
                 return
 
     def own_comments(self, number: int) -> list[Comment]:
         """The comments of kci, oldest first; two jobs at once can leave two."""
         own = []
         for page in range(1, _PAGES + 1):
-            found = self._api.told(list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}")
-            own += [item for item in found if item.user and item.user.login == self._author and item.key != (0, 0)]
-            if len(found) < _PAGE:
+            comments = self._api.request_as(
+                list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}"
+            )
+            own += [item for item in comments if item.user and item.user.login == self._author and item.key != (0, 0)]
+            if len(comments) < _PAGE:
                 break
         return own
 
-    def keep_comment(self, number: int, body: str) -> str:
+    def update_comment(self, number: int, body: str) -> str:
         """Create or update the comment, unless it is about a newer run, and return what was done."""
-        there = self.own_comments(number)
-        if there and max(item.key for item in there) > Comment(0, body).key:
+        comments = self.own_comments(number)
+        if comments and max(item.key for item in comments) > Comment(0, body).key:
             return "the comment is about a newer run"
-        if not there:
-            self._api.ask("POST", f"issues/{number}/comments", body=body)
+        if not comments:
+            self._api.request("POST", f"issues/{number}/comments", body=body)
             return "written"
-        for twin in there[1:]:
-            self._api.ask("DELETE", f"issues/comments/{twin.id}")
-        if _unix(there[0].body).strip() == body.strip():
+        for twin in comments[1:]:
+            self._api.request("DELETE", f"issues/comments/{twin.id}")
+        if _unix(comments[0].body).strip() == body.strip():
             return "the comment says so already"
-        self._api.ask("PATCH", f"issues/comments/{there[0].id}", body=body)
+        self._api.request("PATCH", f"issues/comments/{comments[0].id}", body=body)
         return "updated"
 
 
@@ -217,7 +219,9 @@ _ENDINGS = {
 }
 
 
-def comment_of(pull: PullRequestState, run: WorkflowRun, records: Path, left: Sequence[str], repository: str) -> str:
+def comment_text(
+    pull: PullRequestState, run: WorkflowRun, records: Path, unread: Sequence[str], repository: str
+) -> str:
     """The Markdown of the comment; `unread` names artifacts that `fetch_records` left out."""
     server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
     link = f"[Run {run.id}]({server}/{repository}/actions/runs/{run.id}/attempts/{run.run_attempt})"
@@ -228,14 +232,17 @@ def comment_of(pull: PullRequestState, run: WorkflowRun, records: Path, left: Se
         rows = missing_results(uploads)
     except (FindingsError, ValueError) as error:
         uploads, wrong, rows = RunUploads(), str(error).replace(str(records), ""), []
-    lines += [f"### kci: {_headline(run, uploads, rows, bool(wrong or left))}", ""]
+    lines += [f"### kci: {_headline(run, uploads, rows, bool(wrong or unread))}", ""]
     lines += [f"{link} of {run.head_sha} {ended}."]
     if pull.from_fork(repository):
         lines += ["The commit is from a fork, and what follows comes from jobs that the fork's commit can change."]
     if wrong:
         lines += ["", f"Its records cannot be read: {code(wrong)}"]
-    if left:
-        lines += ["", f"{count(len(left), 'record')} left unread, being too large or damaged: {code(', '.join(left))}"]
+    if unread:
+        lines += [
+            "",
+            f"{count(len(unread), 'record')} left unread, being too large or damaged: {code(', '.join(unread))}",
+        ]
     plan = uploads.plan
     for number, what in ((len(plan.skipped), "need not be built"), (len(plan.left_out), "left out")):
         if number:
@@ -285,8 +292,8 @@ def _tests(uploads: RunUploads) -> Iterator[str]:
 
 def _counts(record: TestRecord) -> str:
     passed, skipped = (sum(getattr(item, key) for item in record.variants) for key in ("passed", "skipped"))
-    told = f"passed: {passed:,} tests" if 0 < passed < 10**9 else "passed"
-    return told + (f", {skipped:,} skipped" if 0 < skipped < 10**9 else "")
+    text = f"passed: {passed:,} tests" if 0 < passed < 10**9 else "passed"
+    return text + (f", {skipped:,} skipped" if 0 < skipped < 10**9 else "")
 
 
 def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:

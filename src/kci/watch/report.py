@@ -139,7 +139,7 @@ class _LegTrack(msgspec.Struct):
         self.results += 1
 
 
-def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
+def make_grid(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     """The state of each leg; `history` has its runs oldest first, each once, and the policy defines flaky."""
     watch, tracks = FailureTracker(policy), dict[str, _LegTrack]()
     number, latest = -1, None
@@ -208,9 +208,9 @@ def _cell(leg: str, track: _LegTrack, latest: RunFacts | None, *, flaky: bool) -
 
 def _causes(watch: FailureTracker, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
     causes = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
-    told = {leg for _, _, legs in causes for leg in legs}
+    listed = {leg for _, _, legs in causes for leg in legs}
     causes += [
-        (watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in told
+        (watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in listed
     ]
     by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
     for entry in causes:

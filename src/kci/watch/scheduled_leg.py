@@ -25,7 +25,7 @@ from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
 
-MOST = 200
+MAX_SECOND_LOOKS = 200
 """Jobs of a second look; other suspects wait for the next run."""
 
 
@@ -41,13 +41,13 @@ def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
         if leg.role is Role.WHOLE and (again := tuple(name for name in leg.variants if (leg.kernel, name) in built)):
             legs.append(replace(leg, variant=" ".join(again), variants=again))
     tests = [test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)]
-    return Plan(1, plan.tier, plan.kernels, tuple(legs[:MOST]), tests=tuple(tests[:MOST]))
+    return Plan(1, plan.tier, plan.kernels, tuple(legs[:MAX_SECOND_LOOKS]), tests=tuple(tests[:MAX_SECOND_LOOKS]))
 
 
 _KEPT = 16_000
 
 
-def unknown_leg(run: int, **known: Any) -> LegResult:
+def blank_result(run: int, **known: Any) -> LegResult:
     """A passed result without kernel and variant, which a job completes."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return LegResult(run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **known)
@@ -73,8 +73,8 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         # A lack of the machine says nothing about the kernel; `is_external` sorts out what no machine can have.
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
         outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
-        told = f"{first}\n{more}" if more.strip() not in ("", first) else first
-        failed = replace(base, outcome=outcome, error=told)
+        error_text = f"{first}\n{more}" if more.strip() not in ("", first) else first
+        failed = replace(base, outcome=outcome, error=error_text)
         unknown = replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
         others = [torch for torch in variant.loads if torch != variant.torch]
         return [failed, *(replace(unknown, torch=torch) for torch in others)]
@@ -98,18 +98,18 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
     lines = [line for line in report.output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E ")]
     last = (errors or lines or [str(report.state)])[-1].removeprefix("E").strip()
-    told = f"error: {report.state}: {last}\n{report.output[-_KEPT:]}"
-    return replace(result, outcome=LegOutcome.FAILED, error=told)
+    error_text = f"error: {report.state}: {last}\n{report.output[-_KEPT:]}"
+    return replace(result, outcome=LegOutcome.FAILED, error=error_text)
 
 
 def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
     """Unpack the newest artifact of each variant, sorted by name; FindingsError or UnsafeError for a bad one."""
     sources = find_sources([artifacts]) if artifacts.is_dir() else []
-    found = []
+    directories = []
     for name in sorted(set(names)):
         if same := [source for source in sources if source.leg.variant == name]:
-            found.append(unpack(newest_source(same).path, into).directory)
-    return found
+            directories.append(unpack(newest_source(same).path, into).directory)
+    return directories
 
 
 def watch_hardware(

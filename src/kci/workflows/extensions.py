@@ -14,7 +14,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.utils.suggest import nearest
-from kci.workflows.rendered_files import Pin, read_committed, repinned
+from kci.workflows.rendered_files import Pin, apply_pins, read_committed
 
 _MOST_NODES = 500_000
 _MOST_LEVELS = 100
@@ -77,8 +77,8 @@ def _loader() -> type:
                     if key.value in seen:
                         raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice")
                     seen.add(key.value)
-            found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-            return found
+            mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+            return mapping
 
     other = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp")}
     kept = {start: [rule for rule in rules if rule[0] not in other]
@@ -108,7 +108,7 @@ _MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
 _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
 
-class OwnParts(msgspec.Struct, frozen=True):
+class WorkflowExtensions(msgspec.Struct, frozen=True):
     """The files in `.github/kci/`, as text."""
 
     steps: dict[str, str] = {}
@@ -130,13 +130,13 @@ class OwnParts(msgspec.Struct, frozen=True):
         def filled(mark: re.Match[str]) -> str:
             part, indent = mark[1], " " * _INDENT[mark[1]]
             source = textwrap.indent(self.parts()[part].strip("\n"), indent)
-            return f"{indent}# From {FOLDER}/{part}.yml\n{repinned(source, pins, committed)}\n"
+            return f"{indent}# From {FOLDER}/{part}.yml\n{apply_pins(source, pins, committed)}\n"
 
         return _MARK.sub(filled, text)
 
-    def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
+    def unplaced_parts(self, files: Mapping[str, str]) -> list[Diagnostic]:
         """KCI423 for each file whose mark is in no rendered file."""
-        placed = {found[1] for text in files.values() for found in _MARK.finditer(text)}
+        placed = {match[1] for text in files.values() for match in _MARK.finditer(text)}
         return [
             finding(
                 "KCI423",
@@ -150,18 +150,18 @@ class OwnParts(msgspec.Struct, frozen=True):
 
     def misplaced_jobs(self, text: str) -> list[Diagnostic]:
         """KCI423 for each job with an id of kci's jobs or with a missing need."""
-        taken = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
-        found = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in taken]
+        own_ids = set(re.findall(r"^  ([\w-]+):$", text.partition("\njobs:\n")[2], re.MULTILINE))
+        problems = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in own_ids]
         for name, job in load_workflow(self.jobs).items() if self.jobs else ():
-            gone = {*_needs(job)} - taken - {*self.job_ids}
-            found += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
-        return [finding("KCI423", message, path=JOBS_FILE) for message in found]
+            gone = {*_needs(job)} - own_ids - {*self.job_ids}
+            problems += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
+        return [finding("KCI423", message, path=JOBS_FILE) for message in problems]
 
 
-NO_PARTS = OwnParts()
+NO_EXTENSIONS = WorkflowExtensions()
 
 
-def read_own_parts(root: Path) -> OwnParts:
+def read_extensions(root: Path) -> WorkflowExtensions:
     """Read `.github/kci/`; UnsafeError for a symbolic link, FindingsError for a bad file (KCI422) or place (KCI423)."""
     texts = read_committed(root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")])
     problems: list[Diagnostic] = []
@@ -183,7 +183,7 @@ def read_own_parts(root: Path) -> OwnParts:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
     results = {job: f"{job}/{','.join(_needs(value))}" for job, value in ids.items() if _runs_by_needs(value)}
-    return OwnParts(steps, jobs, tuple(ids), results)
+    return WorkflowExtensions(steps, jobs, tuple(ids), results)
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, shipped, template_environment, tidy
 from kci.version import __version__
 from kci.workflows.render import Inputs, build_words, input_digest, refuse_unsafe
-from kci.workflows.rendered_files import with_content
+from kci.workflows.rendered_files import with_checksum
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
 
@@ -74,7 +74,7 @@ def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
         "publish": inputs.publish,
     }
     text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))
-    return {GITLAB_FILE: with_content(text)}
+    return {GITLAB_FILE: with_checksum(text)}
 
 
 def child_pipeline(
@@ -98,7 +98,7 @@ def child_pipeline(
         "faulty": faulty,
         "purpose": purpose,
         "records": records,
-        "plan": _written(plan.as_json(), "kci-records/kci-plan.json"),
+        "plan": _write_json_command(plan.as_json(), "kci-records/kci-plan.json"),
     }
     return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
 
@@ -109,7 +109,7 @@ def _has_jobs(plan: Plan, kernel: str, purpose: Purpose | None) -> bool:
     return purpose is Purpose.PUBLISH and any(item.kernel == kernel for item in plan.skipped)
 
 
-def _written(value: Any, file: str) -> str:
+def _write_json_command(value: Any, file: str) -> str:
     # GitLab expands variables in `variables:`, and nothing in a script
     return f"printf '%s' {shlex.quote(msgspec.json.encode(value).decode())} > {file}"
 
@@ -167,7 +167,7 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         "name": name,
         "merge": merge,
         "needs": jobs if len(jobs) <= gitlab_data().max_needs else None,
-        "planned": _written(own.promised(), "kci-planned.json"),
+        "planned": _write_json_command(own.tree_plan(), "kci-planned.json"),
         "carries": bool(own.skipped),
         "keeps": purpose is Purpose.KEEP,
         "script": shlex.join(command),
@@ -175,7 +175,7 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         "tests": tests,
         "publish": f"{name}: publish",
         "publish_needs": [merge, *(test["job"] for test in tests)],
-        "plan": _written(own.as_json(), "kci-records/kci-plan.json") if purpose is Purpose.PUBLISH else "",
+        "plan": _write_json_command(own.as_json(), "kci-records/kci-plan.json") if purpose is Purpose.PUBLISH else "",
         "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
         "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }

@@ -19,8 +19,8 @@ from kci.matrix.catalog.runners import hosted_runners
 from kci.plan.github_limits import LIMIT_KEYS
 from kci.plan.plan import Leg
 from kci.utils.shipped import template_environment, tidy
-from kci.workflows.extensions import NO_PARTS, OwnParts
-from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_content
+from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
+from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_checksum
 
 
 def build_words(leg: Leg, tier: str) -> list[str]:
@@ -90,7 +90,7 @@ def render(
     inputs: Inputs,
     pins: Mapping[str, Pin],
     version: str,
-    own: OwnParts = NO_PARTS,
+    own: WorkflowExtensions = NO_EXTENSIONS,
     committed: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """The workflow files by path; UnsafeError as `refuse_unsafe`, FindingsError (KCI423) for a part without a place."""
@@ -113,13 +113,13 @@ def render(
         templates |= {COMMENT_FILE: "github/comment.yml.j2"}
     jinja = template_environment()
     rendered = {path: tidy(jinja.get_template(name).render(values)) for path, name in sorted(templates.items())}
-    if lost := [*own.without_place(rendered), *own.misplaced_jobs(rendered[RELEASE_FILE])]:
+    if lost := [*own.unplaced_parts(rendered), *own.misplaced_jobs(rendered[RELEASE_FILE])]:
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
     filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
-    return {path: with_content(text) for path, text in filled.items()}
+    return {path: with_checksum(text) for path, text in filled.items()}
 
 
-def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
+def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
     return msgspec.structs.asdict(inputs) | {
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
@@ -144,7 +144,7 @@ def _values(inputs: Inputs, own: OwnParts) -> dict[str, Any]:
 _EVERYTHING = Inputs((), submodules=True, tested=True, compiled=True, nix=True, part_jobs=1)
 
 
-def _beside(action: str) -> str:
+def _same_commit_action(action: str) -> str:
     # The runner refuses `$/` without a path.
     return f"$/{action.removeprefix(OWN).removeprefix('/') or '.'}"
 
@@ -156,11 +156,11 @@ def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
     https://github.blog/changelog/2026-07-30-reference-same-repository-actions-with-self-repository-syntax
     """
     legs_file = next(reversed(REUSABLE_FILES))
-    values = _values(_EVERYTHING, NO_PARTS) | {
+    values = _values(_EVERYTHING, NO_EXTENSIONS) | {
         "reusable": True,
         "lfs": "${{ inputs.lfs }}",
         "kernel_file": legs_file,
-        "uses": lambda action: _beside(action) if action_of(action) == OWN else _uses(action, pins),
+        "uses": lambda action: _same_commit_action(action) if action_of(action) == OWN else _uses(action, pins),
     }
     jinja = template_environment()
     return {path: tidy(jinja.get_template(name).render(values)) for path, name in REUSABLE_FILES.items()}
@@ -190,9 +190,9 @@ def command(inputs: Inputs) -> list[str]:
     return [*words, "--short"] if inputs.short else words
 
 
-def input_digest(inputs: msgspec.Struct, own: OwnParts = NO_PARTS) -> str:
+def input_digest(inputs: msgspec.Struct, own: WorkflowExtensions = NO_EXTENSIONS) -> str:
     """A 16-digit sha256 of the inputs, for the header of a file."""
-    made_from = msgspec.to_builtins(inputs) | ({} if own == NO_PARTS else {"own": msgspec.to_builtins(own)})
+    made_from = msgspec.to_builtins(inputs) | ({} if own == NO_EXTENSIONS else {"own": msgspec.to_builtins(own)})
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 

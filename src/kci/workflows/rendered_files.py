@@ -72,8 +72,8 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
     """The reference of kci's own actions if it names a release that does not exist yet; else empty."""
     default, chosen = shipped_pins()[OWN], pins[OWN]
     same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
-    known = _pin_file().own.released or RELEASE_DATA.is_file()
-    return f"{default.repository}@{default.version}" if same and not known else ""
+    released = _pin_file().own.released or RELEASE_DATA.is_file()
+    return f"{default.repository}@{default.version}" if same and not released else ""
 
 
 def release_pin() -> Pin:
@@ -121,12 +121,12 @@ def choose_pins(
     chosen = {**shipped, **(fixed or {})}
     names = {pin.repository or action: action for action, pin in shipped.items()}
     for text in files.values():
-        for reference, found in find_pins(text):
+        for reference, newer in find_pins(text):
             action = names.get(reference, "")
-            if action not in shipped or action in (fixed or {}) or found.sha == shipped[action].sha:
+            if action not in shipped or action in (fixed or {}) or newer.sha == shipped[action].sha:
                 continue
-            if not chosen[action].sha or Version(found.version) > Version(chosen[action].version):
-                chosen[action] = msgspec.structs.replace(shipped[action], sha=found.sha, version=found.version)
+            if not chosen[action].sha or Version(newer.version) > Version(chosen[action].version):
+                chosen[action] = msgspec.structs.replace(shipped[action], sha=newer.sha, version=newer.version)
     return chosen
 
 
@@ -151,7 +151,7 @@ def without_pins(text: str) -> str:
     return _USES.sub(without, text)
 
 
-def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
+def apply_pins(text: str, pins: Mapping[str, Pin], committed: str) -> str:
     """The repository's own steps with kci's pins for actions that kci uses; of others a newer committed pin is kept."""
     newest: dict[str, Pin] = {}
     for action, pin in find_pins(committed):
@@ -176,7 +176,7 @@ _MAX_BYTES = 2_000_000
 
 def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
     """The texts of existing files, by path; UnsafeError for a link, FindingsError if one is unreadable or too large."""
-    found = {}
+    texts = {}
     for path in sorted(paths):
         file = _inside(root, path)
         if not file.exists():
@@ -184,12 +184,12 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
         try:
             if file.stat().st_size > _MAX_BYTES:
                 raise FindingsError(f"{path}: larger than any workflow", hint="move it away and render again")
-            found[path] = file.read_text(encoding="utf-8")
+            texts[path] = file.read_text(encoding="utf-8")
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror or error}") from None
         except UnicodeDecodeError:
             raise FindingsError(f"{path}: not UTF-8", hint="move it away and render again") from None
-    return found
+    return texts
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
@@ -247,19 +247,19 @@ _OPTIONS = ["branch=", "pin=", "ci=", "short"]
 
 def recorded_options(text: str) -> RecordedOptions:
     """The options in a file's header; defaults for a command that kci does not write, such as with kernels outside."""
-    found = _COMMAND.search(text[:_TOP])
+    match = _COMMAND.search(text[:_TOP])
     try:
-        options, kernels = gnu_getopt(shlex.split(found[1])[2:], "", _OPTIONS) if found else ([], [])
+        options, kernels = gnu_getopt(shlex.split(match[1])[2:], "", _OPTIONS) if match else ([], [])
     except (ValueError, GetoptError):
         return RecordedOptions()
     if any(Path(kernel).is_absolute() or ".." in Path(kernel).parts for kernel in kernels):
         return RecordedOptions()
-    given = {name.removeprefix("--"): value for name, value in options}
-    short = given.pop("short", None) is not None
-    return RecordedOptions(tuple(kernels), **given, short=short)
+    values = {name.removeprefix("--"): value for name, value in options}
+    short = values.pop("short", None) is not None
+    return RecordedOptions(tuple(kernels), **values, short=short)
 
 
-def with_content(text: str) -> str:
+def with_checksum(text: str) -> str:
     """The file with a checksum in its header, which reveals later edits."""
     return _INPUTS.sub(lambda line: f"{line[0]}# kci-content: {_content_digest(text)}\n", text, count=1)
 
@@ -294,15 +294,15 @@ class Drift(enum.StrEnum):
     MISSING = "missing"
     CHANGED = "changed"
     EDITED = "edited"
-    LEFT = "left"
+    OBSOLETE = "left"
     """Written by kci and no longer rendered."""
     FOREIGN = "foreign"
 
 
-_SAID = {
+_DRIFT_FINDINGS = {
     Drift.MISSING: ("KCI401", "there is no such file", "run `kci render`"),
     Drift.CHANGED: ("KCI401", "the file is not what kci would write now", "run `kci render` and commit the result"),
-    Drift.LEFT: (
+    Drift.OBSOLETE: (
         "KCI401",
         "kci wrote this file and has no use for it any more",
         "run `kci render`, which removes it",
@@ -330,12 +330,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[Comparison]:
     """Compare rendered and committed files by path; pins, empty lines and version lines of the header do not count."""
-    found = []
+    comparisons = []
     for path in sorted({*rendered, *committed}):
         old, new = committed.get(path), rendered.get(path)
         if state := _drift(old, new):
-            found.append(Comparison(path, state, "" if state is Drift.SAME else _diff(path, old, new)))
-    return found
+            comparisons.append(Comparison(path, state, "" if state is Drift.SAME else _diff(path, old, new)))
+    return comparisons
 
 
 def _drift(old: str | None, new: str | None) -> Drift | None:
@@ -343,25 +343,25 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
         return Drift.MISSING
     if new is not None and _comparable(old) == _comparable(new):
         return Drift.SAME
-    if not written_by(old):
+    if not header_version(old):
         return Drift.FOREIGN if new is not None else None
     content = _CONTENT.search(old[:_TOP])
     if content is None or content[1] != _content_digest(old):
         return Drift.EDITED
-    return Drift.CHANGED if new is not None else Drift.LEFT
+    return Drift.CHANGED if new is not None else Drift.OBSOLETE
 
 
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
     """KCI401, KCI402 and KCI406 for the committed files."""
-    found = []
+    diagnostics = []
     for item in comparisons:
-        if item.state in _SAID:
-            rule, message, hint = _SAID[item.state]
-            found.append(finding(rule, message, path=item.path, hint=hint))
-    return found
+        if item.state in _DRIFT_FINDINGS:
+            rule, message, hint = _DRIFT_FINDINGS[item.state]
+            diagnostics.append(finding(rule, message, path=item.path, hint=hint))
+    return diagnostics
 
 
-def written_by(text: str) -> str:
+def header_version(text: str) -> str:
     """The version of kci in a file's header; empty for a file of another origin."""
     match = _GENERATED.search(text[:_TOP])
     return match[1] if match else ""

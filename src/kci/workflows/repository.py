@@ -25,7 +25,7 @@ from kci.plan.planning import plan_everything
 from kci.plan.workspace import Workspace
 from kci.utils.git import run_git
 from kci.version import __version__
-from kci.workflows.extensions import read_own_parts
+from kci.workflows.extensions import read_extensions
 from kci.workflows.gitlab import render_gitlab
 from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import (
@@ -48,7 +48,7 @@ from kci.workflows.rendered_files import (
 from kci.workflows.snakemake import SnakemakeInputs, leg_sizes, render_snakemake
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class LargestRuns(msgspec.Struct, frozen=True):
     """The largest run of each tier, and what GitHub would refuse of it."""
 
     refused: list[Diagnostic]
@@ -64,12 +64,12 @@ def with_growth(count: int) -> int:
     return math.ceil(count * _GROWTH)
 
 
-def check_bounds(workspace: Workspace, *, short: bool = False) -> Bounds:
+def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> LargestRuns:
     """Plan everything in each tier that an event builds; KCI419 for what GitHub refuses. Short files have one job."""
     settings = workspace.settings.settings
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
-    bounds = Bounds([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
+    bounds = LargestRuns([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
     # Callers have room for growth, so that no kernel moves to another one then.
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
@@ -88,23 +88,23 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
     rewritten: tuple[str, ...] = ()
     """The files that writing changes, if only in a pin."""
-    told: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     """Findings for the person who renders; the committed files are right."""
 
     @property
-    def left(self) -> list[str]:
+    def obsolete(self) -> list[str]:
         return [item.path for item in self.comparisons if item.path not in self.files]
 
     def write(self, *, force: bool = False) -> None:
         """Write the files and remove obsolete ones, all or none; FindingsError as `require_own`."""
         self.require_own(force=force)
         write_files(self.root, self.files)
-        remove_files(self.root, self.left)
+        remove_files(self.root, self.obsolete)
 
     def require_own(self, *, force: bool = False) -> None:
         """FindingsError for files of another origin (KCI402) or, without `force`, edited ones (KCI406)."""
-        kept = ("KCI402",) if force else ("KCI402", "KCI406")
-        refused = [item for item in self.diagnostics if item.rule in kept]
+        rules = ("KCI402",) if force else ("KCI402", "KCI406")
+        refused = [item for item in self.diagnostics if item.rule in rules]
         if refused:
             raise FindingsError("nothing was written", diagnostics=refused)
 
@@ -124,19 +124,19 @@ def render_workflows(
     (True) or to their tag (False); None keeps a committed pin. UsageError for a kernel outside of `root` or no
     release, FindingsError for a bad kernel, run or pin, UnsafeError for an expression in a name.
     """
-    named = tuple(kernels) or (str(root),)
+    directories = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
     require_readable(workspace)
-    bounds = check_bounds(workspace, short=short)
+    bounds = plan_largest_runs(workspace, short=short)
     names = {
         (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
         for kernel in workspace.kernels
     }
     legs_of = [leg for plan in bounds.plans.values() for leg in plan.legs]
-    told = list(check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners))
+    notes = list(check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners))
     inputs = Inputs(
         names=tuple(sorted(names)),
-        kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
+        kernels=tuple(sorted({_relative(kernel, root) for kernel in directories})),
         submodules=has_submodules(root),
         lfs=has_lfs(root),
         branch=branch,
@@ -156,12 +156,12 @@ def render_workflows(
         short=short,
     )
     if short:
-        told += _only_in_long_files(chosen)
+        notes += _only_in_long_files(chosen)
     named_ref = chosen.actions.ref is not None
     own = own_pin(chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN])
     fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(chosen.actions.pins)
     committed = read_committed(root, FILES)
-    parts = read_own_parts(root)
+    parts = read_extensions(root)
     pins = choose_pins(committed, fixed, own)
     files = render(inputs, pins, __version__, parts, committed)
     if bounds.refused:
@@ -169,28 +169,28 @@ def render_workflows(
     if reference := unreleased(pins):
         message = f"these workflows use {reference}, which does not exist before the first release of kci"
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
-        told.append(finding("KCI450", message, hint=hint))
+        notes.append(finding("KCI450", message, hint=hint))
     compared = _compared(root, files, committed)
-    return msgspec.structs.replace(compared, told=tuple(told))
+    return msgspec.structs.replace(compared, notes=tuple(notes))
 
 
 def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
-    asked = {
+    requested = {
         "pull-request.comment": chosen.pull_request.comment,
         "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
     }
     hint = "remove the setting, or run `kci render --no-short`"
     message = "the short file has nothing for `{}` of " + KCI_TOML
-    return [finding("KCI454", message.format(key), hint=hint) for key, is_set in asked.items() if is_set]
+    return [finding("KCI454", message.format(key), hint=hint) for key, is_set in requested.items() if is_set]
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
     """Render the GitLab file and compare it with the committed one; KCI454 for a setting that it cannot express."""
     require_readable(workspace)
-    told: list[Diagnostic] = []
+    notes: list[Diagnostic] = []
     chosen = workspace.settings.settings
     if chosen.pull_request.comment:
-        told.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
+        notes.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
     inputs = Inputs(
         names=(),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
@@ -201,7 +201,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     )
     files = render_gitlab(inputs)
     compared = _compared(root, files, read_committed(root, files))
-    return msgspec.structs.replace(compared, told=tuple(told))
+    return msgspec.structs.replace(compared, notes=tuple(notes))
 
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
@@ -245,27 +245,27 @@ def _part_jobs(plans: Iterable[Plan]) -> int:
     if not any(leg.role is not Role.WHOLE for plan in plans for leg in plan.legs):
         return 0
     parts = [Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART) for plan in plans]
-    most = max((max(found.values(), default=0) for found in parts), default=0)
+    most = max((max(counter.values(), default=0) for counter in parts), default=0)
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
 def _compared(root: Path, files: dict[str, str], committed: Mapping[str, str]) -> RenderedFiles:
     comparisons = compare(files, committed)
-    found = tuple(drift_diagnostics(comparisons))
+    diagnostics = tuple(drift_diagnostics(comparisons))
     rewritten = tuple(path for path in sorted(files) if committed.get(path, "") != files[path])
-    return RenderedFiles(root, files, tuple(comparisons), found, rewritten)
+    return RenderedFiles(root, files, tuple(comparisons), diagnostics, rewritten)
 
 
-def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
+def read_recorded_options(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
     """The options in the header of a committed file; raises as `read_committed`."""
     return recorded_options(read_committed(root, (file,)).get(file, ""))
 
 
-def publish_jobs(found: RepositorySettings) -> Publish | None:
+def publish_jobs(repository: RepositorySettings) -> Publish | None:
     """The publish settings; None if no kernel is published."""
-    if not found.publishes:
+    if not repository.publishes:
         return None
-    chosen = found.settings.publish
+    chosen = repository.settings.publish
     return Publish(environment=chosen.environment, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign)
 
 

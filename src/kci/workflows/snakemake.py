@@ -16,7 +16,7 @@ from kci.plan.plan import Leg, Plan, TestLeg
 from kci.utils.shipped import template_environment, tidy
 from kci.version import __version__
 from kci.workflows.render import build_words, input_digest, refuse_unsafe
-from kci.workflows.rendered_files import with_content
+from kci.workflows.rendered_files import with_checksum
 
 SNAKEFILE = "Snakefile"
 _OUT = "kci-out"
@@ -66,7 +66,7 @@ def render_snakemake(inputs: SnakemakeInputs, version: str = __version__) -> dic
         "tests": [_test(test, names) for test in plan.tests],
     }
     text = tidy(template_environment().get_template("snakemake/Snakefile.j2").render(values))
-    return {SNAKEFILE: with_content(text)}
+    return {SNAKEFILE: with_checksum(text)}
 
 
 class _Names:

@@ -81,11 +81,26 @@ def test_a_download_is_told_when_it_begins(index: HalfAndHalf, tmp_path: Path) -
     assert "4.2 MB" in said[-1] or "kB" in said[-1]
 
 
-def test_an_index_that_is_turned_off_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(
-        MissingToolError, match="cannot install ninja: PIP_NO_INDEX is set, so no index is asked"
-    ) as info:
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("PIP_NO_INDEX", "1", "PIP_NO_INDEX is set, so no index is asked"),
+        (
+            "PIP_INDEX_URL",
+            "http://127.0.0.1:9/simple",
+            "there is no way to the package index http://127.0.0.1:9/simple: ",
+        ),
+    ],
+)
+def test_an_index_that_does_not_answer_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(MissingToolError, match=f"cannot install ninja: {why}") as info:
         install([*pip_install(Path(sys.executable)), "--target", str(tmp_path), "big"], "ninja", print, tmp_path)
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in (info.value.hint or "")
 

@@ -25,7 +25,6 @@ from kci.build.toolchains.environment import (
     make_venv,
     python_environment,
     read_torch_version,
-    tvm_ffi_environment,
 )
 from kci.errors import ClientError, MissingToolError
 from kci.utils.atomic import locked
@@ -246,15 +245,6 @@ def test_a_torch_for_gpus_whose_libraries_somebody_has_brought_is_taken(
     write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
     program(asked.python.parent, "python", "exit 0")
     assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
-
-
-@pytest.mark.slow
-def test_what_is_no_torch_is_not_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_by(tmp_path / "wheels", monkeypatch)
-    make_wheel(tmp_path / "wheels", "apache_tvm_ffi", toolchains().tvm_ffi["0.1"], {"tvm_ffi/__init__.py": ""})
-    environment = tvm_ffi_environment(tmp_path, "0.1")
-    environment.ensure(environment.python, lambda _line: None)
-    assert environment.complete
 
 
 # --- what is really there ---

@@ -17,7 +17,7 @@ from kci.config.settings import Settings
 from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import (
-    apply,
+    apply_overlay,
     is_overlay,
     load_catalog,
     outside_range,
@@ -40,7 +40,7 @@ def table(catalog: Catalog) -> list[tuple[str, str, str | None, str]]:
 
 
 def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
-    narrowed = apply(
+    narrowed = apply_overlay(
         catalog,
         overlay("""\
             keep = ["torch == newest or backend != cuda"]
@@ -62,7 +62,7 @@ def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
 
 
 def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(catalog: Catalog) -> None:
-    changed = apply(
+    changed = apply_overlay(
         catalog,
         overlay("""
             edition = "2026-08-20"
@@ -89,7 +89,7 @@ def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(catal
 
 
 def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> None:
-    changed = apply(
+    changed = apply_overlay(
         catalog,
         overlay("""
             [[change]]
@@ -108,7 +108,7 @@ def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> N
 
 
 def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
-    replaced = apply(
+    replaced = apply_overlay(
         catalog,
         overlay("""
             replace = true
@@ -125,7 +125,7 @@ def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
 
 @pytest.mark.rule("KCI213", triggers=True)
 def test_what_is_removed_does_not_come_back_outside_the_range(catalog: Catalog) -> None:
-    narrowed = apply(catalog, overlay('drop = ["cuda == 13.2", "rocm == 7.14"]'))
+    narrowed = apply_overlay(catalog, overlay('drop = ["cuda == 13.2", "rocm == 7.14"]'))
     rows, removed = outside_range(narrowed)
     assert not [row for row in rows if row.compute and row.compute.text in ("13.2", "7.14")]
     assert {item.row.compute.text for item in removed if item.row.compute} == {"13.2", "7.14"}
@@ -137,7 +137,7 @@ def test_what_is_removed_does_not_come_back_outside_the_range(catalog: Catalog) 
 
 @pytest.mark.rule("KCI201", triggers=True)
 def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog: Catalog) -> None:
-    narrowed = apply(catalog, overlay('drop = ["rocm == 7.1"]'))
+    narrowed = apply_overlay(catalog, overlay('drop = ["rocm == 7.1"]'))
     dropped = select(torch_kernel(["cuda"]), narrowed, explain=True).dropped
     assert {item.rule for item in dropped if item.backend == "rocm"} == {"KCI201"}
     assert len([item for item in dropped if item.compute == "7.1"]) == 2
@@ -145,7 +145,7 @@ def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog:
 
 @pytest.mark.rule("KCI213", triggers=False)
 def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
-    same = apply(catalog, overlay('keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]'))
+    same = apply_overlay(catalog, overlay('keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]'))
     made = torch_kernel(["cuda", "rocm"])
     assert select(made, same, explain=True) == select(made, catalog, explain=True)
 
@@ -160,7 +160,7 @@ def test_narrowing_loses_no_row_unsaid(texts: list[str]) -> None:
     catalog = load_catalog()
     before = len(catalog.rows)
     for text in texts:
-        catalog = apply(catalog, overlay(text))
+        catalog = apply_overlay(catalog, overlay(text))
         assert len(catalog.rows) + len(catalog.removed) == before
 
 

@@ -10,7 +10,7 @@ from buildkit import write_tree
 from conftest import torch_kernel
 from kci.build.native.failures import failure_hint
 from kci.build.process.run import ProgramResult
-from kci.plan.inputs.source_lints import certain_includes, pybind_included
+from kci.plan.inputs.source_lints import pybind_included, unconditional_includes
 
 
 def said(folder: Path, files: dict[str, str], more: str = "") -> list[str]:
@@ -71,8 +71,8 @@ def test_what_may_compile_is_not_told(tmp_path: Path, text: str) -> None:
 def test_conditions_within_conditions() -> None:
     text = b"#ifndef G\n#define G\n#if A\n#if B\n#include <b>\n#endif\n#include <a>\n#endif\n"
     text += b"#include <c>\n#endif\n#include <d>\n"
-    assert certain_includes(text) == ["c", "d"]
-    assert certain_includes(b'#endif\n#include <a>\n#define X\n# include "b"') == ["a", "b"]
+    assert unconditional_includes(text) == ["c", "d"]
+    assert unconditional_includes(b'#endif\n#include <a>\n#define X\n# include "b"') == ["a", "b"]
 
 
 @pytest.mark.parametrize(

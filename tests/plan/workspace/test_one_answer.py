@@ -63,7 +63,7 @@ def require_one_answer(workspace: Workspace, tier: str) -> set[str]:
     assert {*planned.planned, *(item.variant for item in plan.left_out)} == listed
     assert {name for leg in plan.legs for name in leg.variants} == set(planned.planned)
     if plan.legs:
-        assert set(plan.promised().kernels[0].planned) == set(planned.planned)
+        assert set(plan.tree_plan().kernels[0].planned) == set(planned.planned)
     variants = workspace.matrix(choice).kernels[0].variants
     for name in listed:
         assert workspace.variant(name, tier=tier) in variants

@@ -12,7 +12,7 @@ import pytest
 from kci.config.discovery import FaultyKernel
 from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
-from kci.plan.plan import Plan, Unplanned
+from kci.plan.plan import Plan, UnplannedVariant
 from kci.run import gate
 from kci.run.gate import NO_PLAN, GateRow, JobResult, RunUploads, job_problem, read_results, read_uploads
 from kci.run.records import (
@@ -99,9 +99,9 @@ def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
 
 
 def test_what_a_fork_does_not_get_is_not_green() -> None:
-    left = Unplanned("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
+    left = UnplannedVariant("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
     assert [row.variant for row in judge(planned(left_out=(left,)), records(RELU, NORM))] == [CUDA]
-    other = Unplanned("relu", "torch213-metal-aarch64-darwin", "metal", "aarch64-darwin", "KCI303", "nobody can")
+    other = UnplannedVariant("relu", "torch213-metal-aarch64-darwin", "metal", "aarch64-darwin", "KCI303", "nobody can")
     assert judge(planned(left_out=(other,)), records(RELU, NORM)) == [], "the plan says so for everybody"
 
 

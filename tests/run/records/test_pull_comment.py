@@ -22,7 +22,7 @@ from kci.run.kernel_tests import TestReport, TestState
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord, write_record
 from kci.tree.manifest import Manifest, Origin, Present
 from kci.watch.issue_tracker import GitHubApi
-from kci.watch.pull_request import BOT, PullRequestComments, comment_of, run_number
+from kci.watch.pull_request import BOT, PullRequestComments, comment_text, run_number
 from planning import leg
 from run.records.test_gate import CPU, CUDA, FAILURE, planned, record
 
@@ -77,9 +77,9 @@ class World:
     def comment(self) -> str:
         """What kci says of the run."""
         run = self.pulls.run(41)
-        (pull,) = self.pulls.pulls_of(run)
+        (pull,) = self.pulls.open_pull_requests(run)
         left = self.pulls.fetch_records(run, self.records)
-        return comment_of(pull, run, self.records, left, HERE)
+        return comment_text(pull, run, self.records, left, HERE)
 
 
 @pytest.fixture
@@ -219,11 +219,11 @@ def test_the_one_comment_is_found_among_hundreds_and_updated(world: World) -> No
     quoting = {"id": 901, "issue": 7, "user": {"login": BOT}, "body": "> " + body_of(99)}
     gone = {"id": 902, "issue": 7, "user": None, "body": None}
     world.state["comments"] = [*others, stranger, quoting, gone]
-    assert world.pulls.keep_comment(7, body_of(41)) == "written"
-    assert world.pulls.keep_comment(7, body_of(41)) == "the comment says so already"
-    assert world.pulls.keep_comment(7, body_of(41, 2)) == "updated"
-    assert world.pulls.keep_comment(7, body_of(41, 1)) == "the comment is about a newer run"
-    assert world.pulls.keep_comment(7, body_of(40, 9)) == "the comment is about a newer run"
+    assert world.pulls.update_comment(7, body_of(41)) == "written"
+    assert world.pulls.update_comment(7, body_of(41)) == "the comment says so already"
+    assert world.pulls.update_comment(7, body_of(41, 2)) == "updated"
+    assert world.pulls.update_comment(7, body_of(41, 1)) == "the comment is about a newer run"
+    assert world.pulls.update_comment(7, body_of(40, 9)) == "the comment is about a newer run"
     assert len(world.state["comments"]) == 204
     assert world.state["comments"][-1]["body"] == body_of(41, 2)
     assert world.state["comments"][200:203] == [stranger, quoting, gone]
@@ -234,35 +234,35 @@ def test_two_jobs_that_both_wrote_leave_one_comment(world: World) -> None:
         {"id": 1, "issue": 7, "user": {"login": BOT}, "body": body_of(40).replace("\n", "\r\n")},
         {"id": 2, "issue": 7, "user": {"login": BOT}, "body": body_of(41)},
     ]
-    assert world.pulls.keep_comment(7, body_of(42)) == "updated"
+    assert world.pulls.update_comment(7, body_of(42)) == "updated"
     assert [item["body"] for item in world.state["comments"]] == [body_of(42)]
 
 
 def test_a_run_that_is_not_of_the_newest_commit_says_nothing(world: World) -> None:
     run = world.pulls.run(41)
-    assert [pull.number for pull in world.pulls.pulls_of(run)] == [7]
+    assert [pull.number for pull in world.pulls.open_pull_requests(run)] == [7]
     world.state["pulls"][0]["head"]["sha"] = "b" * 40
-    assert world.pulls.pulls_of(run) == []
+    assert world.pulls.open_pull_requests(run) == []
     world.state["pulls"][0] |= {"state": "closed", "head": {"sha": SHA, "repo": OWN}}
-    assert world.pulls.pulls_of(run) == []
-    assert world.pulls.pulls_of(msgspec.structs.replace(run, head_repository=None)) == []
+    assert world.pulls.open_pull_requests(run) == []
+    assert world.pulls.open_pull_requests(msgspec.structs.replace(run, head_repository=None)) == []
 
 
 @pytest.mark.parametrize(
     "change", [{"event": "push"}, {"path": ".github/workflows/evil.yml"}, {"path": "evil/.github/workflows/kci.yml"}]
 )
 def test_another_workflow_of_the_same_name_does_not_count(world: World, change: dict[str, str]) -> None:
-    assert world.pulls.run(41).of_pull_request
-    assert msgspec.structs.replace(world.pulls.run(41), path=".github/workflows/kci.yml@main").of_pull_request
+    assert world.pulls.run(41).is_for_pull_request
+    assert msgspec.structs.replace(world.pulls.run(41), path=".github/workflows/kci.yml@main").is_for_pull_request
     world.state["runs"][0] |= change
-    assert not world.pulls.run(41).of_pull_request
+    assert not world.pulls.run(41).is_for_pull_request
 
 
 @pytest.mark.parametrize(
     ("lacking", "ask"),
     [
         ("actions", lambda pulls: pulls.run(41)),
-        ("pull-requests", lambda pulls: pulls.keep_comment(7, body_of(41))),
+        ("pull-requests", lambda pulls: pulls.update_comment(7, body_of(41))),
     ],
 )  # fmt: skip
 def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullRequestComments], object]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kci.plan.hardware_tests import tree_under_test
-from kci.plan.plan import KernelPlan, Plan, Skipped, TestLeg
+from kci.plan.plan import KernelPlan, Plan, SkippedVariant, TestLeg
 from kci.run import gate
 from kci.run.gate import RunUploads, TreeIndex, TreePlace
 from kci.run.records import KernelRecord, TestRecord
@@ -62,7 +62,7 @@ def test_one_whose_tests_failed_or_never_ran_cannot() -> None:
 
 
 def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one() -> None:
-    plan = run_plan(legs=(), skipped=(Skipped("a", "torch-cuda", "published already"),), tests=(CARRIED,))
+    plan = run_plan(legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published already"),), tests=(CARRIED,))
     index = TreeIndex({"a": TreePlace("41", 1, MANIFEST)})
     assert names(plan, {}, PASSED, index) == [("a", "41")]
     for tests in (FAILED, OTHER, {}):
@@ -73,7 +73,7 @@ def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one(
 
 
 def test_what_an_earlier_run_has_unchanged_is_published_from_there() -> None:
-    plan = run_plan(legs=(), skipped=(Skipped("a", "torch-cuda", "published already"),))
+    plan = run_plan(legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published already"),))
     assert names(plan, {}, index=TreeIndex({"a": TreePlace("41", 1, MANIFEST)})) == [("a", "41")]
     assert names(plan, {}) == []
     older = msgspec.structs.replace(MANIFEST, version=2)
@@ -102,7 +102,7 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
 
 
 def test_a_kernel_that_was_only_fetched_is_published_if_it_is_the_tree_that_passed() -> None:
-    plan = run_plan(legs=(), skipped=(Skipped("a", "torch-cuda", "the same"),))
+    plan = run_plan(legs=(), skipped=(SkippedVariant("a", "torch-cuda", "the same"),))
     index = TreeIndex({"a": TreePlace("41", 5, MANIFEST)})
     assert names(plan, {"a": GOOD}, None, index) == [("a", "41")]
     other = Manifest("a", 1, ("torch-cuda",), (Present("torch-cuda", "d2", "cuda", Origin("")),), (), complete=True)

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import TestPass, tree_under_test
-from kci.plan.plan import Plan, Skipped, TestLeg
+from kci.plan.plan import Plan, SkippedVariant, TestLeg
 from kci.run.gate import (
     INDEX_FILE,
     KEPT_DAYS,
@@ -46,7 +46,7 @@ def manifest(kernel: str, version: int = 1) -> Manifest:
     return Manifest(kernel, version, (), (), (), complete=True)
 
 
-def hand_over(folder: Path, index: TreeIndex, *records: KernelRecord) -> Path:
+def write_plan(folder: Path, index: TreeIndex, *records: KernelRecord) -> Path:
     """What a run leaves for the next one."""
     write_record(folder / "run-plan.1" / INDEX_FILE, index)
     for record in records:
@@ -69,23 +69,23 @@ def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
 
 def test_trees_stay_where_they_are_until_there_is_a_newer_one(tmp_path: Path) -> None:
     first = next_index(None, "", 5)
-    second = next_index(hand_over(tmp_path / "1", first, good("aa"), good("bb")), "41", 6)
+    second = next_index(write_plan(tmp_path / "1", first, good("aa"), good("bb")), "41", 6)
     assert places(second) == {"aa": ("41", 1), "bb": ("41", 1)}
-    third = next_index(hand_over(tmp_path / "2", second, good("aa", 2)), "42", 7)
+    third = next_index(write_plan(tmp_path / "2", second, good("aa", 2)), "42", 7)
     assert places(third) == {"aa": ("42", 2), "bb": ("41", 1)}
 
 
 def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
-    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
+    known = next_index(write_plan(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
     failed = KernelRecord("aa", 1, complete=False, error="no")
-    assert places(next_index(hand_over(tmp_path / "2", known, failed), "42", 7)) == {"aa": ("41", 1)}
+    assert places(next_index(write_plan(tmp_path / "2", known, failed), "42", 7)) == {"aa": ("41", 1)}
     partial = KernelRecord("aa", 1, complete=False, manifest=manifest("aa", 3))
-    assert places(next_index(hand_over(tmp_path / "3", known, partial), "43", 7)) == {"aa": ("41", 1)}
+    assert places(next_index(write_plan(tmp_path / "3", known, partial), "43", 7)) == {"aa": ("41", 1)}
 
 
 def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
-    known = next_index(hand_over(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
-    again = hand_over(tmp_path / "2", known)
+    known = next_index(write_plan(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
+    again = write_plan(tmp_path / "2", known)
     assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {"aa": ("41", 1)}
     assert places(next_index(again, "42", 101 + KEPT_DAYS)) == {}
     assert KEPT_DAYS < 90
@@ -106,7 +106,7 @@ def left(
 ) -> Path:
     """What a run leaves that has tests; one that merges the kernel if its tests are not of an earlier run's tree."""
     merged = KernelRecord("aa", attempt, complete=True, manifest=of_digest(digest))
-    hand_over(folder, index, *([] if any(leg.run for leg in legs) else [merged]))
+    write_plan(folder, index, *([] if any(leg.run for leg in legs) else [merged]))
     plan = Plan(1, "release", (), tests=legs, attempt=attempt)
     (folder / "run-plan.1" / PLAN_FILE).write_bytes(msgspec.json.encode(plan))
     for number, record in enumerate(tests):
@@ -203,7 +203,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, kernel: str, of: 
 
 
 def test_a_record_with_another_kernels_tree_is_refused(tmp_path: Path) -> None:
-    hand_over(tmp_path, TreeIndex(), good("aa"))
+    write_plan(tmp_path, TreeIndex(), good("aa"))
     file = tmp_path / "run-record.aa.1" / RECORD_FILE
     file.write_bytes(file.read_bytes().replace(b'"kernel":"aa"', b'"kernel":"bb"', 1))
     with pytest.raises(FindingsError, match="is not a record of a run"):
@@ -216,17 +216,17 @@ def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> Le
 
 def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: Path) -> None:
     failed = KernelRecord("aa", 1, complete=False, error="no", objects=(kept("cpu"), kept("cuda", "objects.aa.cuda-2")))
-    first = next_index(hand_over(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
+    first = next_index(write_plan(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
     assert first.kept_objects().keys() == {("aa", "cpu"), ("aa", "cuda")}
     again = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
-    second = next_index(hand_over(tmp_path / "2", first, again, good("bb")), "42", 7)
+    second = next_index(write_plan(tmp_path / "2", first, again, good("bb")), "42", 7)
     found = {leg: (place.run, place.artifact) for (_, leg), place in second.kept_objects().items()}
     assert found == {"cpu": ("42", "objects.aa.cpu-1"), "cuda": ("41", "objects.aa.cuda-2")}
 
 
 def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
     record = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
-    run = hand_over(tmp_path, TreeIndex(day=100), record)
+    run = write_plan(tmp_path, TreeIndex(day=100), record)
     assert next_index(run, "41", 99 + OBJECTS_DAYS).kept_objects()
     assert not next_index(run, "41", 100 + OBJECTS_DAYS).kept_objects()
     assert f'retention-days: "{OBJECTS_DAYS}"' in (ROOT / "action.yml").read_text()
@@ -249,7 +249,7 @@ def after(plan: Plan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple
 def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
     """Its legs did what they could, so only what was to be carried over can be at fault: the next run builds it all."""
     index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
-    plan = Plan(1, "release", (), (leg(CUDA, "aa"),), skipped=(Skipped("aa", "torch-cpu", "the same"),))
+    plan = Plan(1, "release", (), (leg(CUDA, "aa"),), skipped=(SkippedVariant("aa", "torch-cpu", "the same"),))
     failed = KernelRecord("aa", 1, complete=False)
     assert after(plan, failed, index) == {"aa": ("41", 1)}, "its leg failed"
     assert after(plan, msgspec.structs.replace(failed, present=(CUDA,)), index) == {}
@@ -262,7 +262,7 @@ def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
 
 def test_a_tree_that_was_only_fetched_stays_where_it_was_built() -> None:
     index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
-    plan = Plan(1, "release", (), skipped=(Skipped("aa", CUDA, "the same"),))
+    plan = Plan(1, "release", (), skipped=(SkippedVariant("aa", CUDA, "the same"),))
     assert after(plan, good("aa"), index) == {"aa": ("41", 1)}
     assert after(msgspec.structs.replace(plan, skipped=()), good("aa"), index) == {"aa": ("42", 1)}
 

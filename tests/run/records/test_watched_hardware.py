@@ -13,11 +13,11 @@ from kci.errors import MissingToolError
 from kci.matrix.variants import artifact_name
 from kci.plan.workspace import open_workspace
 from kci.run.build_leg import LegRequest, build_leg
-from kci.watch.history import LegOutcome, LegResult, gather, read_results
-from kci.watch.scheduled_leg import unknown_leg, unpack_legs, watch_hardware, write_results
+from kci.watch.history import LegOutcome, LegResult, group_results, read_results
+from kci.watch.scheduled_leg import blank_result, unpack_legs, watch_hardware, write_results
 from run.cuda_python import python_with_cuda
 
-RUN = unknown_leg(7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
+RUN = blank_result(7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_what_a_leg_built_is_tested_and_recorded_beside_its_build(kernel: Path, 
     write_results(tmp_path / "results", [result])
     read, problems = read_results([tmp_path / "results"])
     assert (read, problems) == ([result], [])
-    (run,) = gather(read)
+    (run,) = group_results(read)
     assert run.passed == (result.leg,)
 
 

@@ -16,11 +16,11 @@ from kci.plan.workspace import open_workspace
 from kci.run.build_leg import BuiltLeg, LegRequest
 from kci.run.kernel_tests import TestReport, TestState
 from kci.watch import scheduled_leg
-from kci.watch.history import LegOutcome, LegResult, gather, read_results
-from kci.watch.scheduled_leg import unknown_leg, watch_leg, write_results
+from kci.watch.history import LegOutcome, LegResult, group_results, read_results
+from kci.watch.scheduled_leg import blank_result, watch_leg, write_results
 
 STABLE = "torch-stable-abi211-cpu-x86_64-linux"
-RUN = unknown_leg(7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
+RUN = blank_result(7, attempt=2, catalog="one", commit="c0ffee", log="https://example.invalid/7")
 Answers = dict[str, TestState | MissingToolError]
 
 
@@ -82,7 +82,7 @@ def test_each_torch_has_a_result_of_its_own(tmp_path: Path, monkeypatch: pytest.
         "2.13": LegOutcome.SKIPPED,
         "2.14": LegOutcome.PASSED,
     }
-    (run,) = gather(results)
+    (run,) = group_results(results)
     (failure,) = run.failed
     assert failure.error == "error: not loaded: ImportError: undefined symbol: gone"
     assert "File x" in failure.excerpt
@@ -105,7 +105,7 @@ def test_a_build_that_fails_leaves_the_other_torches_unknown(tmp_path: Path, mon
         "2.12": LegOutcome.SKIPPED,
         "2.13": LegOutcome.SKIPPED,
     }
-    (run,) = gather(results)
+    (run,) = group_results(results)
     assert run.failed[0].error == "a.cpp:3: error: no member named 'x'"
     assert len(run.unknown) == 3
 

@@ -76,15 +76,15 @@ class _Parser:
         self.advance()
 
     def advance(self) -> None:
-        found = _TOKEN.match(self.text, self.end)
-        if found is None:
+        token = _TOKEN.match(self.text, self.end)
+        if token is None:
             self.start = len(self.text) - len(self.text[self.end :].lstrip())
             self.kind, self.got = "end", ""
             if self.start < len(self.text):
                 raise self.error(f"unexpected {quoted(self.text[self.start])}")
             return
-        self.kind, self.end = found.lastgroup or "end", found.end()
-        self.got, self.start = found[self.kind], found.start(self.kind)
+        self.kind, self.end = token.lastgroup or "end", token.end()
+        self.got, self.start = token[self.kind], token.start(self.kind)
 
     def error(self, message: str, hint: str = "") -> WhereError:
         return WhereError(message, self.start, hint)
@@ -136,9 +136,9 @@ class _Parser:
         if self.kind != "word" or self.got in ("and", "or", "not"):
             raise self.error(f"expected a value after `{operator}`, got {self.shown}")
         value = self.got.strip("'\"") if self.got[0] in "'\"" else self.got
-        made = self.compare(field, operator, value)
+        test = self.compare(field, operator, value)
         self.advance()
-        return made
+        return test
 
     def compare(self, field: str, operator: str, value: str) -> Part:
         if operator == "~":
@@ -173,8 +173,8 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
 def _holds(text: str | None, operator: str, wanted: Version) -> bool:
     if text is None:
         return operator == "!="
-    found = Version.parse(text)
-    below, same = found < wanted, found == wanted
+    version = Version.parse(text)
+    below, same = version < wanted, version == wanted
     return {"==": same, "!=": not same, "<": below, "<=": below or same, ">": not below and not same, ">=": not below}[
         operator
     ]

@@ -18,7 +18,7 @@ from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
-from kci.matrix.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, expand
+from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, RowChange, expand
 
 if TYPE_CHECKING:
     from kci.config.discovery import RepositorySettings
@@ -68,12 +68,12 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
     return Overlay(document, place, edition, table.replace, keep, drop, change, rows)
 
 
-def overlays_of(found: RepositorySettings) -> list[tuple[str | None, Overlay]]:
+def overlays_of(settings: RepositorySettings) -> list[tuple[str | None, Overlay]]:
     """The overlays of a kci.toml, each with its kernel's name or None for all; raises as `interpret_overlay`."""
-    if found.document is None:
+    if settings.document is None:
         return []
-    document = found.document
-    tables = enumerate(found.settings.overlay)
+    document = settings.document
+    tables = enumerate(settings.settings.overlay)
     return [(table.kernel, interpret_overlay(document, table, ("overlay", index))) for index, table in tables]
 
 
@@ -81,7 +81,7 @@ def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]],
     """The catalog with the overlays for one kernel applied in order."""
     for name, overlay in overlays:
         if name in (None, kernel):
-            catalog = apply(catalog, overlay)
+            catalog = apply_overlay(catalog, overlay)
     return catalog
 
 
@@ -96,22 +96,24 @@ def where_problem(document: Document, place: KeyPath, text: str, error: WhereErr
 
 def subject(row: Row) -> Subject:
     """A row as a subject of expressions."""
-    found = {"torch": row.torch.text, "backend": str(row.backend), "system": row.system}
+    fields = {"torch": row.torch.text, "backend": str(row.backend), "system": row.system}
     if row.compute is not None:
-        found["compute"] = found[str(row.backend)] = row.compute.text
+        fields["compute"] = fields[str(row.backend)] = row.compute.text
     if row.tvm_ffi is not None:
-        found["tvm-ffi"] = row.tvm_ffi.text
-    return found
+        fields["tvm-ffi"] = row.tvm_ffi.text
+    return fields
 
 
-def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
+def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     """The catalog with an overlay applied; each row keeps the place that made it."""
     if overlay.replace:
         by_replace: KeyPath = (*overlay.place, "replace")
-        removed = [Removed(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows]
+        removed = [
+            RemovedRow(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows
+        ]
         rows: list[Row] = []
     else:
-        rows, removed = kept_and_removed(overlay, changed(overlay, catalog.rows), among=catalog.rows)
+        rows, removed = filter_rows(overlay, apply_changes(overlay, catalog.rows), among=catalog.rows)
     added = {row.key: row for row in overlay.rows}
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
@@ -126,30 +128,30 @@ def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
     )
 
 
-def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
+def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
     """The rows with each `[[change]]` applied, in order; a changed row has the place of its change."""
-    found = list(rows)
+    result = list(rows)
     for change in overlay.change:
         test = change.where.over([subject(row) for row in rows])
-        for index, row in enumerate(found):
+        for index, row in enumerate(result):
             if test(subject(row)):
-                found[index] = msgspec.structs.replace(
+                result[index] = msgspec.structs.replace(
                     row,
                     bundled=row.bundled if change.bundled is None else change.bundled,
                     tvm_ffi=change.tvm_ffi or row.tvm_ffi,
                     place=change.place,
                     document=overlay.document,
                 )
-    return found
+    return result
 
 
-def kept_and_removed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[Removed]]:
+def filter_rows(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[RemovedRow]]:
     """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest` refer to `among`."""
     subjects = [subject(row) for row in among]
     tests = [(where.over(subjects), True, where, place) for where, place in overlay.keep]
     tests += [(where.over(subjects), False, where, place) for where, place in overlay.drop]
     kept: list[Row] = []
-    removed: list[Removed] = []
+    removed: list[RemovedRow] = []
     for row in rows:
         seen = subject(row)
         by = next(((wanted, where, place) for test, wanted, where, place in tests if test(seen) is not wanted), None)
@@ -158,7 +160,7 @@ def kept_and_removed(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[R
             continue
         wanted, where, place = by
         reason = f"the overlay keeps only {where.text}" if wanted else f"the overlay drops {where.text}"
-        removed.append(Removed(row, reason, overlay.document, place))
+        removed.append(RemovedRow(row, reason, overlay.document, place))
     return kept, removed
 
 
@@ -180,8 +182,8 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
     if not Path(name).is_file():
-        known = ", ".join(editions())
-        raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {known}")
+        names = ", ".join(editions())
+        raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {names}")
     document = read_document(Path(name), name)
 
     if is_overlay(document):
@@ -190,7 +192,7 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
         if overlay.edition in within:
             message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
             raise refuse(document.at_value(("edition",), "KCI120", message, hint))
-        return apply(load_catalog(overlay.edition, within=within), overlay)
+        return apply_overlay(load_catalog(overlay.edition, within=within), overlay)
     return interpret_edition(document)
 
 
@@ -222,7 +224,7 @@ def interpret_edition(document: Document) -> Catalog:
     return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 
 
-def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
+def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
     """The rows of the compat tier outside of the supported torch range, and those that overlays remove.
 
     They are rows that are not bundled, and of neighbor editions the next older and newer torch, and supported torch
@@ -235,9 +237,9 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
     own = {removed.row.key for removed in catalog.removed}
     rows = [row for row in rows if row.key not in own]
     table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
-    gone: list[Removed] = []
+    gone: list[RemovedRow] = []
     for overlay in catalog.overlays:
-        rows, removed = kept_and_removed(overlay, rows, among=table)
+        rows, removed = filter_rows(overlay, rows, among=table)
         gone += removed
     return rows, gone
 

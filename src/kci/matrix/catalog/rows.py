@@ -57,9 +57,9 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
     """The arch tables of a day such as `2026-08-20`, by default today's."""
     table = shipped("matrix/catalog/data/archs.toml", _ArchFile)()
     day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
-    known = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
-    newest = {entry.min: entry.archs for entry in known}
-    changes = [*(entry.since for entry in known), *([table.exact_since] if table.exact_since <= day else [])]
+    entries = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
+    newest = {entry.min: entry.archs for entry in entries}
+    changes = [*(entry.since for entry in entries), *([table.exact_since] if table.exact_since <= day else [])]
     since = max(changes)
     return ArchTables(
         tuple(sorted(newest.items(), reverse=True)),
@@ -79,7 +79,7 @@ class _Toolkit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family: frozenset[str]
 
 
-class _Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _RenamedCapability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: Version
     old: str
     new: str
@@ -89,7 +89,7 @@ class Toolkits(Dated, frozen=True):
     """The toolkits, oldest first, and renamed capabilities."""
 
     toolkit: tuple[_Toolkit, ...]
-    renamed: tuple[_Renamed, ...]
+    renamed: tuple[_RenamedCapability, ...]
 
     def builds(self, capability: str, version: Version) -> bool:
         """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as the next older."""
@@ -112,10 +112,10 @@ class Toolkits(Dated, frozen=True):
 
 
 def _builds(toolkit: _Toolkit, capability: str) -> bool:
-    found = _CAPABILITY.fullmatch(capability)
-    if found is None:
+    match = _CAPABILITY.fullmatch(capability)
+    if match is None:
         return False
-    base, suffix = found[1], found[2]
+    base, suffix = match[1], match[2]
     return base in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[suffix]
 
 
@@ -145,7 +145,7 @@ class Row(msgspec.Struct, frozen=True):
         return self.document.path, span.line if span else 0
 
 
-class Removed(msgspec.Struct, frozen=True):
+class RemovedRow(msgspec.Struct, frozen=True):
     """A row that an overlay removes, and the place of that."""
 
     row: Row
@@ -190,7 +190,7 @@ class Catalog(msgspec.Struct, frozen=True):
     """Editions with further rows for the compat tier."""
     document: Document
     overlays: tuple[Overlay, ...] = ()
-    removed: tuple[Removed, ...] = ()
+    removed: tuple[RemovedRow, ...] = ()
 
     @property
     def archs(self) -> ArchTables:

@@ -52,8 +52,8 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
 
     def image_for(self, system: str, compute: str | None) -> str:
         version = ".".join((compute or "").split(".")[:2])
-        found = self.images.get(system, {}).get(version) or self.image.get(system, "")
-        return found.replace("{compute}", version) if version else found
+        image = self.images.get(system, {}).get(version) or self.image.get(system, "")
+        return image.replace("{compute}", version) if version else image
 
 
 class Runners(msgspec.Struct, frozen=True):
@@ -74,17 +74,17 @@ class Runners(msgspec.Struct, frozen=True):
 
     def compiler_memory(self, backend: str, *, cutlass: bool = False) -> int:
         build = self.build.get(backend)
-        found = build and ((cutlass and build.memory_cutlass) or build.memory)
-        return (found or _UNKNOWN_MEMORY) * 2**30
+        gigabytes = build and ((cutlass and build.memory_cutlass) or build.memory)
+        return (gigabytes or _UNKNOWN_MEMORY) * 2**30
 
     def limit(self, kernel: str, backend: str) -> Limit:
         """The limits of a kernel's legs for a backend; for each key the last matching entry counts."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for entry in self.limits:
             if entry.kernel in (None, kernel) and entry.backend in (None, backend):
                 keys = {key: getattr(entry, key) for key in ("timeout_minutes", "max_jobs", "cores", "parts")}
-                found |= {key: value for key, value in keys.items() if value is not None}
-        return Limit(**found)
+                values |= {key: value for key, value in keys.items() if value is not None}
+        return Limit(**values)
 
 
 class _RunnerTable(Dated, frozen=True):
@@ -140,7 +140,7 @@ class Prices(Dated, frozen=True):
     currency: str
     rate: dict[str, float]
 
-    def of(self, labels: Iterable[str]) -> float | None:
+    def rate_for(self, labels: Iterable[str]) -> float | None:
         """The price of a minute for these labels; None for none."""
         return next((self.rate[label] for label in labels if label in self.rate), None)
 
@@ -176,7 +176,7 @@ def pool_of(runner: Runner) -> Pool:
     return Pool("github-hosted", quotas().concurrent, queued=True)
 
 
-def most_minutes(runner: Runner) -> int:
+def max_job_minutes(runner: Runner) -> int:
     """The most minutes of a job on a runner."""
     return quotas().max_minutes if runner.hosted else OWN_MINUTES
 
@@ -185,7 +185,7 @@ def price_of(runner: Runner) -> tuple[float, str] | None:
     """The price of a minute and its currency, of kci.toml before the table; None if unknown."""
     if runner.price is not None:
         return runner.price / 60, runner.currency or default_prices().currency
-    rate = None if runner.group else default_prices().of(runner.labels)
+    rate = None if runner.group else default_prices().rate_for(runner.labels)
     return None if rate is None else (rate, default_prices().currency)
 
 
@@ -212,12 +212,12 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
     # The disk of another image is unknown
     image, single = dict(base.image), dict(base.images)
-    for (system, *compute), named in images.images():
+    for (system, *compute), image_name in images.images():
         if compute:
-            single[system] = {**single.get(system, {}), compute[0]: named}
+            single[system] = {**single.get(system, {}), compute[0]: image_name}
             image.setdefault(system, "")
         else:
-            image[system] = named
+            image[system] = image_name
     disk = base.disk if images.disk_gb is None else images.disk_gb
     return msgspec.structs.replace(base, image=image, images=single, disk=disk)
 
@@ -226,7 +226,7 @@ UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
 
 
 def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:
-    found: dict[tuple[str, str], Runner] = {}
+    machines: dict[tuple[str, str], Runner] = {}
     for backend in RunnerKind:
         for system in System if backend != "any" else ():
             layers = [of[system] for of in (table.get(RunnerKind("any")), table.get(backend)) if of and system in of]
@@ -234,8 +234,8 @@ def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, s
             for machine in layers:
                 runner = _overlay(runner, machine)
             if layers and (runner.labels or runner.group):
-                found[backend, system] = runner
-    return found
+                machines[backend, system] = runner
+    return machines
 
 
 def _overlay(runner: Runner, machine: Machine) -> Runner:

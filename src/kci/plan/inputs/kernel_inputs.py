@@ -87,12 +87,12 @@ class KernelInputs:
             return frozenset()
         labels = tuple(sorted({BINDING, *active(self.build, variant)}))
         if labels not in self._by_labels:
-            found = set(self._headers)
+            files = set(self._headers)
             for label in labels:
-                found |= self._listed.get(label, frozenset())
+                files |= self._listed.get(label, frozenset())
             for place in self.declared:
-                found.update(self._below(place))
-            self._by_labels[labels] = frozenset(found)
+                files.update(self._below(place))
+            self._by_labels[labels] = frozenset(files)
         return self._by_labels[labels]
 
     def package_of(self, variant: Variant) -> _Files:
@@ -168,11 +168,11 @@ class KernelInputs:
     def _headers(self) -> _Files:
         # Headers of each component and data beside the package: the reference shows them to all variants.
         every = (item for files in self._listed.values() for item in files)
-        found = {item for item in every if item[0].lower().endswith(HEADER_ENDINGS)}
+        headers = {item for item in every if item[0].lower().endswith(HEADER_ENDINGS)}
         if endings := tuple(f".{ending}" for ending in self.build.data_extensions):
             beside = self.tree.below(posixpath.dirname(self.inside(package_path(self.build))))
-            found.update(item for item in beside.items() if item[0].endswith(endings))
-        return frozenset(found)
+            headers.update(item for item in beside.items() if item[0].endswith(endings))
+        return frozenset(headers)
 
     def _entries(self, src: Iterable[str]) -> Iterator[tuple[str, str]]:
         for entry in src:
@@ -201,13 +201,13 @@ class KernelInputs:
 
     def _with_parents(self, files: _Files) -> frozenset[str]:
         if files not in self._parents:
-            found: set[str] = set()
+            paths: set[str] = set()
             for place in (part for item in files for part in item):
                 here = place
-                while here and here not in found:
-                    found.add(here)
+                while here and here not in paths:
+                    paths.add(here)
                     here = here.rpartition("/")[0]
-            self._parents[files] = frozenset(found)
+            self._parents[files] = frozenset(paths)
         return self._parents[files]
 
     def _below(self, place: str) -> list[tuple[str, str]]:
@@ -220,5 +220,7 @@ class KernelInputs:
 
 def inputs_for(build: Build, directory: Path, settings: RepositorySettings | None = None) -> KernelInputs:
     """The inputs of a kernel in its repository; FindingsError for an invalid kci.toml or a missing input (KCI333)."""
-    found = settings or find_settings(directory)
-    return KernelInputs(build, directory, SourceTree(find_root(directory)[0]), found.settings.inputs_of(build.name))
+    repository = settings or find_settings(directory)
+    return KernelInputs(
+        build, directory, SourceTree(find_root(directory)[0]), repository.settings.inputs_of(build.name)
+    )

@@ -43,26 +43,26 @@ _CONDITIONAL = re.compile(
 
 def quoted_includes(raw: bytes) -> list[str]:
     """The names in quoted includes of a source, in order, without comments and strings."""
-    return [name for name, quoted in _included(raw) if quoted] if b'"' in raw else []
+    return [name for name, quoted in _parse_includes(raw) if quoted] if b'"' in raw else []
 
 
 def included(raw: bytes) -> list[str]:
     """The names in all includes of a source."""
-    return [name for name, _ in _included(raw)]
+    return [name for name, _ in _parse_includes(raw)]
 
 
-def certain_includes(raw: bytes) -> list[str]:
+def unconditional_includes(raw: bytes) -> list[str]:
     """The names in includes of a source without a condition other than an include guard."""
     if b"include" not in raw:
         return []
-    text = _plain(raw)
-    found = []
+    text = _strip_comments(raw)
+    names = []
     certain: list[bool] = []
     guard = b""
     for word, name, macro in _CONDITIONAL.findall(text):
         match word:
             case b"include" if name and all(certain):
-                found.append(name.decode("utf-8", "replace"))
+                names.append(name.decode("utf-8", "replace"))
             case b"endif" if certain:
                 certain.pop()
             case b"define" if macro == guard and certain:
@@ -70,17 +70,17 @@ def certain_includes(raw: bytes) -> list[str]:
             case b"if" | b"ifdef" | b"ifndef":
                 certain.append(False)
         guard = macro if word == b"ifndef" else b""
-    return found
+    return names
 
 
-def _included(raw: bytes) -> list[tuple[str, bool]]:
+def _parse_includes(raw: bytes) -> list[tuple[str, bool]]:
     if b"include" not in raw:
         return []
-    found = _INCLUDE.finditer(_plain(raw))
-    return [((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in found]
+    matches = _INCLUDE.finditer(_strip_comments(raw))
+    return [((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in matches]
 
 
-def _plain(raw: bytes) -> bytes:
+def _strip_comments(raw: bytes) -> bytes:
     # without comments and BOM, with LF line ends and joined continuation lines
     text = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
@@ -104,10 +104,10 @@ class _Source(NamedTuple):
 
 def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) -> list[Diagnostic]:
     """All findings about a kernel's files; `errors_only` reads no source."""
-    found = [*source_missing(kernel, directory)]
+    findings = [*source_missing(kernel, directory)]
     if not errors_only:
-        found += pybind_included(kernel, directory)
-    return found
+        findings += pybind_included(kernel, directory)
+    return findings
 
 
 def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -135,7 +135,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     for source in _sources(kernel):
         if escapes(source.text):
             continue
-        if not source.text.strip() or "\0" in source.text or not _is_there(tree, source.text):
+        if not source.text.strip() or "\0" in source.text or not _exists(tree, source.text):
             missing += 1
             if missing > MAX_MISSING:
                 continue
@@ -184,7 +184,7 @@ def _nearest_file(tree: SourceTree, path: str) -> str:
     return elsewhere[0] if len(elsewhere) == 1 else ""
 
 
-def _is_there(tree: SourceTree, path: str) -> bool:
+def _exists(tree: SourceTree, path: str) -> bool:
     # A dangling link exists too; a folder of many files is read once.
     folder, _, name = path.rpartition("/")
     try:
@@ -211,13 +211,13 @@ def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: Sourc
         folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
         for name in quoted_includes(_content(tree, path)):
             places = (_normal(posixpath.join(folder, name)) for folder in folders)
-            found = [place for place in places if not escapes(place) and tree.file(place) is not None]
-            if not found or not visible.isdisjoint(found) or found[0] in reported:
+            existing = [place for place in places if not escapes(place) and tree.file(place) is not None]
+            if not existing or not visible.isdisjoint(existing) or existing[0] in reported:
                 continue
-            shown = inputs.shown(found[0])
+            shown = inputs.shown(existing[0])
             if shown in GENERATED:
                 continue
-            reported.add(found[0])
+            reported.add(existing[0])
             outside = escapes(shown)
             where = "lies outside of the kernel" if outside else "is in no `src` list"
             message = f"{quoted(source.text)} includes {quoted(shown)}, which {where}: no build sees it"
@@ -233,15 +233,15 @@ _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\
 
 def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """KCI167: a source includes pybind11's headers unconditionally: they have no limited API."""
-    reached = _Reached(directory, certain_includes)
+    include_graph = _IncludeGraph(directory, unconditional_includes)
     if any("Py_LIMITED_API" in flag.text for flag in compiler_flags(kernel)):
         return
     for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
             continue
-        for file, names in reached.of(source):
+        for file, names in include_graph.files_from(source):
             name = next(filter(_PYBIND.fullmatch, names), "")
-            if name and b"Py_LIMITED_API" not in _content(reached.tree, file):
+            if name and b"Py_LIMITED_API" not in _content(include_graph.tree, file):
                 through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
                 message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
                 message += "Python's limited API (Py_LIMITED_API), which every native module has"
@@ -252,13 +252,13 @@ def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
 INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
 
 
-class _Reached:
+class _IncludeGraph:
     def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
         self.tree = SourceTree(directory)
         self._read = read
         self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
 
-    def of(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
+    def files_from(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
         """Yield a source and the files that it includes, transitively, each with the names of missing ones."""
         todo = [_normal(source.text)]
         seen = set(todo)
@@ -318,25 +318,32 @@ def declared_input_missing(settings: RepositorySettings, tree: SourceTree) -> It
 
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
-_ASKING = re.compile(r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+")
+_TORCH_HEADERS = re.compile(
+    r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+"
+)
 """Headers of torch, without those for older standards."""
-_DEVICE = {facts.flags: facts.endings for facts in BACKENDS.values() if facts.flags and facts.endings}
-_NOT_GIVEN = {"cxx-flags": (".cuh", *sum(_DEVICE.values(), ())), **dict.fromkeys(_DEVICE, CXX_ENDINGS)}
+_DEVICE_SOURCES = {facts.flags: facts.endings for facts in BACKENDS.values() if facts.flags and facts.endings}
+_OTHER_COMPILER_SOURCES = {
+    "cxx-flags": (".cuh", *sum(_DEVICE_SOURCES.values(), ())),
+    **dict.fromkeys(_DEVICE_SOURCES, CXX_ENDINGS),
+}
 """Sources of another compiler with other flags."""
 _OLD_CENTURY = 90
 
 
 def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
     """KCI159: a flag with a C++ standard older than the headers of a torch accept, once per flag."""
-    named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"]
-    old = [(flag, int(found[1])) for flag, found in named if found is not None]
+    standards = [
+        (flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"
+    ]
+    old = [(flag, int(match[1])) for flag, match in standards if match is not None]
     if not old:
         return
     torches: dict[str, set[Version]] = {}
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
-    reached = _Reached(directory, included)
+    include_graph = _IncludeGraph(directory, included)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
@@ -345,11 +352,11 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
             for torch in sorted(built)
         }
         lacking = [torch for torch, least in needed.items() if standard < least]
-        others = _NOT_GIVEN.get(str(flag.place[-2]), ())
+        others = _OTHER_COMPILER_SOURCES.get(str(flag.place[-2]), ())
         sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
-        reads = (reached.of(item) for item in sources if not item.text.endswith(others))
-        if lacking and any(_ASKING.fullmatch(name) for files in reads for _, names in files for name in names):
+        reads = (include_graph.files_from(item) for item in sources if not item.text.endswith(others))
+        if lacking and any(_TORCH_HEADERS.fullmatch(name) for files in reads for _, names in files for name in names):
             which = ", ".join(map(str, lacking))
-            asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
+            requirement = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
-            yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {asked}", hint)
+            yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {requirement}", hint)

@@ -37,10 +37,10 @@ class SourceTree:
 
     def entries(self, directory: str) -> Mapping[str, EntryKind]:
         """The entries of a real directory; empty if it does not exist."""
-        found = self._entries.get(directory)
-        if found is None:
-            found = self._entries[directory] = self._list(directory)
-        return found
+        listed = self._entries.get(directory)
+        if listed is None:
+            listed = self._entries[directory] = self._list(directory)
+        return listed
 
     def real(self, path: str) -> str | None:
         """The path with all links resolved; None if it does not exist or leaves the root."""
@@ -55,8 +55,8 @@ class SourceTree:
                 return path
             if kind is None and name not in ("", ".", ".."):
                 return None
-        found = self.real(path)
-        return found if found and self.kind(found) is EntryKind.FILE else None
+        real = self.real(path)
+        return real if real and self.kind(real) is EntryKind.FILE else None
 
     def kind(self, real: str) -> EntryKind | None:
         """The type of the entry at a real path; None for nothing."""
@@ -66,10 +66,10 @@ class SourceTree:
         return self.entries(folder).get(name)
 
     def digest(self, real: str) -> str:
-        found = self._digests.get(real)
-        if found is None:
-            found = self._digests[real] = self._digest(real)
-        return found
+        known = self._digests.get(real)
+        if known is None:
+            known = self._digests[real] = self._digest(real)
+        return known
 
     def content(self, real: str) -> bytes:
         try:
@@ -80,16 +80,16 @@ class SourceTree:
 
     def below(self, directory: str) -> dict[str, str]:
         """All paths below a directory but directories, bytecode and .git, with their real files or an empty text."""
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for name, kind in sorted(self.entries(directory).items()):
             path = f"{directory}/{name}" if directory else name
             if is_bytecode(name) or name == ".git":
                 continue
             if kind is EntryKind.DIRECTORY:
-                found |= self.below(path)
+                paths |= self.below(path)
             else:
-                found[path] = path if kind is EntryKind.FILE else self.file(path) or ""
-        return found
+                paths[path] = path if kind is EntryKind.FILE else self.file(path) or ""
+        return paths
 
     def target(self, path: str) -> str:
         try:
@@ -99,8 +99,8 @@ class SourceTree:
 
     def _list(self, directory: str) -> Mapping[str, EntryKind]:
         try:
-            with os.scandir(f"{self.root}/{directory}") as found:
-                return {entry.name: _entry_kind(entry) for entry in found}
+            with os.scandir(f"{self.root}/{directory}") as entries:
+                return {entry.name: _entry_kind(entry) for entry in entries}
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
@@ -117,8 +117,8 @@ class SourceTree:
         if path not in self._directories:
             if "\0" in path or (path.startswith("/") and not path.startswith(f"{self.root}/")):
                 return None
-            found = self._follow(path.removeprefix(f"{self.root}/"), links)
-            here = found if found is not None and self.kind(found) is EntryKind.DIRECTORY else None
+            real = self._follow(path.removeprefix(f"{self.root}/"), links)
+            here = real if real is not None and self.kind(real) is EntryKind.DIRECTORY else None
             self._directories[path] = here
         return self._directories[path]
 
@@ -178,13 +178,13 @@ class PatchedTree(SourceTree):
         parent, _, name = directory.rpartition("/")
         then = self._patched.get(parent, {}).get(name, EntryKind.DIRECTORY) if directory else EntryKind.DIRECTORY
         still = then is EntryKind.DIRECTORY and self._now.kind(directory) is EntryKind.DIRECTORY
-        found = dict(self._now.entries(directory)) if still else {}
+        entries = dict(self._now.entries(directory)) if still else {}
         for entry, kind in self._patched.get(directory, {}).items():
             if kind is None:
-                found.pop(entry, None)
+                entries.pop(entry, None)
             else:
-                found[entry] = kind
-        return found
+                entries[entry] = kind
+        return entries
 
     def _digest(self, real: str) -> str:
         entry = self._patch.get(real)
