@@ -19,7 +19,7 @@ from kci.build.toolchains.compilers import (
     glibc_is_newer,
     toolchain_identity,
 )
-from kci.build.toolchains.cuda import find_toolkit, nvcc_name
+from kci.build.toolchains.cuda import find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from kci.matrix.variants import this_system
@@ -186,7 +186,7 @@ def test_an_nvcc_of_the_right_version_is_found(
     assert (found.nvcc, found.root, found.runtime) == (nvcc, tmp_path / "cuda", "libcudart.so.12")
     assert found.library_dir == tmp_path / "cuda/lib64"
     assert found.complete
-    assert nvcc_name(found) == "nvcc 12.6.88"
+    assert found.versions() == ["nvcc 12.6.88"]
     # A wrapper on the PATH is asked where its toolkit is.
     monkeypatch.delenv("CUDA_HOME")
     program(folder, "nvcc", f'exec {nvcc} "$@"')

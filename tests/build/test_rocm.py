@@ -222,9 +222,9 @@ def unit(entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[st
 def test_a_translated_source(chain: Toolchain) -> None:
     (made,), names = translate_units([unit("csrc/a.cu", "gfx90a", "gfx1100", flags=("-ffast-math",))])
     assert names == {"csrc/a.cu": "csrc/a.hip"}
-    assert chain.rocm is not None
+    assert isinstance(chain.device, Rocm)
     assert compile_command(chain, target(FULL), made) == [
-        f"{chain.rocm.root}/bin/hipcc", "--rocm-path=rocm", "-std=c++20", "-O3", "-DNDEBUG",
+        f"{chain.device.root}/bin/hipcc", "--rocm-path=rocm", "-std=c++20", "-O3", "-DNDEBUG",
         "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800", "-fPIC",
         "-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8",
         "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
@@ -278,8 +278,8 @@ def test_a_stable_abi_build_sees_the_translated_headers_of_torch_first(chain: To
 
 
 def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> None:
-    assert chain.rocm is not None
-    runtime = [f"-L{chain.rocm.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
+    assert isinstance(chain.device, Rocm)
+    runtime = [f"-L{chain.device.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
     stable = link_command(chain, target(STABLE), ["a.o"])
     assert stable[-9:] == [
         "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", *runtime
@@ -290,7 +290,7 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     assert full[-10:] == [
         "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
     ]  # fmt: skip
-    assert work_links(chain)["rocm"] == chain.rocm.root
+    assert work_links(chain)["rocm"] == chain.device.root
 
 
 # --- what is translated ---
@@ -462,8 +462,8 @@ def test_hipcc_is_told_of_the_rocm_that_was_chosen(
     monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "other", "6.4.0")))
     monkeypatch.setenv("HIP_PATH", str(right))
     chain = builder.plan(asked, quiet).chain
-    assert chain.rocm is not None
-    assert chain.rocm.root == right.resolve()
+    assert isinstance(chain.device, Rocm)
+    assert chain.device.root == right.resolve()
     told = builder._compile_environment(chain)
     assert {told["ROCM_PATH"], told["HIP_PATH"]} == {str(right.resolve())}
     assert told["HIP_PLATFORM"] == "amd"

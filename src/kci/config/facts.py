@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import msgspec
 
@@ -15,54 +14,43 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about one backend. What is dated stands in the data files, by the backend's name."""
 
     title: str
+    # names in its place: that people write, and that loaders accept in names of noarch variants
     aliases: tuple[str, ...] = ()
-    """Names that people write in its place."""
     old_names: tuple[str, ...] = ()
-    """Names that loaders accept in its place for noarch variants."""
     compute_prefix: str = ""
     """Prefix of the version in variant names; empty if names have no version."""
-
+    # what variants need, if anything; a command that succeeds where it is, or a pattern of its files below /dev
     device: str = ""
-    """Device that variants need; empty for none."""
     device_program: tuple[str, ...] = ()
-    """Command that succeeds where there is a device."""
     device_files: str = ""
-    """Pattern of its devices, below /dev."""
     macos: bool = False
     """True if it is built and run on macOS alone."""
     variables: tuple[str, ...] = ()
     """Environment variables that lead to its toolkit or devices."""
-
     components: bool = True
     """True if build.toml can have components for it (docs/format.md#components)."""
+    # keys of a component, if it has them: its architectures, flags of the device compiler, oldest toolkit version
     archs: str = ""
-    """Key of a component with its GPU architectures; empty if it lists none."""
+    flags: str = ""
+    minver: str = ""
     capabilities: bool = False
     """True if its archs are versions, which each toolkit supports some of; else they are names."""
-    flags: str = ""
-    """Key of a component with flags for the device compiler."""
-    minver: str = ""
-    """Key of a component with the oldest toolkit version for it."""
     endings: tuple[str, ...] = ()
     """Of device code."""
     depends_recorded: bool = True
     """True if its own `python-depends` reach the metadata."""
     general_since_5: bool = False
     """True if its table of `[general]` exists from edition 5 on."""
-
+    # whether the native builder supports it, also with tvm-ffi
     compiled: bool = False
-    """True if the native builder supports it."""
     tvm_ffi: bool = False
-    """True if the native builder supports it with tvm-ffi."""
     compiler: str = ""
     """Of device code; empty if the C++ compiler compiles all."""
     compiler_id: tuple[str, str] = ("", "")
     """CMake's names of that compiler's language and vendor; of a C++ compiler of its own if there is no other."""
     defines: tuple[str, ...] = ()
-    """Macros for sources."""
     minor_compatible: bool = False
     """True if newer minor versions of its toolkit run what an older one made."""
-
     probe: str = ""
     """Python expression that is true if torch is for it; empty if generated code does not ask."""
     torch_library: str = ""
@@ -72,64 +60,61 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     """True if a build takes only the headers out of torch's wheel."""
     only_index: bool = False
     """True if no index but torch's own has its wheels."""
-
+    # for `kci init`: endings of the templates for its source, by framework; frameworks that it is usual with
     templates: Mapping[str, str] = {}
-    """Ending of the template of `kci init` for its source, by framework."""
     usual: tuple[str, ...] = ()
-    """Frameworks with which `kci init` chooses it."""
 
 
-BACKENDS: Mapping[str, BackendFacts] = MappingProxyType(
-    {  # in the order in which the reference's generated Python asks torch
-        Backend.TPU: BackendFacts(
-            title="TPU", device="a device for tpu", components=False, general_since_5=True,
-            probe='hasattr(torch.backends, "tpu")',
-        ),
-        Backend.NEURON: BackendFacts(
-            title="Neuron", device="a device for neuron", components=False, depends_recorded=False,
-            probe='hasattr(torch, "neuron")',
-        ),
-        Backend.CUDA: BackendFacts(
-            title="CUDA", aliases=("nvidia",), compute_prefix="cu",
-            device="an NVIDIA GPU", device_program=("nvidia-smi", "--list-gpus"),
-            variables=("CUDA_HOME", "CUDA_VISIBLE_DEVICES"),
-            archs="cuda-capabilities", capabilities=True, flags="cuda-flags", minver="cuda-minver", endings=(".cu",),
-            compiled=True, tvm_ffi=True, compiler="nvcc", compiler_id=("CUDA", "NVIDIA"), minor_compatible=True,
-            defines=("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
-            probe="torch.version.cuda is not None",
-            torch_library="torch_cuda", torch_version="cuda", headers_only=True,
-            templates={"torch": ".cu", "tvm-ffi": ".cu"}, usual=("torch", "torch-noarch"),
-        ),
-        Backend.ROCM: BackendFacts(
-            title="ROCm", aliases=("amd", "hip"), compute_prefix="rocm",
-            device="an AMD GPU", device_files="kfd", variables=("HIP_VISIBLE_DEVICES", "ROCM_PATH"),
-            archs="rocm-archs", flags="hip-flags", endings=(".cu", ".hip"),
-            compiled=True, compiler="hipcc", compiler_id=("HIP", "Clang"),
-            # torch's `cpp_extension` passes the last two to C++ sources too
-            defines=("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
-            probe="torch.version.hip is not None",
-            torch_library="torch_hip", torch_version="hip", only_index=True,
-            templates={"torch": ".cu"}, usual=("torch-noarch",),
-        ),
-        Backend.METAL: BackendFacts(
-            title="Metal", aliases=("mps",), device="an Apple GPU", macos=True, endings=(".metal", ".mm"),
-            probe="torch.backends.mps.is_available()",
-        ),
-        Backend.XPU: BackendFacts(
-            title="XPU", aliases=("intel", "sycl"), compute_prefix="xpu",
-            device="an Intel GPU", device_files="dri/renderD*", flags="sycl-flags",
-            compiled=True, compiler_id=("CXX", "IntelLLVM"), defines=("-DXPU_KERNEL", "-DUSE_XPU"),
-            probe='getattr(torch.version, "xpu", None) is not None', torch_library="torch_xpu",
-        ),
-        Backend.CANN: BackendFacts(
-            title="CANN", old_names=("npu",), compute_prefix="cann", device="a device for cann", components=False
-        ),
-        Backend.CPU: BackendFacts(
-            title="CPU", compiled=True, tvm_ffi=True, defines=("-DCPU_KERNEL",),
-            templates={"torch": "_cpu.cpp", "tvm-ffi": ".cpp"}, usual=("torch", "torch-noarch", "tvm-ffi"),
-        ),
-    }
-)  # fmt: skip
+BACKENDS: Mapping[str, BackendFacts] = {
+    # in the order in which the reference's generated Python asks torch
+    Backend.TPU: BackendFacts(
+        title="TPU", device="a device for tpu", components=False, general_since_5=True,
+        probe='hasattr(torch.backends, "tpu")',
+    ),
+    Backend.NEURON: BackendFacts(
+        title="Neuron", device="a device for neuron", components=False, depends_recorded=False,
+        probe='hasattr(torch, "neuron")',
+    ),
+    Backend.CUDA: BackendFacts(
+        title="CUDA", aliases=("nvidia",), compute_prefix="cu",
+        device="an NVIDIA GPU", device_program=("nvidia-smi", "--list-gpus"),
+        variables=("CUDA_HOME", "CUDA_VISIBLE_DEVICES"),
+        archs="cuda-capabilities", capabilities=True, flags="cuda-flags", minver="cuda-minver", endings=(".cu",),
+        compiled=True, tvm_ffi=True, compiler="nvcc", compiler_id=("CUDA", "NVIDIA"), minor_compatible=True,
+        defines=("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
+        probe="torch.version.cuda is not None",
+        torch_library="torch_cuda", torch_version="cuda", headers_only=True,
+        templates={"torch": ".cu", "tvm-ffi": ".cu"}, usual=("torch", "torch-noarch"),
+    ),
+    Backend.ROCM: BackendFacts(
+        title="ROCm", aliases=("amd", "hip"), compute_prefix="rocm",
+        device="an AMD GPU", device_files="kfd", variables=("HIP_VISIBLE_DEVICES", "ROCM_PATH"),
+        archs="rocm-archs", flags="hip-flags", endings=(".cu", ".hip"),
+        compiled=True, compiler="hipcc", compiler_id=("HIP", "Clang"),
+        # torch's `cpp_extension` passes the last two to C++ sources too
+        defines=("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
+        probe="torch.version.hip is not None",
+        torch_library="torch_hip", torch_version="hip", only_index=True,
+        templates={"torch": ".cu"}, usual=("torch-noarch",),
+    ),
+    Backend.METAL: BackendFacts(
+        title="Metal", aliases=("mps",), device="an Apple GPU", macos=True, endings=(".metal", ".mm"),
+        probe="torch.backends.mps.is_available()",
+    ),
+    Backend.XPU: BackendFacts(
+        title="XPU", aliases=("intel", "sycl"), compute_prefix="xpu",
+        device="an Intel GPU", device_files="dri/renderD*", flags="sycl-flags",
+        compiled=True, compiler_id=("CXX", "IntelLLVM"), defines=("-DXPU_KERNEL", "-DUSE_XPU"),
+        probe='getattr(torch.version, "xpu", None) is not None', torch_library="torch_xpu",
+    ),
+    Backend.CANN: BackendFacts(
+        title="CANN", old_names=("npu",), compute_prefix="cann", device="a device for cann", components=False
+    ),
+    Backend.CPU: BackendFacts(
+        title="CPU", compiled=True, tvm_ffi=True, defines=("-DCPU_KERNEL",),
+        templates={"torch": "_cpu.cpp", "tvm-ffi": ".cpp"}, usual=("torch", "torch-noarch", "tvm-ffi"),
+    ),
+}  # fmt: skip
 
 HOST = Backend.CPU
 """The backend that every machine has, and for which kci has torch itself."""

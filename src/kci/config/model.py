@@ -97,8 +97,7 @@ class General(Table, frozen=True):
     @property
     def tables(self) -> "dict[str, General | BackendGeneral | TpuGeneral]":
         """The tables that are there by backend, this one as the empty text."""
-        own = {name: table for name in GENERAL_BACKENDS if (table := getattr(self, name)) is not None}
-        return {"": self, **own}
+        return {"": self} | {name: own for name in GENERAL_BACKENDS if (own := getattr(self, name)) is not None}
 
 
 GENERAL_BACKENDS = tuple(sorted(BACKENDS.keys() & set(General.__struct_fields__)))

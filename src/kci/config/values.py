@@ -187,7 +187,7 @@ class StableAbi:
             raise ValueError("expected a version such as '2.11', or a table of backend to version")
         versions: dict[Backend, Version] = {}
         for key, text in value.items():
-            if key not in _BACKENDS:
+            if key not in list(Backend):
                 raise ValueError(f"{quoted(shorten(key))} is not a backend")
             versions[Backend(key)] = Version.parse(text)
         return cls(by_backend=versions)
@@ -206,9 +206,6 @@ class StableAbi:
 
     def __repr__(self) -> str:
         return f"StableAbi({self.every!r}, {self.by_backend!r})"
-
-
-_BACKENDS = frozenset(backend.value for backend in Backend)
 
 
 class KernelName(str):

@@ -17,7 +17,7 @@ from kci.build.process.run import run
 from kci.build.toolchains.compilers import (
     MANYLINUX_GLIBC,
     cxx_compiler,
-    examine_device_compiler,
+    examine_device,
     find_compiler_cache,
     glibc_is_newer,
     version_line,
@@ -105,7 +105,7 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
     toolkits = {(row.backend, row.compute) for row in catalog.rows if row.system == system and row.compute}
     for backend, compute in sorted(toolkits):
         if BACKENDS[backend].compiled:
-            find = partial(examine_device_compiler, backend, compute.minor_text, system, cache)
+            find = partial(examine_device, backend, compute.minor_text, system, cache)
             yield _examined_tool(f"{backend} {compute.minor_text}", find)
     for backend in sorted({row.backend for row in catalog.rows if row.system == system}):
         if BACKENDS[backend].macos:

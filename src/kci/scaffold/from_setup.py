@@ -11,6 +11,7 @@ import msgspec
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from kci.build.process.run import Log
+from kci.config.facts import needs_device
 from kci.config.reader import BUILD_TOML, parse_kernel
 from kci.config.sources.package_rules import OPS, check_package, make_package
 from kci.config.update import plan_update
@@ -153,7 +154,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
         listed = ", ".join(item.name for item in several)
         work.note(f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is one module: bind"
                   " all in torch-ext/torch_binding.cpp, or make several kernels")  # fmt: skip
-    if "cuda" not in backends and (sources := sorted(name for name in project if name.endswith(".cu"))):
+    if not any(map(needs_device, backends)) and (sources := sorted(name for name in project if name.endswith(".cu"))):
         work.note(f"{SETUP_PY}: with FORCE_CUDA=1 and CUDA_HOME it makes no CUDAExtension where there is no GPU: write"
                   f" a component for CUDA, of {', '.join(sources[:6])}")  # fmt: skip
     for name in links:
@@ -185,11 +186,9 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
 
 
 def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
-    cpu, cuda = runs.by_backend["cpu"], runs.by_backend["cuda"]
-    by_backend = {
-        "cpu": [item for item in (cuda if cpu.error else cpu).extensions if item.backend == "cpu"],
-        "cuda": [item for item in cuda.extensions if item.backend == "cuda"],
-    }
+    cpu, cuda = runs.by_backend.values()
+    made = zip(runs.by_backend, (cuda if cpu.error else cpu, cuda), strict=True)
+    by_backend = {name: [item for item in run.extensions if item.backend == name] for name, run in made}
     if not any(by_backend.values()):
         ends = [f"for {name}, {run.end}" for name, run in runs.by_backend.items() if run.error]
         plain = "extensions that are not torch's" if cpu.extensions else "no extension of torch.utils.cpp_extension"
@@ -230,7 +229,8 @@ class _Draft:
         macros += [f"-U{name}" for name in item.undef_macros]
         include = list(self.include(item.include_dirs))
         cxx = self.flags([*item.flags("cxx"), *macros], include)
-        nvcc = self.flags([*item.flags("nvcc"), *macros], include) if backend == "cuda" else []
+        device = needs_device(backend)
+        nvcc = self.flags([*item.flags("nvcc"), *macros], include) if device else []
         libraries = [*item.libraries, *(word[2:] for word in item.extra_link_args if word.startswith("-l"))]
         for library in dict.fromkeys(libraries):
             if not _TORCH_LIBRARIES.match(library):
@@ -238,7 +238,7 @@ class _Draft:
                           " it in, or do without")  # fmt: skip
         include = list(dict.fromkeys(include))
         headers = _headers(self.project, sources, include)
-        archs = _archs(item.flags("nvcc")) if backend == "cuda" else ()
+        archs = _archs(item.flags("nvcc")) if device else ()
         return Component(label, backend, *map(tuple, (sources, headers, include, cxx, nvcc, archs)))
 
     def sources(self, item: Extension) -> list[str]:

@@ -26,7 +26,7 @@ from kci.build.toolchains.compilers import (
     build_compiler,
     cpp_library,
     find_compiler_cache,
-    find_device_compiler,
+    find_device,
     gcc_flags,
     glibc_is_newer,
     ninja_version,
@@ -47,7 +47,7 @@ from kci.build.toolchains.environment import (
 from kci.build.toolchains.glibc import find_newer_parts
 from kci.build.toolchains.oneapi import default_extensions, sycl_code
 from kci.config.facts import BACKENDS, HOST
-from kci.config.values import Backend, Version
+from kci.config.values import Version
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.variants import Kind, this_system
 from kci.utils.atomic import locked
@@ -61,8 +61,8 @@ def plan(request: Request, log: Log) -> Recipe:
     variant, compute = request.variant, request.variant.compute or ""
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
     cxx = build_compiler(variant)
-    device = find_device_compiler(variant.backend, compute, variant.system, request.options.cache, log)
-    sycl = sycl_code(request.build, compute) if variant.backend == Backend.XPU else None
+    device = find_device(variant.backend, compute, variant.system, request.options.cache, log)
+    sycl = sycl_code(request.build, variant)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     cuda_headers = None
     if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files_of_units)):

@@ -111,14 +111,6 @@ class Toolchain(msgspec.Struct, frozen=True):
         tools = (self.environment, self.device, self.cuda_headers, *self.headers)
         return [part for part in tools if part is not None]
 
-    @property
-    def cuda(self) -> Toolkit | None:
-        return self.device if isinstance(self.device, Toolkit) else None
-
-    @property
-    def rocm(self) -> Rocm | None:
-        return self.device if isinstance(self.device, Rocm) else None
-
 
 class Target(msgspec.Struct, frozen=True):
     """The variant to build."""
@@ -198,7 +190,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
     command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
     older = [*_for_older_systems(chain, target), "-Wl,--as-needed", chain.cpp_library]
-    cuda, rocm = chain.cuda, chain.rocm
+    cuda = chain.device if isinstance(chain.device, Toolkit) else None
     if target.tvm_ffi:
         # there may be no torch to bring CUDA's runtime
         static = [f"-L{cuda.library_dir}", "-lcudadevrt", "-lcudart_static"] if cuda else []
@@ -211,7 +203,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     if cuda is not None:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
-    if rocm is not None:
+    if isinstance(rocm := chain.device, Rocm):
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
     if chain.sycl is not None:
@@ -240,12 +232,12 @@ def gencode(archs: Iterable[str]) -> list[str]:
 
 
 def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    assert chain.cuda is not None  # noqa: S101  - a CUDA unit exists only in a CUDA variant
+    assert isinstance(chain.device, Toolkit)  # noqa: S101  - a CUDA unit exists only in a CUDA variant
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
         *_launcher(chain),
-        str(chain.cuda.nvcc),
+        str(chain.device.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
         *cxx_standard_flag(target),
@@ -253,7 +245,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DNDEBUG",
         *([] if target.tvm_ffi else TORCH_NVCC),
         *threads,
-        *(_same_bytes(unit) if chain.cuda.reproducible else ()),
+        *(_same_bytes(unit) if chain.device.reproducible else ()),
         *gencode(unit.archs),
         *host,
         *_definitions(chain, target, unit),
@@ -274,14 +266,14 @@ def _same_bytes(unit: Unit) -> list[str]:
 
 def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     # defines as in the reference: `cpp_extension`'s, and half precision operators; cuid: clang would hash the path
-    assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
+    assert isinstance(chain.device, Rocm)  # noqa: S101  - a HIP unit exists only in a ROCm variant
     kernel_id = target.kernel_id
     kernel = kernel_id.rpartition("_")[0]  # the rest changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
         *_launcher(chain),
-        str(chain.rocm.hipcc),
-        f"--rocm-path={chain.rocm.link}",
+        str(chain.device.hipcc),
+        f"--rocm-path={chain.device.link}",
         *cxx_standard_flag(target),
         "-O3",
         "-DNDEBUG",
@@ -349,7 +341,7 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     else:
         own = [GENERATED, *own, work_path(unit, PurePosixPath("csrc"))]
         system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
-    if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
+    if isinstance(chain.device, Rocm) and target.variant.kind is Kind.STABLE_ABI:
         system.insert(0, TORCH_FOLDER)
     if chain.cuda_headers is not None and not target.tvm_ffi:
         system.append(LINK)

@@ -33,6 +33,7 @@ from kci.build.process.run import Log, shell_line
 from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags
 from kci.build.toolchains.glibc import FOLDER, old_libraries
+from kci.build.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, HOST
 from kci.matrix.variants import Kind, Variant
 from kci.utils.cache import work_dir
@@ -231,7 +232,7 @@ def _translation(
     request: Request, work: Path, chain: Toolchain, sources: Sources
 ) -> tuple[hipify.Translation | None, tuple[Unit, ...]]:
     # a kernel of HIP only still needs torch's stable headers
-    if chain.rocm is None:
+    if not isinstance(chain.device, Rocm):
         return None, sources.units
     units, names = hipify.translate_units(sources.units)
     include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])

@@ -15,7 +15,7 @@ from kci.build.toolchains import oneapi
 from kci.build.toolchains.compilers import compiler_id, variant_compiler
 from kci.config.facts import BACKENDS
 from kci.config.model import Component
-from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Backend, Depend, Version
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Depend, Version
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.catalog.rows import OLDEST, arch_tables, toolkits
@@ -247,15 +247,14 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     facts = BACKENDS[component.backend]
-    if component.backend == Backend.XPU:
-        code = oneapi.sycl_code(request.build, request.variant.compute or "")
+    if (code := oneapi.sycl_code(request.build, request.variant)) is not None:
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *component.device_flags)
         return msgspec.structs.replace(origin, cxx_flags=flags)
     if not facts.archs:
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every backend with archs has compute versions
     compute, flags = Version.parse(request.variant.compute), component.device_flags
-    if component.backend == Backend.CUDA and compute < _STUB_SINCE:
+    if facts.compiler == "nvcc" and compute < _STUB_SINCE:
         flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
     tables = arch_tables(request.variant.archs_since or OLDEST)
     listed = component_archs(component, compute, tables)

@@ -118,18 +118,16 @@ def build_compiler(variant: Variant) -> tuple[str, ...]:
     return find_icpx(variant.compute or "") if variant.backend == Backend.XPU else variant_compiler(variant)
 
 
-def find_device_compiler(
-    backend: str, compute: str, system: str, cache: Path, log: Log = silent
-) -> DeviceCompiler | None:
+def find_device(backend: str, compute: str, system: str, cache: Path, log: Log = silent) -> DeviceCompiler | None:
     """The compiler of a backend's device code; None if the C++ compiler compiles all. Raises MissingToolError."""
     if backend == Backend.CUDA:
         return find_toolkit(compute, cache, log)
     return find_rocm(compute, system, log) if backend == Backend.ROCM else None
 
 
-def examine_device_compiler(backend: str, compute: str, system: str, cache: Path) -> str:
+def examine_device(backend: str, compute: str, system: str, cache: Path) -> str:
     """Where the compiler for a backend is, for people. Raises MissingToolError."""
-    device = find_device_compiler(backend, compute, system, cache)
+    device = find_device(backend, compute, system, cache)
     if device is None:
         return find_icpx(compute)[0]
     found = device.found
@@ -242,7 +240,7 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         _first_line(binutils_program(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),
     ]
-    device = find_device_compiler(variant.backend, variant.compute, variant.system, cache) if variant.compute else None
+    device = find_device(variant.backend, variant.compute, variant.system, cache) if variant.compute else None
     lines += device.versions() if device is not None else []
     return "\n".join([*lines, *environment_flags()])
 

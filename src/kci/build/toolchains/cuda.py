@@ -74,7 +74,8 @@ class Toolkit(FetchedTool, frozen=True):
         return f"from wheels, in {self.wheels}" + ("" if self.complete else ", which the first build downloads")
 
     def versions(self) -> list[str]:
-        return [nvcc_name(self)]
+        match = _release(self.nvcc)  # two nvcc of a release can differ in code
+        return [f"nvcc {(match[2] or match[1]) if match else self.version}"]
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
         if self.wheels is None:
@@ -97,12 +98,6 @@ def nvcc_version(nvcc: Path) -> str | None:
     """The release of an nvcc; None if unknown."""
     match = _release(nvcc)
     return match[1] if match else None
-
-
-def nvcc_name(toolkit: Toolkit) -> str:
-    """The full version of its nvcc: two of a release can differ in code."""
-    match = _release(toolkit.nvcc)
-    return f"nvcc {(match[2] or match[1]) if match else toolkit.version}"
 
 
 def _release(nvcc: Path) -> re.Match[str] | None:

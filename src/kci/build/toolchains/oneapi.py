@@ -15,6 +15,7 @@ from kci.build.toolchains.environment import same_version
 from kci.config.model import Build
 from kci.config.values import Backend, Depend, Version
 from kci.errors import MissingToolError
+from kci.matrix.variants import Variant
 
 ICPX = "icpx"
 
@@ -51,13 +52,15 @@ class SyclCode(msgspec.Struct, frozen=True):
     defines: tuple[str, ...] = ()
 
 
-def sycl_code(build: Build, compute: str) -> SyclCode:
-    """The targets of a variant; SYCL*TLA decides for all components, as in the reference. Raises MissingToolError."""
-    parts = build.components(Backend.XPU).values()
+def sycl_code(build: Build, variant: Variant) -> SyclCode | None:
+    """The targets of an XPU variant; SYCL*TLA decides for all components, as in the reference; MissingToolError."""
+    if variant.backend != Backend.XPU:
+        return None
+    parts = build.components(variant.backend).values()
     plain, tla = toolchains().sycl, toolchains().sycl_tla
     if not any(Depend.SYCL_TLA in part.depends for part in parts):
         return SyclCode(plain.targets, plain.devices)
-    version = tla_version(compute)
+    version = tla_version(variant.compute or "")
     marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.device_flags)
     targets = version.apart if version.apart and marked else version
     return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)

@@ -29,13 +29,11 @@ class Rocm(FetchedTool, frozen=True):
     """A ROCm installation."""
 
     link: ClassVar = "rocm"
-    """Link to `root` in the work directory."""
     include: ClassVar = ("include",)
     parts: ClassVar = (
         *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
         *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
     )
-    """Files that decide about objects."""
     version: str
     """Major and minor, `7.2`."""
     release: str
