@@ -54,7 +54,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
     def variables(self) -> dict[str, str]:
-        """What it needs in the environment of compilers."""
+        """Environment variables that compilers need with it."""
         return {}
 
     def planned(self, python: Path) -> list[str]:
