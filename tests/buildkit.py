@@ -17,6 +17,7 @@ from kci.build.request import BuildOptions, Request
 from kci.build.toolchains.environment import ensure_runtime
 from kci.config.model import Build
 from kci.config.reader import read_kernel
+from kci.config.values import Backend, Version
 from kci.matrix.variants import Kind, Variant, parse_variant_name
 from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
@@ -30,15 +31,16 @@ STABLE_CUDA = "torch-stable-abi211-cu130-x86_64-linux"
 def variant(name: str, *, torch: str = "2.13", archs: tuple[str, ...] | None = None) -> Variant:
     """The variant of a name; `torch` is what a stable ABI one is built with."""
     parts = parse_variant_name(name)
+    framework = Version.parse(parts.framework_version) if parts.framework_version else None
     return Variant(
         name=name,
         kind=parts.kind,
-        backend=parts.backend,
+        backend=Backend(parts.backend),
         system=parts.system or "x86_64-linux",
-        torch=parts.framework_version if parts.kind is Kind.FULL else torch,
-        compute=parts.compute_version,
-        stable_abi=parts.framework_version if parts.kind is Kind.STABLE_ABI else None,
-        tvm_ffi=parts.framework_version if parts.kind is Kind.TVM_FFI else None,
+        torch=framework if parts.kind is Kind.FULL else Version.parse(torch),
+        compute=Version.parse(parts.compute_version) if parts.compute_version else None,
+        stable_abi=framework if parts.kind is Kind.STABLE_ABI else None,
+        tvm_ffi=framework if parts.kind is Kind.TVM_FFI else None,
         archs=archs,
         bundled=True,
     )

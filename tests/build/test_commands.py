@@ -23,7 +23,7 @@ from kci.build.toolchains.compilers import GCC_FLAGS
 from kci.build.toolchains.cuda import Toolkit, WheelFiles
 from kci.build.toolchains.cutlass import Headers, HeaderSource
 from kci.build.toolchains.environment import Environment
-from kci.config.values import Depend
+from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
 
 TORCH = Path("/env/torch")
@@ -221,7 +221,7 @@ def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> N
 
 def test_a_stable_abi_without_a_minor_is_refused() -> None:
     with pytest.raises(BuildFailedError, match=r"3\.0"):
-        stable_abi_define("3.0")
+        stable_abi_define(Version.parse("3.0"))
 
 
 @pytest.mark.parametrize(

@@ -280,7 +280,7 @@ def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_
     read = parse_kernel(text.encode())
     for edition, expected in (("2026-08-20", False), ("2026-09-17", True)):
         variants = select(read, load_catalog(edition)).variants
-        made = next(variant for variant in variants if variant.compute == "13.0")
+        made = next(variant for variant in variants if str(variant.compute) == "13.0")
         options = BuildOptions(tmp_path / "cache")
         request = Request(tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", options)
         assert collect_units(request, lambda _: None).archs == made.archs

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from conftest import kernel, many, torch_kernel
 from kci.config.reader import Kernel
-from kci.config.values import SYSTEMS, Backend, Tier, Version
+from kci.config.values import SYSTEMS, Backend, Tier, Version, text_of
 from kci.matrix.catalog.loading import editions, load_catalog, outside_range
 from kci.matrix.catalog.rows import Catalog, Row
 from kci.matrix.selection import select
@@ -111,7 +111,10 @@ def test_every_candidate_is_kept_or_dropped_once_with_a_place(
     for tier in Tier:
         found = select(made, catalog, tier, explain=True)
         candidates = [*catalog.rows, *(beyond if tier in (Tier.COMPAT, Tier.ALL) else ())]
-        kept = [(variant.system, variant.backend, variant.torch, variant.compute) for variant in found.variants]
+        kept = [
+            (variant.system, variant.backend, text_of(variant.torch), text_of(variant.compute) or None)
+            for variant in found.variants
+        ]
         dropped = [(item.system, item.backend, item.torch, item.compute) for item in found.dropped if item.system]
         wanted = [
             (row.system, row.backend, row.torch.text, row.compute.text if row.compute else None) for row in candidates
@@ -161,6 +164,6 @@ def test_names_parse_back_to_what_made_them(made: Kernel, catalog: Catalog) -> N
             continue
         made_with = {Kind.FULL: variant.torch, Kind.STABLE_ABI: variant.stable_abi, Kind.TVM_FFI: variant.tvm_ffi}
         assert parsed.system == variant.system
-        assert parsed.framework_version == made_with[variant.kind]
+        assert parsed.framework_version == text_of(made_with[variant.kind])
         if variant.compute is not None:
-            assert parsed.compute_version == Version.parse(variant.compute).minor_text
+            assert parsed.compute_version == variant.compute.minor_text

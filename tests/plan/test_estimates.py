@@ -7,6 +7,7 @@ import pytest
 
 from conftest import kernel
 from kci.config.model import Build
+from kci.config.values import Backend, Version
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
@@ -130,8 +131,8 @@ def test_a_record_is_one_number_and_goes_before_the_range(catalog: Catalog) -> N
 
 def test_what_is_only_copied_takes_no_range() -> None:
     copied = Variant(
-        name="torch-cpu", kind=Kind.NOARCH, backend="cpu", system="x86_64-linux", torch="2.13", compute=None,
-        stable_abi=None, tvm_ffi=None, archs=(), bundled=True,
+        name="torch-cpu", kind=Kind.NOARCH, backend=Backend.CPU, system="x86_64-linux",
+        torch=Version.parse("2.13"), compute=None, stable_abi=None, tvm_ffi=None, archs=(), bundled=True,
     )  # fmt: skip
     (leg,) = make_plan(matrix({"some": [copied]})).legs
     assert (leg.at_least, leg.at_most) == (leg.minutes, leg.minutes)

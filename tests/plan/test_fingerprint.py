@@ -25,6 +25,7 @@ from kci.config.model import (
     XpuComponent,
 )
 from kci.config.reader import Kernel, read_kernel
+from kci.config.values import Version
 from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
@@ -209,11 +210,11 @@ def sample(catalog: Catalog) -> tuple[Kernel, Variant]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"torch": "2.13.1"},
-        {"compute": "13.0.1"},
+        {"torch": Version.parse("2.13.1")},
+        {"compute": Version.parse("13.0.1")},
         {"archs": ("9.0",)},
-        {"stable_abi": "2.11"},
-        {"tvm_ffi": "0.1"},
+        {"stable_abi": Version.parse("2.11")},
+        {"tvm_ffi": Version.parse("0.1")},
         {"system": "aarch64-linux"},
         {"backend": "rocm"},
         {"kind": "stable-abi"},

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kci.config.settings import Limit
-from kci.config.values import Backend
+from kci.config.values import Backend, Version
 from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
 from kci.plan.estimates import Duration, Size, estimate, start_minutes
@@ -30,7 +30,8 @@ def made(
 ) -> Plan:
     """A plan of a variant of so many objects, on hosted machines of 4 cores and 16 GB."""
     variant = Variant(
-        name=NAME, kind=Kind.FULL, backend="cuda", system="x86_64-linux", torch="2.13", compute="13.0",
+        name=NAME, kind=Kind.FULL, backend=Backend.CUDA, system="x86_64-linux",
+        torch=Version.parse("2.13"), compute=Version.parse("13.0"),
         stable_abi=None, tvm_ffi=None, archs=("9.0a",), bundled=True,
     )  # fmt: skip
     runners = msgspec.structs.replace(default_runners(), limits=tuple(limits))

@@ -11,6 +11,7 @@ import msgspec
 from kci.cli import Command, format_option
 from kci.cli._output import Layout, markdown_table, print_diagnostics, print_json, table, terminal_width, variant_label
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
+from kci.config.values import text_of
 from kci.matrix.archs import natural
 from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, matrix_json
 from kci.utils.suggest import count
@@ -82,7 +83,7 @@ def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
             variant.name,
             variant.kind.value,
             variant.system,
-            variant.torch or "",
+            text_of(variant.torch),
             f"{variant.backend} {variant.compute}" if variant.compute else variant.backend,
             " ".join(sorted(variant.archs or (), key=natural)),
         )

@@ -16,7 +16,7 @@ from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
-from kci.config.values import Version
+from kci.config.values import Version, text_of
 from kci.errors import FindingsError, KciError, UsageError, first_error
 from kci.plan.github_limits import refuse_errors
 from kci.plan.hardware_tests import tree_under_test
@@ -192,5 +192,5 @@ def _workspace(sources: Path | None) -> Workspace | None:
 
 def _built_with(workspace: Workspace | None, variant: str) -> str | None:
     with suppress(KciError):
-        return workspace.variant(variant).torch if workspace else None
+        return text_of(workspace.variant(variant).torch) or None if workspace else None
     return None

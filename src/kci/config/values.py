@@ -142,6 +142,11 @@ class Version(tuple[int, ...]):
         return f"{padded[0]}.{padded[1]}"
 
 
+def text_of(version: Version | None) -> str:
+    """The text of a version; empty without one."""
+    return version.text if version is not None else ""
+
+
 _LARGEST = 2**64 - 1
 _DIGITS = len(str(_LARGEST))
 _WHITE_SPACE = "".join(

@@ -40,7 +40,7 @@ class Subject:
         by_backend: dict[str, set[Version]] = {}
         for variant in self.variants:
             if variant.compute and variant.kind is not Kind.NOARCH:
-                by_backend.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
+                by_backend.setdefault(variant.backend, set()).add(variant.compute)
         return {backend: sorted(versions) for backend, versions in by_backend.items()}
 
     def usable(self, backend: Backend) -> list[Row]:
@@ -201,12 +201,12 @@ def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
     """KCI160: a stable ABI newer than the torch of a variant, whose configuration fails."""
     by_backend: dict[str, list[Variant]] = {}
     for variant in subject.variants:
-        abi = Version.parse(variant.stable_abi or "") if variant.stable_abi else None
-        if abi is not None and len(abi) > 1 and variant.torch and Version.parse(variant.torch) < abi:  # else KCI144
+        abi = variant.stable_abi
+        if abi is not None and len(abi) > 1 and variant.torch and variant.torch < abi:  # else KCI144
             by_backend.setdefault(variant.backend, []).append(variant)
     table = subject.kernel.build.torch.stable_abi if subject.kernel.build.torch else None
     for backend, variants in sorted(by_backend.items()):
-        versions = sorted({Version.parse(variant.torch or "") for variant in variants})
+        versions = sorted({variant.torch for variant in variants if variant.torch})
         every = sum(variant.backend == backend for variant in subject.variants) == len(variants)
         which = f"every {backend} variant" if every else f"{len(variants)} of the {backend} variants"
         message = (

@@ -308,9 +308,9 @@ def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
     if variant.backend != HOST or variant.torch is None:
         return ()
     if variant.stable_abi is None:
-        return (variant.torch,)
+        return (variant.torch.text,)
     torches = sorted({row.torch for row in rows if (row.backend, row.system) == (variant.backend, variant.system)})
-    return tuple(dict.fromkeys(item.minor_text for item in torches if item >= Version.parse(variant.stable_abi)))
+    return tuple(dict.fromkeys(item.minor_text for item in torches if item >= variant.stable_abi))
 
 
 def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
@@ -347,10 +347,10 @@ def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
         kind=kind,
         backend=row.backend,
         system=row.system,
-        torch=row.torch.text,
-        compute=row.compute.text if row.compute else None,
-        stable_abi=stable.minor_text if stable and kind is Kind.STABLE_ABI else None,
-        tvm_ffi=row.tvm_ffi.text if row.tvm_ffi and kind is Kind.TVM_FFI else None,
+        torch=row.torch,
+        compute=row.compute,
+        stable_abi=Version.parse(stable.minor_text) if stable and kind is Kind.STABLE_ABI else None,
+        tvm_ffi=row.tvm_ffi if kind is Kind.TVM_FFI else None,
         archs=variant_archs(build, kind, row.backend, row.compute, tables),
         bundled=row.bundled,
         archs_since=tables.since if BACKENDS[row.backend].capabilities and kind is not Kind.NOARCH else None,

@@ -66,8 +66,8 @@ def subject(variant: Variant) -> Subject:
     """A variant as a subject of expressions."""
     fields = {
         "name": variant.name,
-        "kind": str(variant.kind),
-        "backend": str(variant.backend),
+        "kind": variant.kind,
+        "backend": variant.backend,
         "system": variant.system,
         "torch": variant.torch,
         "compute": variant.compute,
@@ -75,7 +75,7 @@ def subject(variant: Variant) -> Subject:
         "tvm-ffi": variant.tvm_ffi,
         str(variant.backend): variant.compute,
     }
-    return {field: text for field, text in fields.items() if text is not None}
+    return {field: str(value) for field, value in fields.items() if value is not None}
 
 
 def by_choice(
@@ -197,5 +197,5 @@ def _kind_of(pair: Pair) -> tuple[bool, bool]:
 
 
 def _newest_first(variant: Variant) -> tuple[list[int], str, str]:
-    torch = [-int(part) for part in variant.torch.split(".")] if variant.torch else []
+    torch = [-part for part in variant.torch] if variant.torch else []
     return torch, variant.name, variant.system

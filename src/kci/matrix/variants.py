@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from kci.config.facts import BACKENDS
-from kci.config.values import SYSTEMS
+from kci.config.values import SYSTEMS, Backend, Version
 
 
 class Kind(enum.StrEnum):
@@ -177,12 +177,12 @@ class Variant(msgspec.Struct, frozen=True):
 
     name: str
     kind: Kind
-    backend: str
+    backend: Backend
     system: str
-    torch: str | None
-    compute: str | None
-    stable_abi: str | None
-    tvm_ffi: str | None
+    torch: Version | None
+    compute: Version | None
+    stable_abi: Version | None
+    tvm_ffi: Version | None
     archs: tuple[str, ...] | None
     """In the order of metadata.json; None for backends without archs."""
     bundled: bool
@@ -261,4 +261,5 @@ def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
 
 def _variant(variant: Variant) -> dict[str, Any]:
     left_out = {"archs_since"} if variant.loads else {"archs_since", "loads"}
-    return {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in left_out}
+    facts = msgspec.structs.asdict(variant).items()
+    return {key: value.text if isinstance(value, Version) else value for key, value in facts if key not in left_out}

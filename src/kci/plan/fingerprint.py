@@ -17,7 +17,6 @@ import msgspec
 from kci.config.facts import BACKENDS
 from kci.config.model import Build, Component
 from kci.config.reader import Kernel
-from kci.config.values import Version
 from kci.matrix.archs import component_archs
 from kci.matrix.catalog.rows import OLDEST, arch_tables
 from kci.matrix.catalog.runners import Runners, default_runners
@@ -147,7 +146,7 @@ def _component(part: Component, variant: Variant) -> dict[str, Any]:
     keys = {key: value for key, value in msgspec.structs.asdict(part).items() if key not in _SELECTION_ONLY}
     if BACKENDS[part.backend].archs and variant.compute is not None:
         tables = arch_tables(variant.archs_since or OLDEST)
-        keys["built for"] = component_archs(part, Version.parse(variant.compute), tables)
+        keys["built for"] = component_archs(part, variant.compute, tables)
     return keys
 
 

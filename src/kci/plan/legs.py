@@ -9,11 +9,11 @@ from typing import NamedTuple
 import msgspec
 
 from kci.config.facts import BACKENDS
-from kci.config.values import Grouping
+from kci.config.values import Grouping, text_of
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
-from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, objects_name, upload_name
+from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
 from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.plan import (
@@ -132,8 +132,7 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
     computes = {item.variant.compute for item in part}
     prefix = BACKENDS[first.backend].compute_prefix
     if grouping is Grouping.IMAGE and len(computes) == 1 and first.compute and prefix:
-        major, minor = (*first.compute.split("."), "0")[:2]
-        return f"{prefix}{major}{minor}-{first.system}"
+        return f"{prefix}{digits(first.compute)}-{first.system}"
     backends = {item.variant.backend for item in part}
     return f"{'-'.join(sorted(backends))}-{first.system}"
 
@@ -268,7 +267,7 @@ def assign_runner(
     if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
         return NoRunner("KCI303", _not_compiled(variant.backend, system))
     build = build or UNKNOWN_BUILD
-    image = build.image_for(system, variant.compute) if container and compiled and not noarch else ""
+    image = build.image_for(system, text_of(variant.compute)) if container and compiled and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
     if recorded is not None or noarch:
         minutes = Minutes(*[recorded or build.minutes] * 3)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from kci.build.process.run import Log
 from kci.config.reader import Kernel
+from kci.config.values import text_of
 from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnfinishedBuildError, first_error
 from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import Plan, Role
@@ -61,8 +62,8 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         kernel=request.kernel.build.name,
         variant=variant.name,
         system=variant.system,
-        torch=variant.torch or "",
-        compute=variant.compute or "",
+        torch=text_of(variant.torch),
+        compute=text_of(variant.compute),
         replay=replay[:4000],
     )
     try:
@@ -76,9 +77,9 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         error_text = f"{first}\n{more}" if more.strip() not in ("", first) else first
         failed = replace(base, outcome=outcome, error=error_text)
         unknown = replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
-        others = [torch for torch in variant.loads if torch != variant.torch]
+        others = [torch for torch in variant.loads if torch != base.torch]
         return [failed, *(replace(unknown, torch=torch) for torch in others)]
-    results = [] if variant.torch in variant.loads else [base]
+    results = [] if base.torch in variant.loads else [base]
     for torch in variant.loads:
         test = ["kci", "test", str(kernel), f"--tree={request.output}", f"--variant={base.variant}", f"--torch={torch}"]
         under = replace(base, torch=torch, replay=f"{base.replay} && {shlex.join(test)}"[:4000])

@@ -26,6 +26,7 @@ from kci.build.toolchains.environment import (
     python_environment,
     read_torch_version,
 )
+from kci.config.values import Version
 from kci.errors import ClientError, MissingToolError
 from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
@@ -64,7 +65,7 @@ def test_the_default_index_is_asked_for_the_release_itself(tmp_path: Path, flavo
      ("rocm", "7.14", "rocm7.14"), ("xpu", "2025.3.2", "xpu"), ("tpu", None, "cpu"), ("cuda", None, "cpu")],
 )  # fmt: skip
 def test_the_flavours_of_the_wheel_index(backend: str, compute: str | None, flavour: str) -> None:
-    assert toolchains().flavour(backend, compute) == flavour
+    assert toolchains().flavour(backend, Version.parse(compute) if compute else None) == flavour
 
 
 def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

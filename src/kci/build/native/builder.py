@@ -47,7 +47,7 @@ from kci.build.toolchains.environment import (
 from kci.build.toolchains.glibc import find_newer_parts
 from kci.build.toolchains.oneapi import default_extensions, sycl_code
 from kci.config.facts import BACKENDS, HOST
-from kci.config.values import Version
+from kci.config.values import Version, text_of
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.variants import Kind, this_system
 from kci.utils.atomic import locked
@@ -58,7 +58,7 @@ def plan(request: Request, log: Log) -> Recipe:
     _require_buildable(request)
     sources = checked_sources(request, log)
     environment = _environment(request)
-    variant, compute = request.variant, request.variant.compute or ""
+    variant, compute = request.variant, text_of(request.variant.compute)
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
     cxx = build_compiler(variant)
     device = find_device(variant.backend, compute, variant.system, request.options.cache, log)
@@ -204,13 +204,13 @@ def _environment(request: Request) -> Environment:
     # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's own wheel
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
+        return tvm_ffi_environment(request.options.cache, text_of(variant.tvm_ffi))
     if not request.options.isolation:
         return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     backend = variant.backend if variant.kind is Kind.FULL else HOST
     flavour, headers_only = toolchains().flavour(backend, variant.compute), BACKENDS[backend].headers_only
-    return kci_environment(request.options.cache, variant.torch, flavour, headers_only=headers_only)
+    return kci_environment(request.options.cache, variant.torch.text, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
@@ -219,14 +219,14 @@ def _check_torch(request: Request, environment: Environment) -> None:
     hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
     if variant.kind is Kind.STABLE_ABI:
         # any torch with the stable ABI version will do
-        if variant.stable_abi and Version.parse(torch.minor) < Version.parse(variant.stable_abi):
+        if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
             message = f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
             raise MissingToolError(message, hint=hint)
         return
-    if not same_version(torch.minor, variant.torch):
+    if not same_version(torch.minor, text_of(variant.torch)):
         raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint=hint)
     facts = BACKENDS[variant.backend]
-    if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), variant.compute):
+    if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), text_of(variant.compute)):
         message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
         raise MissingToolError(f"{message} is for {torch.device}", hint=hint)
 

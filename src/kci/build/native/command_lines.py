@@ -52,13 +52,12 @@ def tvm_ffi_definitions(backend: str, kernel_id: str, *, with_name: bool) -> lis
     return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if with_name else _POISON}"]
 
 
-def stable_abi_define(stable_abi: str) -> str:
+def stable_abi_define(stable_abi: Version) -> str:
     """Limit torch's headers to a stable ABI version. Raises BuildFailedError without a minor version."""
-    version = Version.parse(stable_abi)
-    if len(version) < 2:
+    if len(stable_abi) < 2:
         hint = "name a version with a minor other than 0, such as 2.11"
         raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
-    return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
+    return f"-DTORCH_TARGET_VERSION=0x{(stable_abi[0] << 56) | (stable_abi[1] << 48):016x}"
 
 
 TORCH, TVM_FFI, PYTHON = "torch", "tvm_ffi", "python"

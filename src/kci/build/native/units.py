@@ -253,12 +253,12 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     if not facts.archs:
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every backend with archs has compute versions
-    compute, flags = Version.parse(request.variant.compute), component.device_flags
+    compute, flags = request.variant.compute, component.device_flags
     if facts.compiler == "nvcc" and compute < _STUB_SINCE:
         flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
     tables = arch_tables(request.variant.archs_since or OLDEST)
     listed = component_archs(component, compute, tables)
-    archs = _requested_archs(request, listed) if request.options.archs else listed
+    archs = _requested_archs(request, compute, listed) if request.options.archs else listed
     if not listed:
         listed_archs = ", ".join(component.archs) or "no archs"
         raise kernel_error(
@@ -275,11 +275,10 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     )
 
 
-def _requested_archs(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
+def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...]) -> tuple[str, ...]:
     facts = BACKENDS[request.variant.backend]
     if not facts.capabilities:
         return tuple(arch for arch in archs if arch in request.options.archs)
-    compute = Version.parse(request.variant.compute or "")
     for arch in request.options.archs:
         if not toolkits().builds(arch.removesuffix(PTX), compute):
             raise UsageError(f"{facts.title} {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")

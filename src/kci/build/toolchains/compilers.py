@@ -21,7 +21,7 @@ from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import python_environment, read_torch_version
 from kci.build.toolchains.oneapi import find_icpx
 from kci.build.toolchains.rocm import Rocm, find_rocm
-from kci.config.values import Backend, Version
+from kci.config.values import Backend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import count
@@ -110,12 +110,12 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
 
 def variant_compiler(variant: Variant) -> tuple[str, ...]:
     """The host compiler of a variant."""
-    return cxx_compiler(variant.compute if variant.backend == Backend.CUDA else None)
+    return cxx_compiler(text_of(variant.compute) if variant.backend == Backend.CUDA else None)
 
 
 def build_compiler(variant: Variant) -> tuple[str, ...]:
     """The compiler of a variant's C++ sources, which is the host compiler unless the backend has its own."""
-    return find_icpx(variant.compute or "") if variant.backend == Backend.XPU else variant_compiler(variant)
+    return find_icpx(text_of(variant.compute)) if variant.backend == Backend.XPU else variant_compiler(variant)
 
 
 def find_device(backend: str, compute: str, system: str, cache: Path, log: Log = silent) -> DeviceCompiler | None:
@@ -240,7 +240,7 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         _first_line(binutils_program(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),
     ]
-    device = find_device(variant.backend, variant.compute, variant.system, cache) if variant.compute else None
+    device = find_device(variant.backend, text_of(variant.compute), variant.system, cache) if variant.compute else None
     lines += device.versions() if device is not None else []
     return "\n".join([*lines, *environment_flags()])
 
@@ -258,11 +258,11 @@ def _compiler(words: tuple[str, ...]) -> list[str]:
 
 def _torch(variant: Variant, *, isolation: bool) -> str:
     if variant.kind is Kind.TVM_FFI:
-        return f"tvm-ffi {toolchains().tvm_ffi.get(variant.tvm_ffi or '', '')}"
+        return f"tvm-ffi {toolchains().tvm_ffi.get(text_of(variant.tvm_ffi), '')}"
     if not isolation:
         torch = read_torch_version(python_environment().torch)
         return f"torch {torch.release} of this Python, for {torch.device}"
-    return f"torch {toolchains().torch_release(variant.torch)}" if variant.torch else "no torch"
+    return f"torch {toolchains().torch_release(variant.torch.text)}" if variant.torch else "no torch"
 
 
 @remembered

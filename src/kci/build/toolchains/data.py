@@ -88,22 +88,21 @@ class Toolchains(Dated, frozen=True):
         minor = Version.parse(torch).minor_text
         return self.torch.get(minor, f"{minor}.0")
 
-    def cxx_standard(self, torch: str) -> int:
+    def cxx_standard(self, torch: Version) -> int:
         """C++ standard of a torch's headers (docs/format.md#flags)."""
-        before = Version.parse(torch) < Version.parse("2.12")
+        before = torch < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
 
     def torch_defines(self, backend: str) -> list[str]:
         """Macros of torch's CMake targets."""
         return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
 
-    def flavour(self, backend: str, compute: str | None) -> str:
+    def flavour(self, backend: str, compute: Version | None) -> str:
         """Last part of a wheel index: `cpu`, `cu130`, `rocm7.1`."""
         pattern = self.index.get(backend, self.index[HOST])
         if compute is None:
             return pattern if "{" not in pattern else self.index[HOST]
-        version = Version.parse(compute)
-        return pattern.format(digits=digits(version), dotted=version.minor_text)
+        return pattern.format(digits=digits(compute), dotted=compute.minor_text)
 
     def index_url(self, flavour: str) -> str:
         base = os.environ.get(TORCH_INDEX)

@@ -314,7 +314,7 @@ def _check_flavour(environment: Environment) -> None:
     if environment.requirement or environment.flavour == HOST:
         return
     torch = read_torch_version(environment.torch)
-    known = {toolchains().flavour(backend, version) for backend, version in torch.toolkits.items()}
+    known = {toolchains().flavour(backend, Version.parse(version)) for backend, version in torch.toolkits.items()}
     if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
         raise MissingToolError(

@@ -13,7 +13,7 @@ from kci.build.toolchains.cutlass import tla_version
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import same_version
 from kci.config.model import Build
-from kci.config.values import Backend, Depend, Version
+from kci.config.values import Backend, Depend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Variant
 
@@ -60,7 +60,7 @@ def sycl_code(build: Build, variant: Variant) -> SyclCode | None:
     plain, tla = toolchains().sycl, toolchains().sycl_tla
     if not any(Depend.SYCL_TLA in part.depends for part in parts):
         return SyclCode(plain.targets, plain.devices)
-    version = tla_version(variant.compute or "")
+    version = tla_version(text_of(variant.compute))
     marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.device_flags)
     targets = version.apart if version.apart and marked else version
     return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)

@@ -15,7 +15,7 @@ from pathlib import Path
 from kci.config.discovery import RepositorySettings, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
-from kci.config.values import HEADER_ENDINGS, Version, python_name
+from kci.config.values import HEADER_ENDINGS, python_name
 from kci.errors import FindingsError, rule_error
 from kci.matrix.archs import too_old
 from kci.matrix.variants import Kind, Variant
@@ -41,9 +41,8 @@ def active(build: Build, variant: Variant) -> dict[str, Component]:
     """The components of a variant by label, without those that `cuda-minver` excludes (docs/format.md#components)."""
     if variant.kind is Kind.NOARCH:
         return {}
-    compute = Version.parse(variant.compute) if variant.compute else None
     parts = build.components(variant.backend)
-    return {label: part for label, part in parts.items() if not too_old(part, compute)}
+    return {label: part for label, part in parts.items() if not too_old(part, variant.compute)}
 
 
 def package_path(build: Build) -> str:

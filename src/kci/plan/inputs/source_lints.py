@@ -342,7 +342,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
     torches: dict[str, set[Version]] = {}
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
-            torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
+            torches.setdefault(variant.backend, set()).add(variant.torch)
     include_graph = _IncludeGraph(directory, included)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
