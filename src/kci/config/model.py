@@ -180,12 +180,10 @@ class AnyComponent(Table, frozen=True, tag_field="backend"):
 
     @property
     def device_flags(self) -> tuple[str, ...]:
-        """Flags for the device compiler."""
         return self._own(BACKENDS[self.backend].flags) or ()
 
     @property
     def minver(self) -> Version | None:
-        """The oldest toolkit version to compile it with."""
         minver: Version | None = self._own(BACKENDS[self.backend].minver)
         return minver
 
