@@ -101,7 +101,6 @@ class General(Table, frozen=True):
 
 
 GENERAL_BACKENDS = tuple(sorted(BACKENDS.keys() & set(General.__struct_fields__)))
-"""Backends that have a table in `[general]`."""
 
 
 class Torch(Table, frozen=True):
