@@ -23,8 +23,7 @@ from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_lints import included
 
-CXX = "CXX"
-"""CMake's name of the language that the C++ compiler takes."""
+CXX = "CXX"  # as in CMake
 
 _LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
 _FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
