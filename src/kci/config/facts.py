@@ -82,8 +82,7 @@ BACKENDS: Mapping[str, BackendFacts] = {
         archs="cuda-capabilities", capabilities=True, flags="cuda-flags", minver="cuda-minver", endings=(".cu",),
         compiled=True, tvm_ffi=True, compiler="nvcc", compiler_id=("CUDA", "NVIDIA"), minor_compatible=True,
         defines=("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
-        probe="torch.version.cuda is not None",
-        torch_library="torch_cuda", torch_version="cuda", headers_only=True,
+        probe="torch.version.cuda is not None", torch_library="torch_cuda", torch_version="cuda", headers_only=True,
         templates={"torch": ".cu", "tvm-ffi": ".cu"}, usual=("torch", "torch-noarch"),
     ),
     Backend.ROCM: BackendFacts(
@@ -93,8 +92,7 @@ BACKENDS: Mapping[str, BackendFacts] = {
         compiled=True, compiler="hipcc", compiler_id=("HIP", "Clang"),
         # torch's `cpp_extension` passes the last two to C++ sources too
         defines=("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
-        probe="torch.version.hip is not None",
-        torch_library="torch_hip", torch_version="hip", only_index=True,
+        probe="torch.version.hip is not None", torch_library="torch_hip", torch_version="hip", only_index=True,
         templates={"torch": ".cu"}, usual=("torch-noarch",),
     ),
     Backend.METAL: BackendFacts(

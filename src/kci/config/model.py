@@ -101,7 +101,6 @@ class General(Table, frozen=True):
 
 
 GENERAL_BACKENDS = tuple(sorted(BACKENDS.keys() & set(General.__struct_fields__)))
-"""Backends that have a table in `[general]`."""
 
 
 class Torch(Table, frozen=True):
@@ -180,12 +179,10 @@ class AnyComponent(Table, frozen=True, tag_field="backend"):
 
     @property
     def device_flags(self) -> tuple[str, ...]:
-        """Flags for the device compiler."""
         return self._own(BACKENDS[self.backend].flags) or ()
 
     @property
     def minver(self) -> Version | None:
-        """The oldest toolkit version to compile it with."""
         minver: Version | None = self._own(BACKENDS[self.backend].minver)
         return minver
 

@@ -218,8 +218,7 @@ def has_device(backend: str) -> bool:
     """True if files and programs indicate a device of a backend."""
     facts = BACKENDS[backend]
     if facts.device_program:
-        program, *arguments = facts.device_program
-        return shutil.which(program) is not None and run([program, *arguments]).code == 0
+        return shutil.which(facts.device_program[0]) is not None and run([*facts.device_program]).code == 0
     if facts.device_files:
         return any(Path("/dev").glob(facts.device_files))
     return facts.macos and sys.platform == "darwin"

@@ -145,12 +145,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *_host_flags(chain, unit),
         *_definitions(chain, target, unit),
         *_toolkit_includes(chain),
-        *unit.flags,
-        *_dependencies(unit),
-        "-c",
-        work_path(unit, unit.source),
-        "-o",
-        unit.object,
+        *_compiled(unit),
     ]
 
 
@@ -248,12 +243,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *gencode(unit.archs),
         *host,
         *_definitions(chain, target, unit),
-        *unit.flags,
-        *_dependencies(unit),
-        "-c",
-        work_path(unit, unit.source),
-        "-o",
-        unit.object,
+        *_compiled(unit),
     ]
 
 
@@ -286,14 +276,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *torch_definitions(target.variant, kernel_id, with_name=unit.uses_name),
         *_includes(chain, target, unit),
         *_toolkit_includes(chain),
-        *unit.flags,
-        *_dependencies(unit),
-        "-x",
-        "hip",
-        "-c",
-        work_path(unit, unit.source),
-        "-o",
-        unit.object,
+        *_compiled(unit, "-x", "hip"),
     ]
 
 
@@ -372,5 +355,6 @@ def work_path(unit: Unit, path: PurePosixPath) -> str:
     return ((FOLDER if unit.translated else KERNEL) / path).as_posix()
 
 
-def _dependencies(unit: Unit) -> list[str]:
-    return ["-MD", "-MF", f"{unit.object}.d"]
+def _compiled(unit: Unit, *language: str) -> list[str]:
+    dependencies = ("-MD", "-MF", f"{unit.object}.d")
+    return [*unit.flags, *dependencies, *language, "-c", work_path(unit, unit.source), "-o", unit.object]

@@ -23,8 +23,7 @@ from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_lints import included
 
-CXX = "CXX"
-"""CMake's name of the language that the C++ compiler takes."""
+CXX = "CXX"  # as in CMake
 
 _LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
 _FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
@@ -235,11 +234,10 @@ def sources_with_name(inputs: KernelInputs, variant: Variant, sources: Collectio
 
 def _active(request: Request, log: Log) -> dict[str, Component]:
     components = active(request.build, request.variant)
-    title = BACKENDS[request.variant.backend].title
     for label, component in request.build.components(request.variant.backend).items():
         if label not in components:
-            needs, has = component.minver, request.variant.compute
-            log(f"component {label} is left out: it needs {title} {needs}, and this variant has {has}")
+            needs, has = f"{BACKENDS[component.backend].title} {component.minver}", request.variant.compute
+            log(f"component {label} is left out: it needs {needs}, and this variant has {has}")
     return components
 
 

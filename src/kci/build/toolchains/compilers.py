@@ -32,7 +32,6 @@ CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 _CACHES = ("ccache", "sccache")
 
 DeviceCompiler = Toolkit | Rocm
-"""A compiler of device code."""
 
 RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 
