@@ -385,16 +385,6 @@ def test_one_kernel_and_some_of_its_variants_are_dispatched(repository: Path, ru
     assert tree_names(run.artifacts, "other-kernel") == {*AT_TOP, "torch-cuda"}
 
 
-def test_one_leg_builds_several_variants(repository: Path, runner: Runner, scratch: Path) -> None:
-    add_kernel(repository, "other-kernel", ("cpu", "rocm"))
-    (repository / "kci.toml").write_text('[plan]\ngroup = "image"\n')
-    render(repository)
-    run = runner.run(repository, RELEASE, "push", scratch)
-    ran = [name for kernel in ("some", "other") for name in (f"build {kernel}-kernel noarch", f"merge {kernel}-kernel")]
-    assert run.jobs == dict.fromkeys([*ran, "kci", "plan"], "success"), run.log
-    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
-
-
 OWN = ".github/workflows/kci-own-machines.yml"
 DISPATCHED = """
 [pull-request]
