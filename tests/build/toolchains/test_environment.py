@@ -58,6 +58,15 @@ def test_the_default_index_is_asked_for_the_release_itself(tmp_path: Path, flavo
     assert "--index-url" not in torch
 
 
+@pytest.mark.parametrize(
+    ("backend", "compute", "flavour"),
+    [("cpu", None, "cpu"), ("cuda", "13.0", "cu130"), ("cuda", "12.6", "cu126"), ("rocm", "7.1", "rocm7.1"),
+     ("rocm", "7.14", "rocm7.14"), ("xpu", "2025.3.2", "xpu"), ("tpu", None, "cpu"), ("cuda", None, "cpu")],
+)  # fmt: skip
+def test_the_flavours_of_the_wheel_index(backend: str, compute: str | None, flavour: str) -> None:
+    assert toolchains().flavour(backend, compute) == flavour
+
+
 def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KCI_CACHE", raising=False)
