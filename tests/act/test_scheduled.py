@@ -162,31 +162,22 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     assert "with torch 2.13: passed, 31 passed" in second.log
 
 
-class WithTests:
-    """Kernels of Python for CUDA, the first of which has tests, which fail as long as their file says so.
+def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers: Path, tmp_path: Path) -> None:
+    """A kernel's tests fail as long as their file says so.
 
     The machine that tests is this one under its label, and its Python says of itself that it has torch for CUDA.
     """
+    test_file = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",)) / "tests" / "test_it.py"
+    test_file.parent.mkdir()
+    test_file.write_text("BROKEN = True")
+    catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
+    settings = f'{SETTINGS}\n[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "h100"]\n'
+    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog, settings)
+    python = str(python_with_cuda(tmp_path))
+    built = "some-kernel torch-cuda x86_64-linux 2.13 13.4"
+    on_hardware = "some-kernel torch-cuda x86_64-linux+hardware 2.14 13.0"
 
-    BUILT, TESTED = "torch-cuda x86_64-linux 2.13 13.4", "torch-cuda x86_64-linux+hardware 2.14 13.0"
-
-    def __init__(self, folder: Path, shared: Path, *names: str) -> None:
-        """Render and commit them."""
-        kernel, *_ = [add_kernel(folder / "repository", name, ("cuda",)) for name in names]
-        self.tests = kernel / "tests" / "test_it.py"
-        self.tests.parent.mkdir()
-        self.tests.write_text("BROKEN = True")
-        catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
-        settings = f'{SETTINGS}\n[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "h100"]\n'
-        self.place = Scheduled(folder, shared, folder / "cache", catalog, settings)
-        self.python = str(python_with_cuda(folder))
-
-
-def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers: Path, tmp_path: Path) -> None:
-    tested = WithTests(tmp_path, shared_by_workers, "some-kernel")
-    place, built, on_hardware = tested.place, f"some-kernel {WithTests.BUILT}", f"some-kernel {WithTests.TESTED}"
-
-    broken = place.run(KCI_TEST_PYTHON=tested.python)
+    broken = place.run(KCI_TEST_PYTHON=python)
     ran = ["build some-kernel torch-cuda", *AFTER]
     ran += ["watch-test some-kernel cuda-x86_64-linux"]
     assert broken.jobs == dict.fromkeys(ran, "success"), broken.log
@@ -195,7 +186,7 @@ def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers
     assert ([failure["leg"] for failure in run["failed"]], run["passed"]) == ([on_hardware], [built])
     assert [state for state, _ in place.issues()] == ["open"]
 
-    tested.tests.write_text("")
+    test_file.write_text("")
     commit_all(place.repository)
     lost = place.run(KCI_TEST_PYTHON=str(tmp_path / "nowhere"))
     assert lost.jobs["record"] == "success", lost.log
@@ -203,7 +194,7 @@ def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers
     assert place.history()[-1]["passed"] == [built]
     assert [state for state, _ in place.issues()] == ["open"], "that it was built is no pass of what was tested"
 
-    good = place.run(KCI_TEST_PYTHON=tested.python)
+    good = place.run(KCI_TEST_PYTHON=python)
     assert good.jobs == dict.fromkeys(ran, "success"), good.log
     assert place.history()[-1]["passed"] == sorted([built, on_hardware])
     assert [state for state, _ in place.issues()] == ["closed"]

@@ -309,27 +309,6 @@ def test_a_kernel_at_fault_is_red_and_stops_only_itself(one_leg: Path, runner: R
     assert not run.ok
 
 
-def test_a_job_of_ones_own_runs_behind_skipped_ones(one_leg: Path, runner: Runner, scratch: Path) -> None:
-    """Nothing is built, so `kernels` is skipped; `parity` runs behind it, and `after` behind that."""
-    condition = "if: ${{{{ !cancelled() && needs.{0}.result == 'success' }}}}"
-    usual = "runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n    - run: echo done"
-    jobs = {"parity": "[plan, kernels]", "after": "[parity]"}
-    needs = {"parity": "plan", "after": "parity"}
-    text = "".join(
-        f"{name}:\n  name: {name}\n  needs: {listed}\n  {condition.format(needs[name])}\n  {usual}\n"
-        for name, listed in jobs.items()
-    )
-    (one_leg / ".github" / "kci").mkdir(parents=True)
-    (one_leg / ".github" / "kci" / "jobs.yml").write_text(text)
-    render(one_leg)
-    base = head_commit(one_leg)
-    (one_leg / "notes.md").write_text("Not part of any kernel.\n")
-    commit_all(one_leg)
-    run = runner.run(one_leg, RELEASE, "pull_request", scratch, **pull_request(one_leg, base))
-    ran = ["plan", "parity", "after", "kci"]
-    assert run.jobs == dict.fromkeys(ran, "success"), run.log
-
-
 def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(one_leg: Path, runner: Runner, tmp_path: Path) -> None:
     """GitHub's word for the base is as old as the last push to the pull request."""
     add_kernel(one_leg, "other-kernel", ("cpu",))
@@ -383,16 +362,6 @@ def test_one_kernel_and_some_of_its_variants_are_dispatched(repository: Path, ru
     assert run.jobs == dict.fromkeys(ran, "success"), run.log
     assert sorted(path.name for path in run.artifacts.glob("tree.*")) == ["tree.other-kernel.1"]
     assert tree_names(run.artifacts, "other-kernel") == {*AT_TOP, "torch-cuda"}
-
-
-def test_one_leg_builds_several_variants(repository: Path, runner: Runner, scratch: Path) -> None:
-    add_kernel(repository, "other-kernel", ("cpu", "rocm"))
-    (repository / "kci.toml").write_text('[plan]\ngroup = "image"\n')
-    render(repository)
-    run = runner.run(repository, RELEASE, "push", scratch)
-    ran = [name for kernel in ("some", "other") for name in (f"build {kernel}-kernel noarch", f"merge {kernel}-kernel")]
-    assert run.jobs == dict.fromkeys([*ran, "kci", "plan"], "success"), run.log
-    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
 
 
 OWN = ".github/workflows/kci-own-machines.yml"

@@ -8,31 +8,34 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
 from buildkit import variant
 from kci.build.kernel_files import EXPORTS_MAP
 from kci.build.native.command_lines import COMPAT, EXPORTS, Target, Toolchain, link_command
-from kci.build.native.ninja import Step
 from kci.build.native.recipe import compat_files, compat_steps, stand_ins
 from kci.build.toolchains.compilers import binutils_program, cxx_compiler
 from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import find_newer_parts
 from kci.matrix.variants import this_system
 
+TARGET = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
+MACHINE = pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
 USES = """
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <dlfcn.h>
+#include <exception>
 #include <filesystem>
 #include <iostream>
 #include <mutex>
 #include <shared_mutex>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <sys/stat.h>
 #include <thread>
@@ -92,6 +95,29 @@ extern "C" int kci_scanned(const char *text) {
   return said.str() == "two two" + std::to_string(first) ? first + second : -3;
 }
 
+int alive = 0;
+struct Counted : std::runtime_error {
+  Counted() : std::runtime_error("x") { ++alive; }
+  Counted(const Counted &other) : std::runtime_error(other) { ++alive; }
+  ~Counted() { --alive; }
+};
+
+// One exception that is left while it is held, is caught once, and none afterwards: 110.
+extern "C" int kci_counted() {
+  int seen = 0;
+  {
+    std::exception_ptr first;
+    try { throw Counted(); } catch (...) { first = std::current_exception(); }
+    std::exception_ptr second = first, third;
+    third = second;
+    first = nullptr;
+    second = nullptr;
+    seen = alive;
+    try { std::rethrow_exception(third); } catch (Counted &) { seen += 10; }
+  }
+  return seen * 10 + alive;
+}
+
 // Whether waiting by a clock that only goes forward ends when it should: 1 for each that does.
 extern "C" int kci_waited(int milliseconds) {
   const std::chrono::milliseconds time(milliseconds);
@@ -127,28 +153,39 @@ extern "C" int kci_files(const char *folder) {
 """
 
 
-def linked(tmp_path: Path, source: str, *flags: str) -> Path:
-    """A module of one source, made by the commands of a build."""
-    python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=tmp_path)
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
+    """A toolchain, in whose root there is what is linked to every module, made by the commands of a build."""
+    place = tmp_path_factory.mktemp("older")
+    python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=place)
     cxx = cxx_compiler()
     parts = find_newer_parts(cxx)
     ar = binutils_program(cxx, "ar")
-    chain = Toolchain(cxx, (), python, Path("python"), glibc_compat=True, newer_parts=parts, ar=ar)
-    target = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
+    made = Toolchain(cxx, (), python, Path("python"), glibc_compat=True, newer_parts=parts, ar=ar)
     for folder in ("obj", "stub"):
-        (tmp_path / folder).mkdir()
-    texts = {"uses.cpp": source, EXPORTS: EXPORTS_MAP, **compat_files(chain, target)}
+        (place / folder).mkdir()
+    write(place, {EXPORTS: EXPORTS_MAP, **compat_files(made, TARGET)})
+    for step in compat_steps(made, TARGET, ()):
+        subprocess.run(step.command, cwd=place, check=True)
+    return made
+
+
+def write(place: Path, texts: dict[str, str]) -> None:
     for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    steps = list(compat_steps(chain, target, ()))
-    compiled = [*cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT, "-c", "uses.cpp", "-o", "uses.o"]
-    steps.append(Step("uses.o", (), tuple(compiled), ""))
-    for step in steps:
-        subprocess.run(step.command, cwd=tmp_path, check=True)
-    command = [word for word in link_command(chain, target, ["uses.o"]) if not word.endswith("tvm_ffi")]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    return tmp_path / target.module
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+
+
+def linked(chain: Toolchain, source: str, *flags: str) -> Path:
+    """A module of one source, made by the commands of a build."""
+    place = chain.environment.root
+    assert place is not None
+    write(place, {"uses.cpp": source})
+    compiled = [*chain.cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT, "-c", "uses.cpp", "-o", "uses.o"]
+    subprocess.run(compiled, cwd=place, check=True)
+    command = [word for word in link_command(chain, TARGET, ["uses.o"]) if not word.endswith("tvm_ffi")]
+    subprocess.run(command, cwd=place, check=True)
+    return (place / TARGET.module).rename(place / f"made-{len(list(place.glob('made-*')))}.so")
 
 
 def readelf(option: str, module: Path) -> str:
@@ -160,14 +197,17 @@ def newest(module: Path, prefix: str) -> tuple[int, ...]:
     return max(tuple(map(int, version.split("."))) for version in found)
 
 
-@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
-def test_what_a_newer_system_has_is_not_needed_and_works(tmp_path: Path) -> None:
-    module = linked(tmp_path, USES)
+@MACHINE
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
+def test_what_a_newer_system_has_is_not_needed_and_works(chain: Toolchain, level: str, tmp_path: Path) -> None:
+    module = linked(chain, USES, level)
     assert newest(module, "GLIBC") <= (2, 28)
     assert newest(module, "GLIBCXX") <= (3, 4, 24)
+    assert newest(module, "CXXABI") <= (1, 3, 11)
     undefined = re.findall(r" GLOBAL +DEFAULT +UND +(\S+)", readelf("--dyn-syms", module))
     assert undefined
     assert [name for name in undefined if "@" not in name] == []
+    assert not re.search(r" DEFAULT +\d+ +_ZN?St", readelf("--dyn-syms", module)), "exported"
     needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", module)))
     assert {"libdl.so.2", "libpthread.so.0", "libm.so.6"} <= needed
     assert "librt.so.1" not in needed, "nothing of it is called"
@@ -176,11 +216,9 @@ def test_what_a_newer_system_has_is_not_needed_and_works(tmp_path: Path) -> None
     assert loaded.kci_parsed(b"2.5", 3) == pytest.approx(2.5)
     assert loaded.kci_computed(ctypes.c_double(3.0)) == pytest.approx(9.0)
     assert loaded.kci_scanned(b"3 4") == 7
+    assert loaded.kci_counted() == 110
     assert [loaded.kci_waited(milliseconds) for milliseconds in (1, 30)] == [4, 4]
-    for name in ("a", "b/c", "b/d"):
-        path = tmp_path / "tree" / PurePosixPath(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
+    write(tmp_path / "tree", dict.fromkeys(("a", "b/c", "b/d"), ""))
     assert loaded.kci_files(str(tmp_path / "tree").encode()) == 3
 
 
@@ -189,8 +227,8 @@ RARE = re.compile(r"u?fromfp|totalorder")
 """Functions of C23, which no kernel calls."""
 
 
-@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
-def test_every_function_of_mathematics_that_has_changed_is_the_older_one(tmp_path: Path) -> None:
+@MACHINE
+def test_every_function_of_mathematics_that_has_changed_is_the_older_one(chain: Toolchain) -> None:
     """Held to this machine's libm, and to the list of a newer one."""
     libm = subprocess.run(["gcc", "-print-file-name=libm.so.6"], check=True, capture_output=True, text=True).stdout
     older: dict[str, tuple[int, ...]] = {}
@@ -209,7 +247,7 @@ def test_every_function_of_mathematics_that_has_changed_is_the_older_one(tmp_pat
     known = sorted(ours & set(older))
     uses = "".join(f'extern "C" void {name}();\n' for name in known)
     uses += "void (*kci_all[])() = {" + ", ".join(known) + "};\n"
-    module = linked(tmp_path, uses, "-fno-builtin")
+    module = linked(chain, uses, "-fno-builtin")
     linked_to = {
         name: tuple(map(int, version.split(".")))
         for name, version in re.findall(r" UND +(\w+)@GLIBC_([0-9.]+)", readelf("--dyn-syms", module))
@@ -227,9 +265,7 @@ def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(cuda: str, se
         "system/bits/libc-header-start.h": "#define __GLIBC_USE_IEC_60559_FUNCS_EXT_C23 1\n",
         "uses.cpp": "#include <bits/libc-header-start.h>\nseen = __GLIBC_USE_IEC_60559_FUNCS_EXT_C23\n",
     }
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, texts)
     names = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__")
     nvcc = [f"-D{name}={number}" for name, number in zip(names, cuda.split(), strict=True)] if cuda else []
     command = [*cxx_compiler(), "-isystem", COMPAT, "-isystem", "system", "-E", "uses.cpp"]
@@ -253,9 +289,9 @@ extern "C" void kci_left() { __cxa_call_terminate(nullptr); }
 """
 
 
-@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
-def test_what_must_not_happen_ends_the_process_with_the_reason(tmp_path: Path) -> None:
-    module = linked(tmp_path, ENDS, "-D_GLIBCXX_ASSERTIONS")
+@MACHINE
+def test_what_must_not_happen_ends_the_process_with_the_reason(chain: Toolchain) -> None:
+    module = linked(chain, ENDS, "-D_GLIBCXX_ASSERTIONS")
     assert newest(module, "GLIBCXX") <= (3, 4, 24)
     for call, said in (("kci_element(7)", "Assertion '__n < this->size()' failed"), ("kci_left()", "terminate called")):
         code = f"import ctypes\nlibrary = ctypes.CDLL({str(module)!r})\nlibrary.kci_element(1)\nlibrary.{call}"
@@ -264,9 +300,9 @@ def test_what_must_not_happen_ends_the_process_with_the_reason(tmp_path: Path) -
         assert said in done.stderr
 
 
-@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
-def test_what_is_not_used_is_not_in_the_binary(tmp_path: Path) -> None:
-    module = linked(tmp_path, 'extern "C" int kci_one() { return 1; }\n')
+@MACHINE
+def test_what_is_not_used_is_not_in_the_binary(chain: Toolchain) -> None:
+    module = linked(chain, 'extern "C" int kci_one() { return 1; }\n')
     symbols = readelf("--dyn-syms", module)
     assert "kci_one" in symbols
     assert not re.search("xstat|pow|strtol", symbols)

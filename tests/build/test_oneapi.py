@@ -116,10 +116,7 @@ def test_xpu(kernel: Path, tmp_path: Path) -> None:
     assert "-fsycl" not in binding
     assert "-DTORCH_EXTENSION_NAME=_many_xpu_1a2b3c4" in binding
     link = words(lines, "-shared")
-    options = (
-        "-device pvc,xe-lpg,ats-m150 -options ' -cl-intel-enable-auto-large-GRF-mode "
-        "-cl-poison-unsupported-fp64-kernels -cl-intel-greater-than-4GB-buffer-required'"
-    )
+    options = f"-device pvc,xe-lpg,ats-m150 {OPTIONS}"
     expected = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", "-foffload-fp32-prec-div"]
     expected += ["-foffload-fp32-prec-sqrt", "-fsycl-targets=spir64_gen,spir64"]
     assert in_order(link, [*expected, "-Xsycl-target-backend=spir64_gen", options, "-ldnnl"])

@@ -79,9 +79,8 @@ def halve(shared_by_workers: Path) -> Request:
     return built_once(shared_by_workers, "halve", NAME, with_archs_of_hip)
 
 
-def built(what: Request, said: list[str] | None = None) -> BuildResult:
-    log = said.append if said is not None else quiet
-    return build_variant(what, log)
+def built(what: Request) -> BuildResult:
+    return build_variant(what, quiet)
 
 
 def module(what: Request) -> Path:

@@ -34,10 +34,6 @@ class Terminal:
         os.close(slave)
         self.seen = b""
 
-    def type(self, keys: str) -> None:
-        """Press keys."""
-        os.write(self.master, keys.encode())
-
     def read_until(self, text: bytes = b"") -> None:
         """Read until a text was seen, or to the end; what takes longer than a minute is ended."""
         while not text or text not in self.seen:
@@ -51,12 +47,6 @@ class Terminal:
             if not part:
                 return
             self.seen += part
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._end_all()
-        self._wait()
-        os.close(self.master)
 
     def end(self) -> tuple[int, str]:
         """The exit code and everything that was shown."""

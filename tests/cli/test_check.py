@@ -154,14 +154,19 @@ hub.repo-id = "acme/norm"
 """
 
 
-def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def four_kernels(place: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     for name in ("a", "b", "c", "d"):
-        folder = tmp_path / "kernels" / name
+        folder = place / "kernels" / name
         folder.mkdir(parents=True)
         (folder / "build.toml").write_text(NOARCH)
         add_package(folder)
-    monkeypatch.chdir(tmp_path)
+        (folder / "build.toml").write_text(text)
+    monkeypatch.chdir(place)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+
+
+def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    four_kernels(tmp_path, monkeypatch, NOARCH)
     one = kci("check", "kernels")
     assert one.stderr.count("KCI107") == 1
     assert "upgraded in memory (in 4 files, this is the first)" in one.stderr
@@ -174,9 +179,5 @@ def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("a", "b", "c", "d"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "build.toml").write_text(NOARCH.replace("[general]", "[general]\nwrong = 1"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    four_kernels(tmp_path, monkeypatch, NOARCH.replace("[general]", "[general]\nwrong = 1"))
     assert kci("check").stderr.count("error[") == 4

@@ -141,11 +141,6 @@ def test_the_kernel_of_several_tested_variants_is_read_once(kernel_dir: Path, mo
     assert (result.code, result.stderr.count("KCI107")) == (0, 1)
 
 
-def test_color_is_off_where_nobody_looks_and_on_when_asked(kernel_dir: Path) -> None:
-    assert "\x1b[" not in kci_process("matrix", kernel_dir).stdout
-    assert "\x1b[" in kci_process("matrix", kernel_dir, "--color", "always").stdout
-
-
 def test_the_hot_path_imports_nothing_heavy() -> None:
     """`kci matrix` is typed all day."""
     code = (

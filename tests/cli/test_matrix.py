@@ -141,14 +141,6 @@ def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
     assert "kci.toml:10:15: error[KCI128]: expected an operator after `cuda`, got `=`" in done.stderr
 
 
-@pytest.mark.usefixtures("november")
-def test_catalog_commands(monorepo: Path) -> None:
-    (monorepo / "bad.toml").write_text('edition = "2026-08-20"\ndrop = ["cuda = 13"]\n')
-    bad = kci("catalog", "show", "bad.toml")
-    assert (bad.code, "bad.toml:2:15: error[KCI128]" in bad.stderr) == (1, True)
-    assert "7.14" in kci("catalog", "show", "2026-09-02").stdout
-
-
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def repository(tmp_path: Path, no_git_environment: None) -> Path:
     root = Path(shutil.copytree(REPO, tmp_path / "r"))
     commit_all(root)
     return root
+
+
+def test_a_plan_says_which_commit_it_is_about(repository: Path) -> None:
+    def planned_commit() -> str | None:
+        return json.loads(kci("plan", repository / "norm", "--format", "json").stdout)["commit"]
+
+    head = subprocess.run(["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert planned_commit() == head.stdout.strip()
+    with (repository / "norm/build.toml").open("a") as file:
+        file.write("# changed\n")
+    assert planned_commit() is None
 
 
 def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:

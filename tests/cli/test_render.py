@@ -225,6 +225,19 @@ def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
     assert (found.code, found.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("settings", "plan"),
+    [
+        (f'ref = "{"e" * 40}"', f"kci/build/plan@{'e' * 40}\n"),
+        ('repository = "acme/kci-fork"\nref = "ci/main"', "acme/kci-fork/plan@ci/main"),
+    ],
+)
+def test_kcis_own_actions_are_those_that_kci_toml_names(repository: Path, settings: str, plan: str) -> None:
+    (repository / "kci.toml").write_text(f"[actions]\n{settings}\n")
+    assert kci("render").code == 0
+    assert f"uses: {plan}" in (repository / RELEASE).read_text()
+
+
 @pytest.fixture
 def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A kci that was installed from a release; its commit."""

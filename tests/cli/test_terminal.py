@@ -50,6 +50,7 @@ def test_the_page_of_a_width(columns: int, request: pytest.FixtureRequest) -> No
 def test_in_a_pipe_nothing_is_cut() -> None:
     whole = kci_process("matrix", "rms-norm", *EDITION, cwd=EXAMPLES, COLUMNS="60").stdout
     assert "…" not in whole
+    assert "\x1b[" not in whole
     assert "torch-stable-abi211-cu126-x86_64-linux" in whole
 
 

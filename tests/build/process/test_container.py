@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def _no_places(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def command_of(kernel: Path, tmp_path: Path, writable: Sequence[Path] = (), readable: Sequence[Path] = ()) -> list[str]:
+    """The command that builds a kernel in the image."""
+    return build_command(
+        ContainerBuild(IMAGE, kernel, ["build"], writable=writable, cache=tmp_path / "cache", readable=readable)
+    )
+
+
 def test_launchers_are_told_what_their_variables_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By name, so that no key is on a command line; but no place of this machine that the container does not see."""
     conf = tmp_path / "sccache.conf"
@@ -58,13 +66,13 @@ def test_launchers_are_told_what_their_variables_say(tmp_path: Path, monkeypatch
     secret = {"AWS_SECRET_ACCESS_KEY": "key"}
     for name, value in {**said, **secret, "CCACHE_DIR": "/mine", "SCCACHE_ERROR_LOG": "~/log"}.items():
         monkeypatch.setenv(name, value)
-    build = ContainerBuild(IMAGE, noarch_kernel(tmp_path / "k"), [], writable=[], cache=tmp_path / "c")
-    command = build_command(build)
+    kernel = noarch_kernel(tmp_path / "k")
+    command = command_of(kernel, tmp_path)
     assert all(f"--env={name}" in command for name in said | secret)
     assert f"--mount=type=bind,source={conf},target={conf},readonly" in command
     assert not any("key" in word or "_DIR" in word or "ERROR_LOG" in word for word in command)
     monkeypatch.delenv("SCCACHE_CONF")
-    assert "--env=AWS_SECRET_ACCESS_KEY" not in build_command(build), "nobody asks for it"
+    assert "--env=AWS_SECRET_ACCESS_KEY" not in command_of(kernel, tmp_path), "nobody asks for it"
 
 
 def test_wheels_and_certificates_of_this_machine_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +80,7 @@ def test_wheels_and_certificates_of_this_machine_are_seen(tmp_path: Path, monkey
     (tmp_path / "ca.crt").touch()
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path / 'wheels'} https://example.org/wheels /not/there")
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.crt"))
-    command = build_command(ContainerBuild(IMAGE, noarch_kernel(tmp_path / "k"), [], writable=[], cache=tmp_path / "c"))
+    command = command_of(noarch_kernel(tmp_path / "k"), tmp_path)
     for path in (tmp_path / "wheels", tmp_path / "ca.crt"):
         assert f"--mount=type=bind,source={path},target={path},readonly" in command
     assert {"--env=PIP_FIND_LINKS", "--env=PIP_CERT"} <= set(command)
@@ -114,9 +122,7 @@ def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     repository = tmp_path / "repo"
     kernel = noarch_kernel(repository / "kernels" / "k")
     (repository / ".git").mkdir()
-    command = build_command(
-        ContainerBuild(IMAGE, kernel, ["build"], writable=[kernel / "build"], cache=tmp_path / "cache")
-    )
+    command = command_of(kernel, tmp_path, writable=[kernel / "build"])
     mounts = [word for word in command if word.startswith("--mount")]
     writable = [word for word in mounts if not word.endswith(",readonly")]
     whole = f"--mount=type=bind,source={repository},target={repository},readonly"
@@ -133,9 +139,7 @@ def test_settings_outside_of_git_and_an_overlay_are_seen(tmp_path: Path) -> None
     kernel = noarch_kernel(tmp_path / "all" / "kernels" / "k")
     (tmp_path / "all" / "kci.toml").write_text("")
     overlay = tmp_path / "overlay.toml"
-    command = build_command(
-        ContainerBuild(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache", readable=[overlay])
-    )
+    command = command_of(kernel, tmp_path, readable=[overlay])
     mounts = {word.rpartition("target=")[2] for word in command if word.startswith("--mount")}
     assert {f"{tmp_path / 'all'},readonly", f"{overlay},readonly"} <= mounts
 
@@ -151,7 +155,7 @@ def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path, no_git_envir
     git("commit", "-q", "--allow-empty", "-m", "first")
     git("worktree", "add", "-q", str(tmp_path / "side"))
     kernel = noarch_kernel(tmp_path / "side" / "k")
-    command = build_command(ContainerBuild(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache"))
+    command = command_of(kernel, tmp_path)
     data = tmp_path / "main/.git"
     assert f"--mount=type=bind,source={data},target={data},readonly" in command
 

@@ -6,7 +6,6 @@ The stand-in of test_container.py shows which command kci gives; this shows that
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -17,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from build.process.test_process import gone
-from buildkit import program, write_tree
+from buildkit import write_tree
 from cli.runner import kci_process
 from conftest import ROOT
 from kci.build.process import container
 from kci.build.process.container import ContainerBuild, run_in_container
-from kci.errors import BuildFailedError
 from kci.tree.identity import file_hashes
 from podmankit import IMAGE, containers, podman_for_tests, wheels_for_container
 
@@ -134,38 +132,3 @@ def test_killed_in_the_middle_the_container_is_gone(
         kci.send_signal(how)
         assert gone(int(guard))
     assert containers() == set()
-
-
-GREEDY = "\n".join(
-    ["#define A 1,2,3,4,5,6,7,8,9,0,"]
-    + [f"#define {name} {of * 10}" for name, of in zip("BCDEFG", ["A ", "B ", "C ", "D ", "E ", "F "], strict=True)]
-    + ["extern const int many[] = { G };", ""]
-)
-"""Ten million numbers, for which the compiler takes more than a gigabyte."""
-
-
-def test_out_of_memory_by_the_control_group(
-    podman: None, offline: None, cache: Path, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = shutil.which("podman")
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program(
-        folder, "podman", f'test "$1" = run && {{ shift; exec {real} run --memory=400m "$@"; }}\nexec {real} "$@"\n'
-    )
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    (source,) = (kernel / "csrc").glob("*.cpp") if (kernel / "csrc").is_dir() else kernel.rglob("relu_cpu.cpp")
-    good = source.read_text()
-    monkeypatch.setenv("KCI_CACHE", str(cache))
-    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all"]
-    arguments += ["--output", tmp_path / "o", "--container", IMAGE]
-    source.write_text(good + GREEDY)
-    failed = kci_process(*arguments)
-    assert failed.code == BuildFailedError.exit_code, failed.stderr
-    said = [line for line in failed.stderr.splitlines() if "for want of memory" in line]
-    assert re.fullmatch(r"csrc/relu\.cpp was killed for want of memory: it is compiled again, alone", said[0])
-    assert re.search(r"csrc/relu\.cpp was killed .*, alone as well; this machine has 0\.4 GiB", said[-1])
-    assert list((tmp_path / "o").iterdir()) == []
-    source.write_text(good)
-    done = kci_process(*arguments)
-    assert done.code == 0, done.stderr

@@ -221,14 +221,18 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
 FOR_CUDA = TorchVersion("2.13.0+cu130", {"cuda": "13.0"})
 
 
-def test_a_torch_that_cannot_be_imported_is_told_before_anything_is_installed(
+def test_a_torch_for_gpus_is_taken_if_somebody_has_brought_its_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
+    """If not, that is told before anything is installed."""
     asked = kci_environment(tmp_path, "2.13", "cpu")
     assert asked.root is not None
     write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
     write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+    monkeypatch.setattr(environment, "install", lambda *_: None)
+    program(asked.python.parent, "python", "exit 0")
+    assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
+    monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
     program(asked.python.parent, "python", "exit 1")
     with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
         ensure_runtime("2.13", cache=tmp_path, log=quiet)

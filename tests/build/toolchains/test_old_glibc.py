@@ -36,11 +36,6 @@ def test_each_version_holds_the_one_before_it() -> None:
     ]
 
 
-def test_no_function_is_in_two_of_them() -> None:
-    names = [name for library in old_libraries("x86_64-linux") for _, found in library.versions for name in found]
-    assert len(names) == len(set(names))
-
-
 @pytest.mark.programs
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is another one")
 def test_every_function_of_threads_and_loading_that_has_moved_is_in_them() -> None:

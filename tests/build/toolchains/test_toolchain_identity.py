@@ -19,7 +19,9 @@ NOARCH = "torch-cpu"
 
 
 @pytest.fixture(autouse=True)
-def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def only_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PATH with one compiler, and no variable that it reads."""
+    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
     module._first_line.cache_clear()
     for name in (*toolchains().environment["variables"], "CXX"):
         monkeypatch.delenv(name, raising=False)
@@ -41,7 +43,6 @@ def test_it_is_the_compilers_version_and_not_its_place(tmp_path: Path, monkeypat
 def test_variables_that_compilers_read_are_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
     usual = toolchain_identity(variant(CPU), tmp_path)
     monkeypatch.setenv(name, "/some/thing")
     assert toolchain_identity(variant(CPU), tmp_path) != usual
@@ -49,7 +50,6 @@ def test_variables_that_compilers_read_are_part_of_it(
 
 
 def test_a_variable_that_no_compiler_reads_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
     usual = toolchain_identity(variant(CPU), tmp_path)
     monkeypatch.setenv("CXXFLAGS", "-O0")
     monkeypatch.setenv("EDITOR", "vi")
@@ -59,28 +59,23 @@ def test_a_variable_that_no_compiler_reads_is_not(tmp_path: Path, monkeypatch: p
 def test_flags_of_the_compiler_itself_count_and_a_launcher_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "g++", "echo 'g++ 12'\n")
-    program(folder, "ccache", 'shift\nexec "$@" --version\n')
+    program(tmp_path / "only-these", "ccache", 'shift\nexec "$@" --version\n')
     usual = toolchain_identity(variant(CPU), tmp_path)
     monkeypatch.setenv("CXX", "g++ -m32")
     assert toolchain_identity(variant(CPU), tmp_path) != usual
 
 
 def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "g++", "echo 'g++ 12'\n")
-    program(folder, "ld", "echo 'GNU ld 2.40'\n")
+    program(tmp_path / "only-these", "ld", "echo 'GNU ld 2.40'\n")
     usual = toolchain_identity(variant(CPU), tmp_path)
     monkeypatch.setattr(module, "linked_glibc", lambda _cxx: Version.parse("2.17"))
     older = toolchain_identity(variant(CPU), tmp_path)
     module._first_line.cache_clear()
-    program(folder, "ld", "echo 'GNU ld 2.41'\n")
+    program(tmp_path / "only-these", "ld", "echo 'GNU ld 2.41'\n")
     assert len({usual, older, toolchain_identity(variant(CPU), tmp_path)}) == 3
 
 
 def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
     found = set()
     for release in ("13.0.48", "13.0.88"):
         toolkit = SimpleNamespace(versions=lambda said=release: [f"nvcc {said}"])
@@ -90,7 +85,6 @@ def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
     isolated = toolchain_identity(variant(CPU), tmp_path)
     assert "torch 2.13.0" in isolated
     monkeypatch.setattr(module, "python_environment", lambda: SimpleNamespace(torch=None))
@@ -106,7 +100,7 @@ def torch_of(release: str) -> TorchVersion:
 
 
 def test_nothing_compiles_a_variant_of_python_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_these(monkeypatch, tmp_path)
+    (tmp_path / "only-these" / "g++").unlink()
     assert toolchain_identity(variant(NOARCH), tmp_path) == ""
     assert toolchain_identity(variant(NOARCH), tmp_path, builder="nix").startswith("nix")
     with pytest.raises(MissingToolError):
