@@ -302,6 +302,7 @@ def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:
     assert told in lying_record(tmp_path / "a", kernel="relu").stdout
     assert "is not a record of a run" in lying_record(tmp_path / "b", kernel="../gated-norm").stdout
     assert "is not a record of a run" in lying_record(tmp_path / "c", attempt=0).stdout
+    assert "is not a record of a run" in lying_record(tmp_path / "f", error="x" * 5000).stdout
     other = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
     assert "has the tree of 'relu'" in lying_record(tmp_path / "d", manifest=other).stdout
     assert CPU in lying_record(tmp_path / "e", present=[]).stdout, "planned, and neither built nor failed"
