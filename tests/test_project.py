@@ -75,13 +75,10 @@ def test_the_wheel_alone_does_what_the_checkout_does(tmp_path: Path, shared_by_w
 
 
 def test_no_test_sleeps_or_asserts_seconds() -> None:
-    """A busy machine would fail it. Wait for a line, a file or a process; growth.py compares costs without a clock.
-
-    test_random_kills.py measures how long a run takes, to choose moments in it, and expects nothing of them.
-    """
+    """A busy machine would fail it. Wait for a line, a file or a process; growth.py compares costs without a clock."""
     clock = re.compile(r"\b(sleep|perf_counter|monotonic|process_time|thread_time)(_ns)?\(")
     for file in sorted((ROOT / "tests").rglob("*.py")):
-        if file.name not in ("growth.py", "test_random_kills.py"):
+        if file.name != "growth.py":
             assert not clock.search(file.read_text(encoding="utf-8")), file
 
 

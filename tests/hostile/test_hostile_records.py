@@ -13,6 +13,7 @@ import tarfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -195,8 +196,15 @@ def check(place: Place, folder: Path) -> None:
     assert len(said) < 20_000, "what is hostile is not printed"
 
 
-@pytest.mark.parametrize("spoiled", HOSTILE)
-@pytest.mark.parametrize("name", [*PLACES, *NAMED, *TREES])
+READER = "the record of a kernel, by the gate"
+"""Of all that is hostile; the other places have the same reader of JSON."""
+OF_EACH_PLACE = ("objects under a key of tomorrow", "more than 64 MB", "a list")
+
+
+@pytest.mark.parametrize(
+    ("name", "spoiled"),
+    [*((READER, spoiled) for spoiled in HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)],
+)
 def test_what_no_record_looks_like_is_refused_by_name(tmp_path: Path, name: str, spoiled: str) -> None:
     place = {**PLACES, **NAMED, **TREES}[name]
     path = tmp_path / place.path
@@ -258,14 +266,7 @@ LIES_OF_A_LEG: dict[str, tuple[dict[str, object], str]] = {
     "another variant": ({"variant": CUDA}, CUDA),
     "another digest": ({"digest": "0" * 64}, "truncated or corrupt"),
     "a variant above": ({"variant": "../../escape"}, "invalid"),
-    "an absolute variant": ({"variant": "/etc/cron.d"}, "invalid"),
-    "a kernel above": ({"kernel": "../up"}, "invalid"),
     "a kernel of 10,000 letters": ({"kernel": "k" * 10_000}, "find out who renamed it"),
-    "a version below zero": ({"version": -1}, "invalid"),
-    "an attempt below one": ({"attempt": 0}, "invalid"),
-    "an attempt of 2**70": ({"attempt": 2**70}, "invalid"),
-    "seconds without an end": ({"seconds": -1.0}, "invalid"),
-    "a text for a number": ({"version": "1"}, "invalid"),
 }
 
 
@@ -279,7 +280,7 @@ def test_what_a_leg_says_of_itself_is_held_against_its_files(tmp_path: Path, lie
     assert not (tmp_path / "escape").exists()
 
 
-@pytest.mark.parametrize("spoiled", HOSTILE)
+@pytest.mark.parametrize("spoiled", OF_EACH_PLACE)
 def test_a_leg_that_no_record_looks_like_is_refused_by_merge(tmp_path: Path, spoiled: str) -> None:
     made = make_variant(tmp_path / "built", CPU)
     done = packed(tmp_path, HOSTILE[spoiled](msgspec.json.encode(leg_of(made))), made)
@@ -302,6 +303,7 @@ def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:
     assert told in lying_record(tmp_path / "a", kernel="relu").stdout
     assert "is not a record of a run" in lying_record(tmp_path / "b", kernel="../gated-norm").stdout
     assert "is not a record of a run" in lying_record(tmp_path / "c", attempt=0).stdout
+    assert "is not a record of a run" in lying_record(tmp_path / "f", error="x" * 5000).stdout
     other = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
     assert "has the tree of 'relu'" in lying_record(tmp_path / "d", manifest=other).stdout
     assert CPU in lying_record(tmp_path / "e", present=[]).stdout, "planned, and neither built nor failed"

@@ -33,9 +33,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 
 SECRET = "root:x:0:0\n"
 CPU, CUDA, MANIFEST = "torch-cpu", "torch-cuda", "kci-manifest.json"
-BIG = 17 * 1024 * 1024
-DEEP = b"[" * 200_000
-
 Change = Callable[[Path], object]
 
 
@@ -104,14 +101,12 @@ def says(name: str, /, **changes: Any) -> Change:
     return change
 
 
-def sealed_with(**files: str) -> Change:
-    """A variant whose own digest covers the files, `a__b` for a name that no keyword can be."""
+def sealed_with(*names: str) -> Change:
+    """A variant whose own digest covers empty files of these names."""
 
     def change(tree: Path) -> None:
-        names = {"dash": "-rf.py", "line": "a\nb.py", "bell": "a\x07.py", "rlo": "a\u202eyp.so", "device": "nul.py"}
-        names |= {"upper": "A.PY", "lower": "a.py", "nfc": "\u00e9.py", "nfd": "e\u0301.py", "back": "..\\x.py"}
-        for key, text in files.items():
-            (tree / CPU / names[key]).write_text(text)
+        for name in names:
+            (tree / CPU / name).write_text("")
         seal(tree / CPU, decode((tree / CPU / "metadata.json").read_bytes()))
 
     return change
@@ -132,25 +127,6 @@ def hard_linked(tree: Path) -> None:
     (tree / CPU / "passwd").hardlink_to(tree.parent / "outside" / "secret")
 
 
-def manifest_digest(tree: Path) -> None:
-    data = json.loads((tree / MANIFEST).read_text())
-    data["present"][0]["digest"] = "0" * 64
-    (tree / MANIFEST).write_text(json.dumps(data))
-
-
-def copied_variant(tree: Path) -> None:
-    shutil.copytree(tree / CPU, tree / "torch-rocm")
-
-
-def emptied_variant(tree: Path) -> None:
-    shutil.rmtree(tree / CPU)
-    (tree / CPU).mkdir()
-
-
-def nested_tree(tree: Path) -> None:
-    shutil.copytree(tree / CPU, tree / "build" / CPU)
-
-
 def undecodable(tree: Path) -> None:
     Path(os.fsdecode(os.fsencode(tree / CPU) + b"/\xff.py")).write_text("")
 
@@ -164,78 +140,37 @@ def twice(tree: Path) -> None:
     path.write_text(path.read_text().replace("{", '{"name": "other-kernel", ', 1))
 
 
-def sums_reach_out(tree: Path) -> None:
-    path = tree / "SHA256SUMS"
-    path.write_text(f"{'0' * 64}  ../../etc/passwd\n{path.read_text()}")
-
-
 TREES: dict[str, tuple[Change, str]] = {
     # links, pipes, devices
     "a link to a file outside": (links(f"{CPU}/_ops.py", "outside/secret"), "KCI706"),
     "a link in place of a variant": (links(CPU, "outside"), "KCI706"),
-    "a link in a circle": (links(f"{CPU}/loop", "loop"), "KCI706"),
-    "a card that is a link": (links("CARD.md", "outside/secret"), "KCI706"),
     "benchmarks that are a link": (links("benchmarks", "outside"), "KCI706"),
     "a link among the benchmarks": (
         lambda tree: [writes("benchmarks/x.py")(tree), links("benchmarks/x.py", "outside/secret")(tree)], "KCI706",
     ),
     "metadata that are a link to a device": (links(f"{CPU}/metadata.json", "/dev/zero"), "KCI710"),
-    "a pipe in place of the manifest": (special(MANIFEST, stat.S_IFIFO), "KCI718"),
-    "a pipe in place of metadata": (special(f"{CPU}/metadata.json", stat.S_IFIFO), "KCI710"),
     "a pipe in place of the checksums": (special("SHA256SUMS", stat.S_IFIFO), "KCI726"),
     "a pipe in place of the card": (special("CARD.md", stat.S_IFIFO), "KCI706"),
     "a pipe in place of an attestation": (special("kci-attestation.sigstore.json", stat.S_IFIFO), "KCI791"),
     "a pipe in a variant": (special(f"{CPU}/pipe", stat.S_IFIFO), "KCI706"),
-    "a socket in a variant": (special(f"{CPU}/socket", stat.S_IFSOCK), "KCI706"),
     "a hard link to a file outside": (hard_linked, "KCI731"),
     "a setuid bit": (modes(f"{CPU}/data.bin", 0o4755), "KCI727"),
-    "a setgid bit at the top": (modes(MANIFEST, 0o2644), "KCI727"),
     # names
     "a name that begins with a dash": (writes(f"{CPU}/-rf"), "KCI731"),
-    "a line break in a name": (sealed_with(line=""), "KCI708"),
-    "a control character in a name": (sealed_with(bell=""), "KCI708"),
-    "a name that is read backwards": (sealed_with(rlo=""), "KCI708"),
-    "a device of Windows": (sealed_with(device=""), "KCI708"),
-    "a name that leads up on Windows": (sealed_with(back=""), "KCI708"),
-    "two names that differ in case": (sealed_with(upper="", lower=""), "KCI708"),
-    "two names that look the same": (sealed_with(nfc="", nfd=""), "KCI708"),
+    "a line break in a name": (sealed_with("a\nb.py"), "KCI708"),
+    "two names that look the same": (sealed_with("\u00e9.py", "e\u0301.py"), "KCI708"),
     "a name that is not text": (undecodable, "KCI700"),
     "a name that is not text at the top": (undecodable_at_top, "KCI707"),
     # what nothing accounts for
-    "bytecode in place of a module": (writes(f"{CPU}/__pycache__/_ops.cpython-311.pyc", b"x"), "KCI705"),
     "a path file": (writes(f"{CPU}/evil.pth", "import os\n"), "KCI731"),
-    "a path file at the top": (writes("evil.pth", "import os\n"), "KCI707"),
-    "a sitecustomize": (writes(f"{CPU}/sitecustomize.py", "import os\n"), "KCI731"),
-    "a sitecustomize at the top": (writes("sitecustomize.py", "import os\n"), "KCI707"),
     "a repository in a tree": (writes(".git/hooks/post-checkout", "#!/bin/sh\n"), "KCI707"),
     "attributes for the Hub's repository": (writes(".gitattributes", "* -text\n"), "KCI707"),
-    "a file among the benchmarks": (writes("benchmarks/evil.py", "import os\n"), "KCI726"),
-    "a build.toml in a tree": (writes("build.toml", '[general]\nname = "gated-norm"\n'), "KCI707"),
-    "a build.toml in a variant": (writes(f"{CPU}/build.toml", ""), "KCI731"),
-    "settings in a tree": (
-        writes("kci.toml", '[[lint.ignore]]\nrule = "KCI707"\npath = "*"\nreason = "trust me"\n'), "KCI707",
-    ),
-    "a tree in a tree": (nested_tree, "KCI704"),
-    "a second copy of a variant": (copied_variant, "KCI722"),
-    "a variant that is empty": (emptied_variant, "KCI710"),
     "a variant under another's name": (renamed, "KCI722"),
     # records that lie
     "metadata of another variant": (swapped, "KCI711"),
     "metadata with a name twice": (twice, "KCI710"),
-    "metadata that are too large": (writes(f"{CPU}/metadata.json", b" " * BIG), "KCI710"),
-    "metadata that are too deep": (writes(f"{CPU}/metadata.json", DEEP), "KCI710"),
     "metadata of another kernel": (says(f"{CPU}/metadata.json", name="../../relu"), "KCI710"),
-    "a manifest with another digest": (manifest_digest, "KCI718"),
-    "a manifest that is too large": (writes(MANIFEST, b" " * BIG), "KCI718"),
-    "a manifest that is too deep": (writes(MANIFEST, DEEP), "KCI718"),
     "a manifest that drives a terminal": (says(MANIFEST, kernel="\x1b]0;owned\x07"), "KCI718"),
-    "a manifest of a later version": (says(MANIFEST, version=2), "KCI718"),
-    "a manifest that forgets what was planned": (says(MANIFEST, planned=[CPU, CUDA, "torch-xpu"]), "KCI718"),
-    "checksums of a file outside": (sums_reach_out, "KCI726"),
-    "a signature that is junk": (writes(f"{CPU}/metadata.json.sigstore", "junk"), "KCI729"),
-    "an attestation that is junk": (writes("kci-attestation.sigstore.json", "{}"), "KCI791"),
-    "a card that is not text": (writes("CARD.md", b"# caf\xe9\n"), "KCI728"),
-    "a card with an object in it": (writes("CARD.md", "---\nx: !!python/name:os.system\n---\n"), "KCI728"),
 }  # fmt: skip
 """What is done to a good tree, and the rule that says so."""
 
@@ -343,14 +278,10 @@ def test_the_modes_of_an_archive_do_not_count(tmp_path: Path, outside: Path) -> 
 
 OLD: dict[str, Change] = {
     "a card that is a link": links("CARD.md", "outside/secret"),
-    "a card that is a pipe": special("CARD.md", stat.S_IFIFO),
     "benchmarks that are a link": links("benchmarks", "outside"),
     "a link among the benchmarks": TREES["a link among the benchmarks"][0],
     "a pipe in place of the manifest": special(MANIFEST, stat.S_IFIFO),
-    "a manifest that is too deep": writes(MANIFEST, DEEP),
     "a variant that is a link": links(CUDA, "outside"),
-    "a variant that was changed": writes(f"{CUDA}/_ops.py", "import os\n"),
-    "a file that has no place there": writes("evil.pth", "import os\n"),
 }
 """What is done to a tree that something is merged into."""
 

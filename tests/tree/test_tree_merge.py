@@ -21,7 +21,6 @@ from kci.tree.merge import merge
 from kci.tree.metadata import MARK
 from kci.tree.pack import pack
 from kci.tree.verify import verify
-from kci.utils import atomic
 from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant, variant_digest
 
 
@@ -344,24 +343,6 @@ def test_a_merge_that_fails_leaves_the_old_tree(tmp_path: Path) -> None:
         merge([good, bad], tree)
     assert contents(tree) == before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".kci")] == []
-
-
-def test_a_swap_that_fails_puts_the_old_tree_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = tmp_path / "build"
-    merge([artifact(tmp_path, CPU)], tree)
-    before = contents(tree)
-    real = Path.rename
-
-    def rename(self: Path, target: Path) -> Path:
-        if self.name.endswith(".new"):
-            raise OSError(28, "No space left on device")
-        return real(self, target)
-
-    monkeypatch.setattr(atomic, "_exchange", lambda _one, _other: False)
-    monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(FindingsError, match="No space left"):
-        merge([artifact(tmp_path, STABLE)], tree)
-    assert contents(tree) == before
 
 
 def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) -> None:

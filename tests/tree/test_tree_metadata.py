@@ -155,6 +155,7 @@ REFUSED = [
     {"version": 1.0},
     {"version": True},
     {"version": -1},
+    {"version": 2**64},
     {"name": "a_b"},
     {"name": "relu\n"},
     {"upstream": "x/y"},
@@ -201,18 +202,6 @@ def test_an_older_sha_is_read_as_commit_in_lower_case() -> None:
     provenance = decode(raw).provenance
     assert provenance is not None
     assert provenance.kernel_builder.commit == "a" * 40
-
-
-@pytest.mark.rule("KCI710", triggers=True)
-@pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"{", b"\xff{}", b'{"name": "a", "name": "b"}', b"[" * 100_000, b'{"a": 1} x', b"null"]
-)
-def test_bytes_that_are_no_metadata_are_an_error_that_names_the_file(tmp_path: Path, raw: bytes) -> None:
-    path = tmp_path / "metadata.json"
-    path.write_bytes(raw)
-    with pytest.raises(FindingsError, match=r"metadata\.json is not a metadata file") as caught:
-        read_metadata(path)
-    assert caught.value.diagnostics[0].rule == "KCI710"
 
 
 @pytest.mark.rule("KCI710", triggers=False)

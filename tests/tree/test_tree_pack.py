@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -78,12 +77,6 @@ def test_the_exec_bit_survives_and_no_other(tmp_path: Path) -> None:
     assert (unpacked / "__init__.py").stat().st_mode & 0o777 == 0o644
 
 
-def test_other_tools_can_read_the_archive(tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path, make_variant(tmp_path))
-    listed = subprocess.run(["tar", "tf", str(artifact)], check=True, capture_output=True, text=True).stdout.split()
-    assert listed[:2] == ["leg.json", f"{CPU}/__init__.py"]
-
-
 @pytest.mark.rule("KCI603", triggers=True)
 def test_a_directory_that_was_not_sealed_or_was_changed_later_is_refused(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
@@ -125,13 +118,6 @@ def test_wrong_file_names_and_legs_are_usage_errors(tmp_path: Path) -> None:
         pack(variant, tmp_path / "x.zip", leg)
     with pytest.raises(UsageError, match="the leg is about torch-cpu"):
         pack(variant, tmp_path / "x.tar", msgspec.structs.replace(leg, variant="torch-cpu"))
-
-
-@pytest.mark.parametrize("name", ["a:b", "a\\b", "a\nb", "x.", "x "])
-def test_a_name_that_cannot_travel_is_not_packed(tmp_path: Path, name: str) -> None:
-    variant = make_variant(tmp_path, files={"__init__.py": "", name: ""})
-    with pytest.raises(UnsafeError, match="cannot be packed"):
-        make_artifact(tmp_path, variant)
 
 
 def test_links_and_case_twins_are_not_packed(tmp_path: Path) -> None:

@@ -55,31 +55,26 @@ def test_types_that_several_threads_ask_for_first() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+READINGS = """
+import json
+import msgspec
+from json import loads
+from msgspec.json import Decoder
+READ = json.loads('1')
+READ = json.load
+READ = json.JSONDecoder
+READ = msgspec.json.decode(b'1')
+READ = msgspec.convert(1, int)
+"""
+
+
 @pytest.mark.parametrize("place", ["src/kci/run/planted.py", "actions/planted.py"])
-@pytest.mark.parametrize(
-    "reading",
-    [
-        "import json\n\nREAD = json.loads('1')\n",
-        "import json\n\nREAD = json.load\n",
-        "from json import loads\n\nREAD = loads('1')\n",
-        "import json\n\nREAD = json.JSONDecoder\n",
-        "import msgspec\n\nREAD = msgspec.json.decode(b'1')\n",
-        "from msgspec.json import Decoder\n\nREAD = Decoder(int)\n",
-        "import msgspec\n\nREAD = msgspec.convert(1, int)\n",
-    ],
-)
-def test_a_second_reader_of_json_is_refused_by_the_linter(place: str, reading: str) -> None:
+def test_a_second_reader_of_json_is_refused_by_the_linter(place: str) -> None:
     """Each would have its own idea of what is wrong with a foreign file."""
-    command = [
-        Path(sys.executable).parent / "ruff",
-        "check",
-        "--no-cache",
-        "--stdin-filename",
-        place,
-        "-",
-    ]
-    planted = subprocess.run(command, input=reading, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (planted.returncode, "TID251" in planted.stdout) == (1, True), planted.stdout + planted.stderr
+    ruff = [Path(sys.executable).parent / "ruff", "check", "--no-cache", "--select", "TID251"]
+    command = [*ruff, "--output-format", "concise", "--stdin-filename", place, "-"]
+    planted = subprocess.run(command, input=READINGS, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert planted.stdout.count(" TID251 ") == 7, planted.stdout + planted.stderr
 
 
 def test_where_the_linter_is_told_to_look_away() -> None:

@@ -274,19 +274,6 @@ with locked(pathlib.Path(sys.argv[1])):
     sys.stdin.read()
 """
 
-ADD = """
-import sys, pathlib
-from kci.utils.atomic import replacing
-target = pathlib.Path(sys.argv[1])
-for number in range(20):
-    with replacing(target) as made:
-        made.staging.mkdir()
-        for file in target.iterdir():
-            (made.staging / file.name).write_text(file.read_text())
-        (made.staging / f"{sys.argv[2]}-{number}").write_text("x")
-        made.commit()
-"""
-
 
 def run(script: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", script, *map(str, arguments)]
@@ -338,16 +325,6 @@ def test_who_waits_for_its_own_run_is_told_that(tmp_path: Path) -> None:
         assert waits.wait(60)
     thread.join(60)
     assert said == [f"waiting for another build of this run that uses {tmp_path / 'envs'}"]
-
-
-def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path: Path) -> None:
-    target = fill(tmp_path / "build")
-    writers = [run(ADD, target, name) for name in ("a", "b", "c")]
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
-    for writer in writers:
-        writer.communicate()
-    assert len(names(target)) == 60
-    assert names(tmp_path) == ["build"]
 
 
 def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:

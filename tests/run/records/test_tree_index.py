@@ -182,13 +182,6 @@ def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None
     assert known.published_fingerprints() == read_published([tmp_path / FILE_NAME])[0]
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"trees": {"a": {"run": 1}}}'])
-def test_a_broken_index_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / INDEX_FILE).write_text(text)
-    with pytest.raises(FindingsError, match="is not an index of trees"):
-        next_index(tmp_path, "41", 6)
-
-
 @pytest.mark.parametrize(
     ("kernel", "of", "run"),
     [("../../aa", "../../aa", "41"), ("/tmp/aa", "/tmp/aa", "41"), ("aa", "bb", "41"), ("aa", "aa", "41\nx=1")],
@@ -199,14 +192,6 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, kernel: str, of: 
     file.parent.mkdir()
     file.write_bytes(msgspec.json.encode({"trees": {kernel: place}, "day": 1, "schema": 1}))
     with pytest.raises(FindingsError, match="is not an index of trees"):
-        next_index(tmp_path, "41", 2)
-
-
-def test_a_record_with_another_kernels_tree_is_refused(tmp_path: Path) -> None:
-    write_plan(tmp_path, TreeIndex(), good("aa"))
-    file = tmp_path / "run-record.aa.1" / RECORD_FILE
-    file.write_bytes(file.read_bytes().replace(b'"kernel":"aa"', b'"kernel":"bb"', 1))
-    with pytest.raises(FindingsError, match="is not a record of a run"):
         next_index(tmp_path, "41", 2)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
@@ -471,17 +469,6 @@ def test_a_file_that_is_imported_in_the_place_of_another(tmp_path: Path, first: 
     (found,) = verify(make_variant(tmp_path, CPU, files=files), select=["KCI766"])
     assert found.path.endswith(f"/{second}")
     assert found.message.startswith(f"{first} is imported in its place")
-
-
-@pytest.mark.parametrize("second", [".py", "/__init__.py", ".so"])
-def test_python_itself_takes_that_file(tmp_path: Path, second: str) -> None:
-    extension = tmp_path / "_ops.abi3.so"
-    (tmp_path / "_ops").mkdir()
-    extension.write_bytes(b"no library")
-    (tmp_path / f"_ops{second}").write_text("")
-    code = "import importlib.util; print(importlib.util.find_spec('_ops').origin)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert Path(done.stdout.strip()) == (tmp_path / "_ops/__init__.py" if "init" in second else extension)
 
 
 @pytest.mark.rule("KCI766", triggers=False)
