@@ -143,7 +143,7 @@ def written(reason: ast.expr | None) -> str:
 
 
 def test_every_skip_that_is_allowed_is_there() -> None:
-    reasons = {"no squeue, munged: apt-get install slurm-wlm munge"}
+    reasons = set()
     for file in (ROOT / "tests").rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".skip", ".skipif")):

@@ -1,4 +1,4 @@
-"""The Snakefile of a plan, run by the real Snakemake: here, and on a real Slurm of one node."""
+"""The Snakefile of a plan, run by the real Snakemake: here, and through a submit command."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 
 import pytest
 
 from buildkit import noarch_kernel, program, write_tree
 from cli.runner import kci
+from conftest import ROOT
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.snakemake import SNAKEFILE, SnakemakeInputs, render_snakemake
 from planning import leg, plan
 from split_kernel import SOURCES, VARIANT, SplitKernel
-from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing, wait_for
 
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 OWN = f"{shlex.quote(sys.executable)} -m kci"
@@ -76,6 +76,14 @@ def repository(tmp_path: Path) -> Path:
     commit(tmp_path / "repo")
     rendered(tmp_path / "repo", "just-python")
     return tmp_path / "repo"
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(1200):
+        if path.exists():
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(f"waited in vain for {path}")
 
 
 EVERY = [
@@ -145,8 +153,8 @@ def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: P
 def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_path: Path) -> None:
     waits = f'case "$*" in *torch-cuda*--pack*) touch {tmp_path}/waits; sleep 600;; esac'
     first = snakemake(repository, kci=str(program(tmp_path, "own", f'{waits}\nexec {OWN} "$@"')))
-    wait_for((tmp_path / "waits").exists, "the leg to begin")
-    wait_for((repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar").exists, "the other leg")
+    wait_for(tmp_path / "waits")
+    wait_for(repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar")
     code, said = run(repository)
     assert code == 1
     assert "Directory cannot be locked" in said
@@ -271,39 +279,22 @@ def test_a_test_runs_on_the_machine_that_kci_toml_names(repository: Path) -> Non
     assert run(repository, only="torch-cpu")[0] == 0
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    try:
-        with cluster(tmp_path_factory.mktemp("slurm")) as made:
-            yield made
-    except NoClusterError as error:
-        pytest.skip(f"Slurm does not start here: {error}")
-
-
-SUBMIT = "sbatch --parsable --cpus-per-task={threads} --mem={resources.mem_mb} --time={resources.runtime}"
-EXECUTORS = {
-    "slurm": (
-        "--executor",
-        "slurm",
-        "--slurm-status-command",
-        "squeue",
-        "--slurm-init-seconds-before-status-checks",
-        "2",
-    ),
-    "generic": ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", SUBMIT),
-}
+SUBMIT = re.search(r"--cluster-generic-submit-cmd '(.+)'", (ROOT / "docs" / "elsewhere.md").read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(missing()), reason=missing() or "-")
-@pytest.mark.parametrize("executor", EXECUTORS if os.environ.get("KCI_MANY") else ["slurm"])
-def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path: Path, executor: str) -> None:
-    # The plugin takes SLURM_CONF from its jobs: a real cluster has its configuration where Slurm looks for it.
-    real = shutil.which("srun", path=slurm.environment["PATH"])
-    program(tmp_path, "srun", f'SLURM_CONF={slurm.environment["SLURM_CONF"]} exec {real} "$@"')
-    environment = slurm.environment | {"PATH": f"{tmp_path}:{slurm.environment['PATH']}"}
-    words = (*EXECUTORS[executor], "--jobs", "4", "--latency-wait", "30")
+def test_a_scheduler_is_asked_for_what_a_leg_needs_and_its_jobs_make_the_tree(repository: Path, tmp_path: Path) -> None:
+    """The submit command is the one of the page; this sbatch notes its options and runs the script."""
+    assert SUBMIT
+    program(
+        tmp_path,
+        "sbatch",
+        f'echo "$@" >> {tmp_path}/asked\nfor script; do :; done\nsh "$script" > /dev/null 2>&1 &\necho $!',
+    )
+    words = ("--executor", "cluster-generic", "--jobs", "4", "--cluster-generic-submit-cmd", SUBMIT[1])
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     code, said = run(repository, *words, environment=environment)
     assert code == 0, said
     assert jobs(said) == EVERY
     assert read_manifest(repository / "kci-out" / "trees" / "just-python").complete
+    assert "--parsable --cpus-per-task=4 --mem=16384 --time=15 " in (tmp_path / "asked").read_text()
