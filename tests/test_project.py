@@ -109,33 +109,6 @@ def test_a_skip_that_nothing_allows_fails_where_all_is_required(tmp_path: Path, 
         assert (f"skipped: {reason}" in done.stdout) is (reason in failed)
 
 
-def test_a_run_of_the_tests_leaves_no_temporary_files(tmp_path: Path) -> None:
-    (tmp_path / "temporary").mkdir()
-    left = "import os, subprocess, sys, tempfile\n\ndef test_it():\n    tempfile.mkdtemp()\n"
-    left += '    code = "import tempfile; print(tempfile.mkdtemp())"\n'
-    left += (
-        "    made = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout\n"
-    )
-    left += "    assert made.startswith(os.environ['TMPDIR'])\n"
-    here = write_tree(tmp_path / "tests", {"test_left.py": left})
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-    environment |= {"TMPDIR": str(tmp_path / "temporary"), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-n", "0"]
-    command += [
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        "--rootdir",
-        str(here),
-        "-p",
-        "conftest",
-        str(here / "test_left.py"),
-    ]
-    environment["PYTHONPATH"] = str(ROOT / "tests")
-    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert not list((tmp_path / "temporary").iterdir())
-
-
 def written(reason: ast.expr | None) -> str:
     """A text of the source; what is put in is an x."""
     parts = reason.values if isinstance(reason, ast.JoinedStr) else [reason]

@@ -95,16 +95,6 @@ def test_each_recipe_is_short_and_stands_on_the_page() -> None:
         assert len(recipe.read_text(encoding="utf-8").splitlines()) <= 25, recipe.name
 
 
-def test_a_missing_linter_fails_where_all_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "export KCI_TEST_TOOLS=required\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    monkeypatch.setenv("KCI_TEST_TOOLS", "required")
-    with pytest.raises(pytest.fail.Exception, match="no-such-linter is not installed"):
-        program("no-such-linter")
-    monkeypatch.delenv("KCI_TEST_TOOLS")
-    with pytest.raises(pytest.skip.Exception):
-        program("no-such-linter")
-
-
 def test_zizmor_finds_nothing(tool: Tool) -> None:
     assert [(item["ident"], item["locations"][0]["symbolic"]["key"]) for item in zizmor(tool)] == []
 
