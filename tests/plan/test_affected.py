@@ -11,7 +11,7 @@ import pytest
 
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
-from kci.plan.affected import Touch, changes_since, only_affected
+from kci.plan.affected import Touch, changes_since, merged_into, only_affected
 from kci.plan.workspace import Choice, open_workspace
 from kci.utils.git import read_blob
 
@@ -20,9 +20,13 @@ NAMES = ("norm", "pyonly")
 BUILD_TOML = "norm/build.toml"
 
 
-def git(where: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *identity, *arguments], cwd=where, check=True, capture_output=True)
+SETTINGS = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "protocol.file.allow=always")
+IDENTITY = [part for setting in SETTINGS for part in ("-c", setting)]
+
+
+def git(where: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *IDENTITY, *arguments], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -271,3 +275,82 @@ def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path
     (repository / "norm/README.md").write_text("changed")
     assert "norm/README.md" in changes_since(repository, "main").files
     assert not mark.exists()
+
+
+def touched(root: Path) -> set[str]:
+    """The backends that a change of HEAD touches, which is committed then."""
+    found = {name for touch in touches(root, "HEAD") for name in touch.touches}
+    commit(root)
+    return backends(found)
+
+
+def test_links_are_followed_as_they_were_and_as_they_are(repository: Path) -> None:
+    source, folder = repository / "norm/csrc/cuda/hopper.cu", repository / "norm/csrc/api"
+    change(repository, "norm/csrc/cuda/real.cu", "// one\n")
+    change(repository, "norm/csrc/cuda/other.cu", "// two\n")
+    change(repository, "norm/include/api.h", "#pragma once\n")
+    folder.symlink_to("../include")
+    change(repository, BUILD_TOML, '"csrc/cpu/norm.cpp", "csrc/api/api.h"', '"csrc/cpu/norm.cpp"')
+    source.unlink()
+    source.symlink_to("real.cu")
+    commit(repository)
+    change(repository, "norm/csrc/cuda/real.cu", "// another\n")
+    assert touched(repository) == {"cuda"}
+    source.unlink()
+    source.symlink_to("other.cu")
+    assert touched(repository) == {"cuda"}
+    change(repository, "norm/csrc/cuda/real.cu", "// nothing reads it now\n")
+    assert touched(repository) == set()
+    change(repository, "norm/include/api.h", "#pragma once\n// more\n")
+    assert touched(repository) == ALL
+
+
+def test_a_submodule_that_moves_touches_what_includes_its_files(repository: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    change(library, "lib.h", "#pragma once\n")
+    git(library, "init", "-q", "-b", "main")
+    commit(library)
+    git(repository, "submodule", "--quiet", "add", str(library), "norm/csrc/lib")
+    change(repository, BUILD_TOML, '"csrc/cpu/norm.cpp", "csrc/lib/lib.h"', '"csrc/cpu/norm.cpp"')
+    commit(repository)
+    change(library, "lib.h", "#pragma once\n// two\n")
+    commit(library)
+    git(repository / "norm/csrc/lib", "pull", "-q", "origin", "main")
+    assert touched(repository) == ALL
+    change(repository, "norm/csrc/cuda/norm.cu", "// after it\n")
+    assert touched(repository) == {"cuda", "rocm"}
+
+
+@pytest.mark.rule("KCI312", triggers=True)
+@pytest.mark.parametrize(("how", "said"), [("--depth=1", "fetch-depth"), ("--filter=blob:none", "partial")])
+def test_a_clone_without_the_base_says_what_it_lacks(repository: Path, tmp_path: Path, how: str, said: str) -> None:
+    git(repository, "config", "uploadpack.allowFilter", "true")
+    change(repository, BUILD_TOML, "# a comment\n[kernel.on_rocm]", "[kernel.on_rocm]")
+    commit(repository)
+    git(tmp_path, "clone", "-q", how, f"file://{repository}", "clone")
+    with pytest.raises(FindingsError) as caught:
+        touches(tmp_path / "clone", git(repository, "rev-parse", "main"))
+    assert said in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.rule("KCI312", triggers=True)
+def test_what_a_pull_request_would_be_merged_into(repository: Path, tmp_path: Path) -> None:
+    """As GitHub has it checked out: a merge commit and its two parents."""
+    git(repository, "commit", "-q", "--allow-empty", "-m", "feature")
+    head = git(repository, "rev-parse", "HEAD")
+    with pytest.raises(FindingsError, match="HEAD is not the merge commit"):
+        merged_into(repository, head)
+    git(repository, "checkout", "-q", "main")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "meanwhile")
+    base = git(repository, "rev-parse", "HEAD")
+    git(repository, "merge", "-q", "--no-ff", "-m", "merge", head)
+    git(tmp_path, "clone", "-q", "--depth", "2", f"file://{repository}", "shallow")
+    assert merged_into(tmp_path / "shallow", head) == base
+    assert changes_since(tmp_path / "shallow", base).files == ()
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repository}", "alone")
+    with pytest.raises(FindingsError) as caught:
+        merged_into(tmp_path / "alone", head)
+    assert "fetch-depth" in caught.value.hint
+    # A pull request whose newest commit is a merge commit itself, checked out as it is.
+    with pytest.raises(FindingsError, match="HEAD is not the merge commit"):
+        merged_into(repository, git(repository, "rev-parse", "HEAD"))
