@@ -83,10 +83,6 @@ def test_the_session_is_what_a_terminal_of_100_columns_shows() -> None:
     assert max(map(len, SESSION.splitlines())) <= 100
 
 
-def test_ci_runs_the_readmes_test_command() -> None:
-    assert "make test" in (ROOT / ".ci" / "run").read_text()
-
-
 def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -> None:
     text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)[-1]
     jobs = read_yaml(text)["jobs"]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import yaml
 
 from cli.runner import kci, kci_process
 from config.mistakes import KERNEL
@@ -134,25 +133,3 @@ def test_the_message_is_still_the_one_of_the_page(rule: str, tmp_path: Path) -> 
 
 
 # --- the site ---------------------------------------------------------------------------------------------------------
-
-
-def test_every_page_is_on_the_site() -> None:
-    class Loader(yaml.SafeLoader):
-        """Takes the tags that name Python objects for nothing."""
-
-    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
-    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
-
-    def pages(entry: object) -> list[str]:
-        match entry:
-            case str():
-                return [entry]
-            case dict():
-                return [page for value in entry.values() for page in pages(value)]
-            case list():
-                return [page for value in entry for page in pages(value)]
-        return []
-
-    assert sorted(pages(settings["nav"])) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-    assert settings["strict"] is True
-    assert "make lint types site" in (ROOT / ".ci" / "run").read_text()

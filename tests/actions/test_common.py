@@ -10,7 +10,6 @@ from action_inputs import inputs_of
 from kci.actions import common, merge, plan, test
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
-from kci.plan.github_limits import output_units
 from variants import CPU
 
 ARM = CPU.replace("x86_64", "aarch64")
@@ -96,10 +95,6 @@ def test_cells_cannot_leave_their_column(summary: Path) -> None:
     common.add_table("t", ("a", "b", "c", "d"), [("a|b", "<img src=x>", "c\nd", "`e`")])
     row = "| a&#124;b | &lt;img src=x> | c\N{REPLACEMENT CHARACTER}d | &#96;e&#96; |"
     assert summary.read_text() == f"### t\n\n| a | b | c | d |\n| --- | --- | --- | --- |\n{row}\n\n"
-
-
-def test_output_units_are_utf16() -> None:
-    assert output_units("aé\N{GRINNING FACE}") == 4
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])

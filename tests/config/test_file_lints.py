@@ -10,7 +10,7 @@ import pytest
 from config.examples import complete, with_examples
 from conformance_cases import cases
 from conftest import ROOT
-from kci.config.file_lints import FILE_LINTS, repo_id_problem
+from kci.config.file_lints import repo_id_problem
 from kci.config.reader import parse_kernel
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError
@@ -187,10 +187,6 @@ def test_names_for_neuron_are_never_resolved_and_not_judged(catalog: Catalog) ->
 def test_paths_that_lead_out_of_the_kernel(path: str, escapes: bool) -> None:
     made = parse_kernel((HEAD + f"[torch]\nsrc = [{json.dumps(path)}]\n").encode())
     assert bool(list(source_escapes(made))) is escapes
-
-
-def test_every_lint_is_registered_once() -> None:
-    assert len(FILE_LINTS) == len(set(FILE_LINTS))
 
 
 def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpose(catalog: Catalog) -> None:

@@ -6,10 +6,9 @@ import pytest
 
 from conftest import kernel, noarch_kernel, torch_kernel
 from kci.config.values import Version
-from kci.matrix.archs import component_archs
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.catalog.rows import Catalog, toolkits
-from kci.matrix.lints import MATRIX_LINTS, lint_matrix
+from kci.matrix.lints import lint_matrix
 
 COMPONENT = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\n'
 
@@ -214,10 +213,6 @@ def test_bounds_that_another_rule_is_about(catalog: Catalog, backend: str, torch
     lint_matrix(torch_kernel([backend], torch=torch, general=general), catalog)
 
 
-def test_every_lint_is_registered_once() -> None:
-    assert len(MATRIX_LINTS) == len(set(MATRIX_LINTS))
-
-
 @pytest.mark.parametrize(
     ("capability", "since", "until"),
     [("9.0", "11.8", None), ("9.0a", "12.1", None), ("10.1", "12.8", "13.0"), ("10.3", "12.9", None),
@@ -229,12 +224,3 @@ def test_what_each_toolkit_builds(capability: str, since: str, until: str | None
         version = Version.parse(text)
         expected = Version.parse(since) <= version and (until is None or version < Version.parse(until))
         assert toolkits().builds(capability, version) is expected, text
-
-
-def test_the_default_lists_can_be_built_by_their_toolkits(catalog: Catalog) -> None:
-    """Two tables that were taken from different places agree: no default asks a toolkit for what it lacks."""
-    made = torch_kernel(["cuda"]).build.kernel["cuda_part"]
-    for row in catalog.rows:
-        if row.backend == "cuda" and row.compute is not None:
-            for arch in component_archs(made, row.compute):
-                assert toolkits().builds(arch, row.compute), (arch, row.compute)

@@ -18,11 +18,10 @@ from kci.config.reader import read_as
 from kci.config.settings import Settings
 from kci.config.values import SYSTEMS, Backend, Tier, Version
 from kci.errors import FindingsError, UsageError
-from kci.matrix.catalog.expressions import parse_where
 from kci.matrix.catalog.loading import editions, load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
-from kci.matrix.tiers import FIELDS, by_expression, choose, pairs, tier_of
+from kci.matrix.tiers import choose, pairs, tier_of
 from kci.matrix.variants import Kind, Variant
 
 KCI_TOML = """\
@@ -93,14 +92,6 @@ def test_a_tier_that_asks_for_nothing_drops_nothing(catalog: Catalog) -> None:
 
 def pairs_of(variants: Iterable[Variant]) -> set[tuple[str, str]]:
     return {pair for variant in variants for pair in pairs(variant)}
-
-
-def test_pairwise_needs_fewer_variants_and_covers_all_pairs(catalog: Catalog) -> None:
-    made = torch_kernel(["cpu", "cuda", "rocm", "xpu", "metal"])
-    full = select(made, catalog).variants
-    chosen = choose(full)
-    assert len(chosen) < len(full)
-    assert pairs_of(full) == pairs_of(chosen)
 
 
 TORCH = st.sampled_from(["2.9", "2.10", "2.13"])
@@ -193,9 +184,3 @@ def test_the_editions_are_covered_with_a_good_deal_less(name: str) -> None:
     made = torch_kernel(["cpu", "cuda", "rocm", "xpu", "metal"])
     full = select(made, load_catalog(name)).variants
     assert len(choose(full)) <= 0.8 * len(full)
-
-
-def test_newest_is_meant_among_the_variants_of_one_kernel(catalog: Catalog) -> None:
-    only = by_expression(parse_where("torch == newest", FIELDS))
-    made = select(torch_kernel(["cpu", "cuda"]), catalog, narrow=[only])
-    assert {str(variant.torch) for variant in made.variants} == {"2.13"}

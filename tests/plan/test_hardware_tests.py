@@ -14,12 +14,11 @@ from act.harness import commit_all
 from cli.runner import kci
 from conftest import write_noarch
 from kci.matrix.catalog.runners import Runner, default_runners
-from kci.plan.github_limits import only_hosted
 from kci.plan.hardware_tests import CarriedTree, TestPass, plan_tests, tree_under_test
-from kci.plan.plan import KernelPlan, Plan, TestLeg
+from kci.plan.plan import KernelPlan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
-from planning import leg, plan
+from planning import leg
 
 
 def planned(tmp_path: Path, settings: str, *options: str) -> list[dict[str, object]]:
@@ -48,13 +47,6 @@ def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(
 
 def test_what_is_not_built_is_not_tested(tmp_path: Path) -> None:
     assert planned(tmp_path, CUDA, "--backend", "cpu") == []
-
-
-def test_a_forks_code_reaches_no_machine_of_ours() -> None:
-    own = TestLeg("k", "k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 60)
-    hosted = msgspec.structs.replace(own, name="cpu-x86_64-linux", backend="cpu", runner=("ubuntu-24.04",))
-    given: Plan = plan([leg()], tests=(own, hosted))
-    assert only_hosted(given).tests == (hosted,)
 
 
 KERNEL = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))

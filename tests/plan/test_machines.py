@@ -20,7 +20,7 @@ from kci.matrix.catalog.runners import Runner, default_runners, hosted_runners, 
 from kci.matrix.selection import compute_matrix
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, RunnerGroup, make_plan
-from kci.plan.settings_lints import SETTINGS_LINTS, is_cron, lint_settings
+from kci.plan.settings_lints import is_cron, lint_settings
 from planning import parse_settings
 
 
@@ -296,10 +296,6 @@ def test_cron_lines(line: str) -> None:
 )  # fmt: skip
 def test_lines_that_are_no_cron(line: str) -> None:
     assert not is_cron(line)
-
-
-def test_every_lint_is_registered_once() -> None:
-    assert len(SETTINGS_LINTS) == len(set(SETTINGS_LINTS))
 
 
 DIGEST = "sha256:" + "0" * 64

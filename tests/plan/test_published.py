@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -123,25 +122,6 @@ def test_a_published_variant_of_another_version_or_kernel_is_built_again(
     (tree / "kci-manifest.json").write_text(json.dumps(manifest))
     plan, _ = planned(norm, tree)
     assert [name for leg in plan["legs"] for name in leg["variants"]] == first[:1]
-
-
-def test_a_damaged_cache_of_digests_is_as_good_as_none(
-    norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-
-    def prints() -> object:
-        done = kci("plan", norm, "--fingerprints", "--format", "json")
-        assert done.code == 0, done.stderr
-        return json.loads(done.stdout)["kernels"][0]["fingerprints"]
-
-    for path in norm.rglob("*"):
-        os.utime(path, (1, 1))
-    first = prints()
-    for content in (b"", b"\x93\x01", b"\x91" * 100_000):
-        for file in (tmp_path / "cache").rglob("*.msgpack"):
-            file.write_bytes(content)
-        assert prints() == first
 
 
 def test_fingerprints_hold_for_a_commit_only_if_nothing_else_changed(norm: Path) -> None:

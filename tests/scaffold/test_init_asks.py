@@ -46,11 +46,3 @@ def test_what_was_answered_is_in_the_files(tmp_path: Path) -> None:
     said = build_toml(tmp_path)
     assert said["general"]["backends"] == ["cuda", "rocm"]
     assert said["torch"]["stable-abi"] == {"cuda": "2.11", "rocm": "2.11"}
-
-
-def test_an_answer_that_does_not_fit_writes_nothing(tmp_path: Path) -> None:
-    answers = {b"Framework": b"tvm-ffi", b"Backends": b"rocm"}
-    code, seen = answered(tmp_path, answers)
-    assert code == 2
-    assert "for tvm-ffi: cpu, cuda" in uncolored(seen)
-    assert list(tmp_path.iterdir()) == []

@@ -51,7 +51,3 @@ def test_there_is_an_image_for_every_version_that_kci_compiles_for(edition: Cata
         build = default_runners().build.get(str(row.backend))
         if build and row.compute and row.backend in IMAGES and row.system in build.image:
             assert row.compute.minor_text in IMAGES[row.backend]
-
-
-def test_every_neighbor_exists(edition: Catalog) -> None:
-    assert set(edition.neighbors) <= set(editions())

@@ -54,26 +54,6 @@ def decided(root: Path, path: str, made: Build | None = None, names: tuple[str, 
 FILES = {"csrc/a.cu": "", "csrc/b.cpp": "", "csrc/b.h": "", "torch-ext/binding.cpp": ""}
 
 
-def paths(root: Path, name: str, made: Build | None = None, extra: tuple[str, ...] = ()) -> set[str]:
-    inputs = KernelInputs(made or build(), root, extra=extra)
-    return {path for path, _ in inputs.of(variant(name))}
-
-
-def test_a_variant_is_made_from_its_own_sources_and_every_header(tmp_path: Path) -> None:
-    write(tmp_path, {**FILES, "csrc/stray.h": "", "torch-ext/some_kernel/__init__.py": ""})
-    shared = {"torch-ext/binding.cpp", "csrc/b.h", "torch-ext/some_kernel/__init__.py"}
-    assert paths(tmp_path, CUDA) == {*shared, "csrc/a.cu"}
-    assert paths(tmp_path, CPU) == {*shared, "csrc/b.cpp"}
-
-
-def test_each_file_decides_what_lists_it(tmp_path: Path) -> None:
-    write(tmp_path, FILES)
-    assert decided(tmp_path, "csrc/a.cu") == {CUDA}
-    assert decided(tmp_path, "csrc/b.cpp") == {CPU}
-    assert decided(tmp_path, "csrc/b.h") == {CPU, CUDA}, "the reference shows it to every component"
-    assert decided(tmp_path, "torch-ext/binding.cpp") == {CPU, CUDA}
-
-
 def test_a_link_and_what_it_leads_to_both_count(tmp_path: Path) -> None:
     write(tmp_path, {**FILES, "csrc/real.cu": ""})
     (tmp_path / "csrc/a.cu").unlink()
@@ -91,18 +71,6 @@ def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
     found = KernelInputs(made, root).of(variant(CPU))
     assert ("csrc/link.h", "") in found
     assert not [path for path, _ in found if path.startswith(("/", ".."))]
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["README.md", "CARD.md", "LICENSE", "tests/x.py", "docs/a.md", "benchmarks/b.py", "flake.nix", "flake.lock",
-     "Makefile", "pyproject.toml", "nohup.out", "venv/lib/x.h", "csrc/a.cu~", "csrc/.a.cu.swp", "csrc/stray.h",
-     "setup.py", ".clang-format",
-     "torch-ext/some_kernel/__init__.pyi", "torch-ext/some_kernel/notes.md", "torch-ext/some_kernel/__pycache__/a.pyc"],
-)  # fmt: skip
-def test_what_nothing_reads_decides_nothing(tmp_path: Path, path: str) -> None:
-    write(tmp_path, {"csrc/a.cu": "", "torch-ext/some_kernel/__init__.py": "", path: "x"})
-    assert not decided(tmp_path, path)
 
 
 def test_even_such_a_file_counts_if_a_component_lists_it(tmp_path: Path) -> None:

@@ -66,20 +66,20 @@ def test_what_is_not_asked_to_set_aside_refuses(repository: Path) -> None:
         outcomes_of(open_workspace([repository / "sound", repository / "wrong"]), Choice())
 
 
+def faulty(repository: Path) -> list[str]:
+    """The kernels that hold up a change of the repository."""
+    plan = plan_run(open_workspace([repository], set_aside=True), PlanRequest(affected="HEAD")).plan
+    return [Path(item.path).name for item in plan.faulty]
+
+
 def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Path) -> None:
     commit_all(repository)
-
-    def faulty() -> list[str]:
-        workspace = open_workspace([repository], set_aside=True)
-        plan = plan_run(workspace, PlanRequest(affected="HEAD")).plan
-        return [Path(item.path).name for item in plan.faulty]
-
     (repository / "sound" / "torch-ext" / "sound" / "__init__.py").write_text("x = 1\n")
-    assert faulty() == []
+    assert faulty(repository) == []
     (repository / "unread" / "notes.txt").write_text("")
-    assert faulty() == ["unread"]
+    assert faulty(repository) == ["unread"]
     (repository / "kci.toml").write_text("")
-    assert faulty() == ["unread", "wrong"]
+    assert faulty(repository) == ["unread", "wrong"]
 
 
 def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(repository: Path) -> None:
@@ -88,21 +88,15 @@ def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(rep
     settings = '[[inputs]]\nkernel = "wrong"\npaths = ["common"]\n'
     (repository / "kci.toml").write_text(settings)
     commit_all(repository)
-
-    def faulty() -> list[str]:
-        workspace = open_workspace([repository], set_aside=True)
-        plan = plan_run(workspace, PlanRequest(affected="HEAD")).plan
-        return [Path(item.path).name for item in plan.faulty]
-
     (repository / "common" / "scale.h").write_text("// changed\n")
-    assert faulty() == ["wrong"]
+    assert faulty(repository) == ["wrong"]
     (repository / "catalog.toml").write_text(kci("catalog", "show", "--format", "toml").stdout)
     (repository / "kci.toml").write_text(f'catalog = "catalog.toml"\n{settings}')
     commit_all(repository)
-    assert faulty() == []
+    assert faulty(repository) == []
     with (repository / "catalog.toml").open("a") as file:
         file.write("# changed\n")
-    assert faulty() == ["unread", "wrong"]
+    assert faulty(repository) == ["unread", "wrong"]
 
 
 def test_one_kernel_by_its_name(repository: Path) -> None:

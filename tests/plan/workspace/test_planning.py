@@ -30,15 +30,13 @@ def refused(place: Path) -> list[str]:
     return [item.rule for item in caught.value.diagnostics]
 
 
-@pytest.mark.rule("KCI155", triggers=True)
-def test_an_arch_that_no_toolkit_has_is_not_planned(tmp_path: Path) -> None:
-    text = f'backends = ["cuda"]\n{CUDA}cuda-capabilities = ["99.9"]\n'
-    assert "KCI155" in refused(kernel(tmp_path, text))
-
-
-def test_a_stable_abi_newer_than_every_torch_is_not_planned(tmp_path: Path) -> None:
-    text = f'backends = ["cuda"]\n{CUDA}'.replace("[torch]", '[torch]\nstable-abi = "9.9"')
-    assert refused(kernel(tmp_path, text))
+@pytest.mark.rule("KCI130", "KCI155", triggers=True)
+def test_what_cannot_be_built_is_not_planned(tmp_path: Path) -> None:
+    """An arch that no toolkit has, a stable ABI newer than every torch, and a backend without a component."""
+    text = f'backends = ["cuda"]\n{CUDA}'
+    assert "KCI155" in refused(kernel(tmp_path, f'{text}cuda-capabilities = ["99.9"]\n'))
+    assert refused(kernel(tmp_path, text.replace("[torch]", '[torch]\nstable-abi = "9.9"')))
+    assert refused(kernel(tmp_path, text.replace('["cuda"]', '["cpu"]'))) == ["KCI130"]
 
 
 def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
@@ -58,11 +56,6 @@ def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
     monkeypatch.setattr(SourceTree, "content", read_again)
     monkeypatch.setattr(package_rules, "_check_file", read_again)
     assert plan_run(open_workspace([place]), request) == first
-
-
-@pytest.mark.rule("KCI130", triggers=True)
-def test_a_backend_without_a_component_is_not_planned(tmp_path: Path) -> None:
-    assert refused(kernel(tmp_path, f'backends = ["cpu"]\n{CUDA}')) == ["KCI130"]
 
 
 def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
