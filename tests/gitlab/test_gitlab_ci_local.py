@@ -18,11 +18,8 @@ from act.test_workflow import add_kernel, break_package
 from buildkit import warm_cache
 from cli.runner import kci
 from conftest import ROOT
-from kci.workflows.gitlab import child_pipeline
 from outside_tools import npm_packages
-from planning import leg
 from split_kernel import NAMES, VARIANT, SplitKernel
-from workflows.test_gitlab import document, variants
 
 pytestmark = [
     pytest.mark.network,
@@ -192,22 +189,3 @@ def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[
         assert VARIANT in locate_tree(split.directory, "split")
         with (split.directory / "csrc/last.cpp").open("a") as source:
             source.write("int changed;\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "counts",
-    [(51, 2), *([(60, 60, 60, 60, 60)] if os.environ.get("KCI_MANY") else [])],  # 300 legs take half a minute
-    ids=str,
-)
-def test_many_legs_run(program: list[str], repository: Path, tmp_path: Path, counts: tuple[int, ...]) -> None:
-    """With a stub for kci: what is tried is the pipeline, of a kernel with more legs than `needs` may list as well."""
-    legs = [leg(name, f"kernel-{index}") for index, count in enumerate(counts) for name in variants(count)]
-    child = child_pipeline(document(legs))  # it has variables: a second mapping of that name would go without a word
-    (repository / ".gitlab-ci.yml").write_text(child.replace("\nvariables:\n", '\nvariables:\n  KCI_INSTALL: ""\n', 1))
-    commit_all(repository)
-    stub = (
-        "mkdir -p kci-records; touch kci-gate.xml; mkdir -p kci-tree kci-artifacts && touch kci-tree/x kci-artifacts/$$"
-    )
-    done = run(program, repository, tmp_path, "--no-shell-isolation", does=stub)
-    assert (len(done.passed), done.failed) == (len(legs) + 2 * len(counts) + 1, set()), done.log[-2000:]

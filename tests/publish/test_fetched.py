@@ -12,7 +12,8 @@ from cli.runner import kci
 from outside_tools import program
 from publish.fake_hub import FakeHub
 from publish.test_publish import REPO, hub, hub_environment, make_tree, token
-from tree.test_signing import sigstore
+from tree.own_sigstore import OwnSigstore
+from tree.test_own_sigstore import sigstore
 
 __all__ = ["hub", "sigstore", "token"]
 
@@ -22,17 +23,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 FETCH = ["hf", "download", REPO, "--repo-type", "kernel", "--revision", "v1", "--local-dir", "fetched"]
 
 
-@pytest.mark.usefixtures("sigstore")
 @pytest.mark.slow  # the Hub's own program starts twice
 def test_a_published_tree_is_fetched_and_verified(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, token: None, sigstore: OwnSigstore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tree = make_tree(tmp_path)
     assert kci("sign", str(tree), GITHUB_REPOSITORY="acme/norm").code == 0
     assert kci("publish", str(tree), "--repo-id", REPO).code == 0
     environment = {**os.environ, **hub_environment(hub, tmp_path / "fetch-home")}
-    (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/norm"\n')
 
     def fetched_and_verified() -> tuple[int, str]:
         done = subprocess.run(

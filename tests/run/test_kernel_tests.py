@@ -101,10 +101,6 @@ def test_nothing_that_ran_is_no_pass(tmp_path: Path, python: Path, text: str, sk
     assert (report.state, report.skipped) == (TestState.NOTHING_RAN, skipped)
 
 
-def test_a_kernel_without_tests_is_loaded(tmp_path: Path, python: Path) -> None:
-    assert outcome(tmp_path, GOOD).state is TestState.NOTHING_RAN
-
-
 def test_a_variant_that_does_not_load_is_told(tmp_path: Path, python: Path) -> None:
     report = outcome(tmp_path, {"__init__.py": "raise ImportError('undefined symbol: x')\n"}, test_it=TEST)
     assert report.state is TestState.NOT_LOADED

@@ -13,7 +13,7 @@ import pytest
 
 from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
 from cli.runner import kci, kci_process
-from conftest import AT_TOP, ROOT
+from conftest import AT_TOP
 from forked import fork_server
 from kci.build.toolchains.compilers import ObjectUse
 from kci.cli.run import _report
@@ -115,21 +115,6 @@ def test_a_first_build_is_held_against_nothing(found: int, said: str, capsys: py
 
 
 # --- what is taken over ---
-
-
-def test_another_version_of_kci_builds_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    other = Path(shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")))
-    shutil.copytree(ROOT / "templates", tmp_path / "templates")
-    version = other / "kci" / "version.py"
-    text = version.read_text().replace('__version__ = "', '__version__ = "9')
-    assert text != version.read_text()
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    arguments = ("run", kernel)
-    assert states(kci_process(*arguments).stdout) == dict.fromkeys(NAMES, "built")
-    assert states(kci_process(*arguments, PYTHONPATH=str(other)).stdout) == dict.fromkeys(NAMES, "reused")
-    version.write_text(text)
-    assert states(kci_process(*arguments, PYTHONPATH=str(other)).stdout) == dict.fromkeys(NAMES, "built")
 
 
 @pytest.mark.slow

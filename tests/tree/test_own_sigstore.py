@@ -16,11 +16,12 @@ from cli.runner import kci
 from kci.plan.plan import KernelPlan, Plan
 from kci.tree.merge import merge
 from tree.own_sigstore import Answer, OwnSigstore, serving_sigstore
-from variants import COMMIT, CPU, STABLE, make_artifact, make_variant
+from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
 WORKFLOW = "acme/norm/.github/workflows/publish.yml@refs/heads/main"
 SIGNED = [f"{STABLE}/metadata.json.sigstore", f"{CPU}/metadata.json.sigstore", "kci-attestation.sigstore.json"]
 IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
+OWN = ("--repository", "acme/norm")
 
 
 @pytest.fixture
@@ -107,6 +108,41 @@ def test_it_counts_for_its_repository_and_workflow_under_its_own_root(tree: Path
     assert problems(tree) == ["KCI791"]
 
 
+@pytest.mark.rule("KCI790", triggers=True)
+def test_an_unsigned_tree(tree: Path) -> None:
+    assert problems(tree, *OWN) == ["KCI790"]
+
+
+@pytest.mark.usefixtures("sigstore")
+@pytest.mark.rule("KCI792", triggers=True)
+def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
+    sign(tree)
+    for number, change in enumerate(
+        (
+            lambda root: (root / CPU).rename(root / CUDA),
+            lambda root: (root / CPU / "_ops.py").write_text("x"),
+            lambda root: (root / CPU / "new.py").write_text(""),
+            lambda root: (root / "CARD.md").write_text("new"),
+            lambda root: (root / "kci-manifest.json").unlink(),
+            lambda root: (root / "SHA256SUMS").write_text("x"),
+        )
+    ):
+        copy = shutil.copytree(tree, tmp_path / str(number) / "build")
+        change(copy)
+        assert "KCI792" in problems(copy)
+
+
+@pytest.mark.rule("KCI791", triggers=True)
+def test_a_bundle_that_is_none_and_a_machine_without_identity(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "BUILDKITE"):
+        monkeypatch.delenv(name, raising=False)
+    done = kci("sign", tree)
+    assert (done.code, "no identity" in done.stderr) == (3, True)
+    for content in (b"", b"{}", b"[]", b"\xff"):
+        (tree / "kci-attestation.sigstore.json").write_bytes(content)
+        assert problems(tree, *OWN) == ["KCI791"]
+
+
 Spoiling = Callable[[str, Answer], Answer]
 LOG = "/api/v1/log/entries"
 
@@ -182,4 +218,5 @@ def test_a_trust_configuration_inside_of_the_tree_is_not_asked(tree: Path) -> No
     shutil.copy(settings, tree / "kci.toml")
     shutil.copy(tree.parent / "sigstore.json", tree / "sigstore.json")
     settings.unlink()
-    assert kci("verify", tree, "--signatures").code == 2
+    done = kci("verify", tree, "--signatures")
+    assert (done.code, "no signer is allowed" in done.stderr) == (2, True)

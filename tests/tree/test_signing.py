@@ -1,145 +1,17 @@
-"""Attestations: who signed what, and that nothing else verifies under it."""
+"""A real attestation, with the trust root that the sigstore package brings."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
-import hashlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from cli.runner import kci
-from kci.plan.plan import KernelPlan, Plan
 from kci.tree import sigstore as sigstore_bundles
-from kci.tree import top_level
-from kci.tree.merge import merge
-from kci.tree.sigstore import SigningContext, Statement
-from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
-
-IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
-    merge(
-        files, tmp_path / "build", Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),), commit=COMMIT)
-    )
-    return tmp_path / "build"
-
-
-def problems(tree: Path, *arguments: str | Path) -> list[str]:
-    done = kci("verify", tree, "--signatures", "--format", "json", *IGNORED, *arguments)
-    return [item["rule"] for item in json.loads(done.stdout)["diagnostics"]]
-
-
-OWN = ("--repository", "acme/norm")
-
-
-@pytest.mark.rule("KCI790", triggers=True)
-def test_an_unsigned_tree(tree: Path) -> None:
-    assert problems(tree, *OWN) == ["KCI790"]
-
-
-@pytest.mark.usefixtures("sigstore")
-@pytest.mark.rule("KCI792", triggers=True)
-def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
-    kci("sign", tree, GITHUB_REPOSITORY="acme/norm", GITHUB_SHA=COMMIT)
-    assert problems(tree, *OWN) == []
-    for number, change in enumerate(
-        (
-            lambda root: (root / CPU).rename(root / CUDA),
-            lambda root: (root / CPU / "_ops.py").write_text("x"),
-            lambda root: (root / CPU / "new.py").write_text(""),
-            lambda root: (root / "CARD.md").write_text("new"),
-            lambda root: (root / "kci-manifest.json").unlink(),
-            lambda root: (root / "SHA256SUMS").write_text("x"),
-        )
-    ):
-        copy = shutil.copytree(tree, tmp_path / str(number) / "build")
-        change(copy)
-        assert "KCI792" in problems(copy, *OWN)
-
-
-@pytest.mark.usefixtures("sigstore")
-def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
-    kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
-    done = kci("verify", tree, "--signatures")
-    assert done.code == 2
-    assert "no signer is allowed" in done.stderr
-    (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/norm"\n')
-    assert problems(tree) == []
-    (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/other"\n')
-    assert problems(tree) == ["KCI791"]
-
-
-class StandIn:
-    """In place of Sigstore's signer: what it signs is in the bundle as it is."""
-
-    def __init__(self, payload: bytes = b"") -> None:
-        self.payload = payload
-
-    def sign_artifact(self, data: bytes) -> bytes:
-        return StandIn(data).to_json()
-
-    def sign_statement(self, statement: Statement) -> bytes:
-        return StandIn(msgspec.json.encode(statement)).to_json()
-
-    def to_json(self) -> bytes:
-        text = base64.b64encode(self.payload).decode()
-        digest = base64.b64encode(hashlib.sha256(self.payload).digest()).decode()
-        message = {"messageDigest": {"algorithm": "SHA2_256", "digest": digest}, "signature": "MEQ="}
-        envelope = {"payload": text, "payloadType": "application/vnd.in-toto+json", "signatures": []}
-        kind = {"dsseEnvelope": envelope} if b"https://in-toto.io/" in self.payload else {"messageSignature": message}
-        said = {"stand-in": text, "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}}} | kind
-        return json.dumps(said).encode()
-
-
-@pytest.fixture
-def sigstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    def verified(data: bytes, context: SigningContext, _trust: object) -> tuple[str, bytes]:
-        if context.repository != "acme/norm":
-            raise ValueError("Certificate's source repository does not match")
-        return "application/vnd.in-toto+json", base64.b64decode(json.loads(data)["stand-in"])
-
-    monkeypatch.setattr(top_level, "run_signer", lambda _trust: contextlib.nullcontext(StandIn()))
-    monkeypatch.setattr(sigstore_bundles, "_verified", verified)
-
-
-@pytest.mark.usefixtures("sigstore")
-def test_the_identity_of_a_run_signs_variants_for_the_loader_and_the_tree(tree: Path) -> None:
-    before = (tree / "kci-manifest.json").read_bytes()
-    done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
-    assert done.code == 0, done.stderr
-    signed = [tree / name / "metadata.json.sigstore" for name in (STABLE, CPU)]
-    assert done.stdout.split() == [*map(str, signed), str(tree / "kci-attestation.sigstore.json")]
-    bundle = json.loads(signed[1].read_bytes())
-    assert base64.b64decode(bundle["stand-in"]) == (tree / CPU / "metadata.json").read_bytes()
-    assert (tree / "kci-manifest.json").read_bytes() == before
-    assert problems(tree, "--repository", "acme/norm") == []
-    assert problems(tree, "--repository", "evil/norm") == ["KCI791"]
-    (tree / CPU).rename(tree / CUDA)
-    assert "KCI792" in problems(tree, "--repository", "acme/norm")
-
-
-@pytest.mark.rule("KCI791", triggers=True)
-def test_a_bundle_that_is_none_and_a_machine_without_identity(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "BUILDKITE"):
-        monkeypatch.delenv(name, raising=False)
-    done = kci("sign", tree)
-    assert (done.code, "no identity" in done.stderr) == (3, True)
-    for content in (b"", b"{}", b"[]", b"\xff"):
-        (tree / "kci-attestation.sigstore.json").write_bytes(content)
-        assert problems(tree, "--repository", "acme/norm") == ["KCI791"]
-
-
-# --- a real bundle, with the trust root that the sigstore package brings ---
+from kci.tree.sigstore import SigningContext
 
 REAL = Path(__file__).parent / "data" / "github-provenance.sigstore.json"
 REPOSITORY = "trailofbits/pypi-attestations"

@@ -256,13 +256,6 @@ def test_a_title_does_not_end_with_a_blank() -> None:
     assert action.title == action.title.strip()
 
 
-def test_what_a_log_says_cannot_mention_people_or_end_the_text() -> None:
-    (action,) = decide([run(number, cpu="error: @everyone --> `x`\x1b[31m") for number in range(2)], POLICY)
-    assert "@everyone" not in action.body + action.title
-    assert action.body.count("-->") == 1
-    assert "\x1b" not in action.body
-
-
 HOSTILE = {
     "long": "error: " + "x" * 10**6,
     "lines": "\n".join(f"error: {number}" for number in range(10**5)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,27 +190,6 @@ def test_good_results_are_read_silently(tmp_path: Path) -> None:
     assert read_results([files(tmp_path / "r", result(at=soon), failed(run=2))])[1] == []
 
 
-def test_two_branches_that_recorded_at_once_merge(tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-    repository.mkdir()
-
-    def git(*words: str) -> None:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", *identity, *words], cwd=repository, check=True, capture_output=True)
-
-    git("init", "-q", "-b", "main")
-    recorded(repository / "history", files(tmp_path / "r0", result(run=1)))
-    git("add", ".")
-    git("commit", "-qm", "one")
-    for name in ("a", "b"):
-        git("checkout", "-q", "-b", name, "main")
-        recorded(repository / "history", files(tmp_path / name, result(run=2, kernel=name)))
-        git("add", ".")
-        git("commit", "-qm", name)
-    git("merge", "-q", "a")
-    assert summary(repository / "history") == [(1, 1, 0, 0), (2, 2, 0, 0)]
-
-
 def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = group_results(read_results([files(tmp_path / "r", result(1), result(2))])[0])
     real, calls = history_module.write_atomic, []
@@ -260,13 +238,3 @@ def test_a_file_under_the_name_of_another_run_is_said(tmp_path: Path) -> None:
     path.rename(path.with_name(path.name.replace("5-1", "6-1", 1)))
     runs, problems = read_history(tmp_path / "h")
     assert (runs, [item.rule for item in problems]) == ([], ["KCI801"])
-
-
-def test_a_history_in_a_directory_is_appended_to(tmp_path: Path) -> None:
-    """As in a checkout of the branch; the same results are not there twice."""
-    results = files(tmp_path / "r", failed())
-    for new in (1, 0):
-        done = kci("compat", "record", results, "--history", tmp_path / "history")
-        assert done.code == 0, done.stderr
-        assert f"{new} new file" in done.stdout
-    assert kci("compat", "decide", "--history", tmp_path / "history").code == 0

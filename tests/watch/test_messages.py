@@ -19,15 +19,6 @@ OUTAGES = [message for message in MESSAGES if "outage" in message]
 FAILURES = [message for message in MESSAGES if "cause" in message]
 
 
-def figures(messages: list[dict[str, str]]) -> tuple[float, float, int]:
-    """Precision and recall of outages, and how many were given their right class."""
-    taken = [message for message in messages if outage_class(message["text"])]
-    right = [message for message in taken if "outage" in message]
-    there = [message for message in messages if "outage" in message]
-    classes = sum(outage_class(message["text"]) == message["outage"] for message in right)
-    return len(right) / len(taken), len(right) / len(there), classes
-
-
 @pytest.mark.parametrize("message", OUTAGES, ids=lambda message: message["seen"])
 def test_an_outage_is_told_by_what_it_says(message: dict[str, str]) -> None:
     assert outage_class(message["text"]) == message["outage"]
@@ -37,20 +28,6 @@ def test_an_outage_is_told_by_what_it_says(message: dict[str, str]) -> None:
 def test_a_failure_is_no_outage_and_has_its_cause(message: dict[str, str]) -> None:
     assert outage_class(message["text"]) == ""
     assert cause_of(message["text"], "relu", VARIANT) == message["cause"]
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_the_figures_hold(part: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """No failure is taken for an outage, and nearly every outage is told; what was held out had other figures first."""
-    precision, recall, classes = figures(TABLE[part])
-    outages = sum("outage" in message for message in TABLE[part])
-    with capsys.disabled():
-        print(
-            f"\n{part}: {outages} outages and {len(TABLE[part]) - outages} failures; precision {precision:.3f},"
-            f" recall {recall:.3f}, {classes} with the right class; at first: {TABLE['measured'].get(part, 'fitted')}"
-        )
-    assert precision == 1.0
-    assert recall >= 0.97
 
 
 def test_there_are_messages_of_each_class() -> None:

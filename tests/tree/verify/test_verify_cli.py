@@ -10,17 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kci.cli import main
+from cli.runner import kci
 from kci.tree.manifest import Manifest
 from variants import CPU, make_artifact, make_variant
-
-
-def kci(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run the command line and return exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    out = capsys.readouterr()
-    return int(caught.value.code or 0), out.out, out.err
 
 
 @pytest.fixture(autouse=True)
@@ -29,53 +21,46 @@ def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_pack_then_merge_then_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pack_then_merge_then_verify(tmp_path: Path) -> None:
     variant = make_variant(tmp_path, "torch-cpu")
-    code, out, _ = kci(capsys, "pack", variant, "-o", tmp_path / "out/kci-gated-norm-torch-cpu.tar.zst")
-    assert (code, out) == (0, f"{tmp_path}/out/kci-gated-norm-torch-cpu.tar.zst\n")
+    done = kci("pack", variant, "-o", tmp_path / "out/kci-gated-norm-torch-cpu.tar.zst")
+    assert (done.code, done.stdout) == (0, f"{tmp_path}/out/kci-gated-norm-torch-cpu.tar.zst\n")
     plan = {
         "schema": 1,
         "tier": "pr",
         "kernels": [{"name": "gated-norm", "path": ".", "version": 1, "planned": ["torch-cpu"]}],
     }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    code, out, _ = kci(
-        capsys, "merge", tmp_path / "out", "--into", tmp_path / "build", "--plan", tmp_path / "plan.json", "--json"
-    )
-    answer = json.loads(out)
-    assert code == 0
+    done = kci("merge", tmp_path / "out", "--into", tmp_path / "build", "--plan", tmp_path / "plan.json", "--json")
+    answer = json.loads(done.stdout)
+    assert done.code == 0
     assert (answer["schema"], answer["complete"]) == (1, True)
     msgspec.convert(answer["manifests"][0], Manifest)
-    code, out, err = kci(capsys, "verify", tmp_path / "build")
-    assert (code, out, err) == (
+    done = kci("verify", tmp_path / "build")
+    assert (done.code, done.stdout, done.stderr) == (
         0,
         f"{tmp_path}/build: tree (1 variant)\n1 verified: 0 errors, 0 warnings, 0 infos\n",
         "",
     )
 
 
-def test_a_variant_that_was_changed_can_be_sealed_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_variant_that_was_changed_can_be_sealed_anew(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     (variant / "_ops.py").write_text("x = 1\n")
-    code, out, err = kci(capsys, "pack", variant, "-o", tmp_path / "x.tar")
-    assert (code, out) == (1, "")
-    assert "KCI603" in err
-    code, out, _ = kci(capsys, "pack", variant, "-o", tmp_path / "x.tar", "--seal")
-    assert (code, out) == (0, f"{tmp_path}/x.tar\n")
+    done = kci("pack", variant, "-o", tmp_path / "x.tar")
+    assert (done.code, done.stdout) == (1, "")
+    assert "KCI603" in done.stderr
+    done = kci("pack", variant, "-o", tmp_path / "x.tar", "--seal")
+    assert (done.code, done.stdout) == (0, f"{tmp_path}/x.tar\n")
 
 
-def test_the_run_s_attempt_comes_from_the_environment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "3")
-    kci(capsys, "pack", make_variant(tmp_path), "-o", tmp_path / "x.tar")
-    _, out, _ = kci(capsys, "merge", tmp_path / "x.tar", "--into", tmp_path / "build", "--json")
-    assert json.loads(out)["manifests"][0]["present"][0]["origin"]["attempt"] == 3
+def test_the_run_s_attempt_comes_from_the_environment(tmp_path: Path) -> None:
+    kci("pack", make_variant(tmp_path), "-o", tmp_path / "x.tar", GITHUB_RUN_ATTEMPT="3")
+    done = kci("merge", tmp_path / "x.tar", "--into", tmp_path / "build", "--json")
+    assert json.loads(done.stdout)["manifests"][0]["present"][0]["origin"]["attempt"] == 3
 
 
-def test_an_incomplete_merge_is_exit_1_and_names_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_incomplete_merge_is_exit_1_and_names_what_is_missing(tmp_path: Path) -> None:
     artifact = make_artifact(tmp_path, make_variant(tmp_path))
     plan = {
         "schema": 1,
@@ -84,37 +69,37 @@ def test_an_incomplete_merge_is_exit_1_and_names_what_is_missing(
     }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     common = ("merge", artifact, "--into", tmp_path / "build", "--plan", tmp_path / "plan.json")
-    code, out, err = kci(capsys, *common)
-    assert (code, out) == (1, "")
-    assert "error[KCI606]: gated-norm: the planned variant torch-cuda" in err
-    code, out, _ = kci(capsys, *common, "--allow-partial")
-    assert code == 0
-    assert "missing: torch-cuda" in out
+    done = kci(*common)
+    assert (done.code, done.stdout) == (1, "")
+    assert "error[KCI606]: gated-norm: the planned variant torch-cuda" in done.stderr
+    done = kci(*common, "--allow-partial")
+    assert done.code == 0
+    assert "missing: torch-cuda" in done.stdout
 
 
-def test_exit_codes_of_safety_and_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_of_safety_and_usage(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     (variant / "link").symlink_to("/etc/passwd")
-    assert kci(capsys, "pack", variant, "-o", tmp_path / "x.tar", "--seal")[0] == 5
-    assert kci(capsys, "merge", tmp_path / "none", "--into", tmp_path / "build")[0] == 2
-    assert kci(capsys, "verify", tmp_path / "none")[0] == 2
-    assert kci(capsys, "verify", variant, "--select", "KCI999")[0] == 2
-    assert kci(capsys, "merge")[0] == 2
+    assert kci("pack", variant, "-o", tmp_path / "x.tar", "--seal").code == 5
+    assert kci("merge", tmp_path / "none", "--into", tmp_path / "build").code == 2
+    assert kci("verify", tmp_path / "none").code == 2
+    assert kci("verify", variant, "--select", "KCI999").code == 2
+    assert kci("merge").code == 2
 
 
-def test_findings_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_in_every_format(tmp_path: Path) -> None:
     variant = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "import numpy  # <b>|\n"})
-    code, out, err = kci(capsys, "verify", variant)
-    assert (code, out) == (1, f"{variant}: variant\n1 verified: 1 error, 0 warnings, 0 infos\n")
-    assert "__init__.py:1:1: error[KCI771]: it imports numpy" in err
-    code, out, _ = kci(capsys, "verify", variant, "--format", "json")
-    assert code == 1
-    assert json.loads(out)["looked_at"] == [{"kind": "variant", "path": str(variant)}]
-    (item,) = json.loads(out)["diagnostics"]
+    done = kci("verify", variant)
+    assert (done.code, done.stdout) == (1, f"{variant}: variant\n1 verified: 1 error, 0 warnings, 0 infos\n")
+    assert "__init__.py:1:1: error[KCI771]: it imports numpy" in done.stderr
+    done = kci("verify", variant, "--format", "json")
+    assert done.code == 1
+    assert json.loads(done.stdout)["looked_at"] == [{"kind": "variant", "path": str(variant)}]
+    (item,) = json.loads(done.stdout)["diagnostics"]
     assert (item["rule"], item["severity"], item["line"]) == ("KCI771", "error", 1)
-    code, out, _ = kci(capsys, "verify", variant, "--format", "github")
-    assert out.startswith("::error title=KCI771,file=")
-    assert kci(capsys, "verify", variant, "--ignore", "KCI77")[0] == 0
+    done = kci("verify", variant, "--format", "github")
+    assert done.stdout.startswith("::error title=KCI771,file=")
+    assert kci("verify", variant, "--ignore", "KCI77").code == 0
 
 
 def test_the_output_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
