@@ -348,12 +348,9 @@ def test_a_merge_that_fails_leaves_the_old_tree(tmp_path: Path) -> None:
 def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    merge([artifact(tmp_path, CPU)], tmp_path / "link")
+    merge([artifact(tmp_path, CPU, folder="a")], tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / CPU).is_dir()
-
-
-def test_the_tree_behind_a_link_among_several_as_well(tmp_path: Path) -> None:
     real = tmp_path / "elsewhere"
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "gated-norm").symlink_to(real)
@@ -419,9 +416,6 @@ def test_a_plan_that_is_none_is_an_error(change: dict[str, object], tmp_path: Pa
 def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FindingsError, match="cannot read the plan"):
         read_plan(tmp_path / "none.json")
-    (tmp_path / "deep.json").write_text("[" * 10_000)
-    with pytest.raises(FindingsError, match="is not a plan"):
-        read_plan(tmp_path / "deep.json")
     merge([artifact(tmp_path, CPU)], tmp_path / "build")
     file = tmp_path / "build" / "kci-manifest.json"
     newer = json.loads(file.read_text()) | {"schema": 2}

@@ -20,6 +20,7 @@ from kci.tree.manifest import read_manifest, read_published
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal
 from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
+from watch.test_coverage import broken_metadata, changed_after_hashing, link_out_of_the_tree
 
 NEXT = "f" * 40
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)
@@ -51,39 +52,25 @@ def test_the_manifest_says_what_each_variant_is_made_from(tmp_path: Path) -> Non
 # --- reading what is published ---
 
 
-def remove(tree: Path) -> None:
-    shutil.rmtree(tree / CPU)
+def seal_anew(variant: Path) -> None:
+    changed_after_hashing(variant)
+    seal(variant, metadata_for(build_of(), "cpu", "1a2b3c4"))
 
 
-def break_metadata(tree: Path) -> None:
-    (tree / CPU / "metadata.json").write_text("{")
-
-
-def change_a_file(tree: Path) -> None:
-    (tree / CPU / "__init__.py").write_text("changed")
-
-
-def seal_anew(tree: Path) -> None:
-    change_a_file(tree)
-    seal(tree / CPU, metadata_for(build_of(), "cpu", "1a2b3c4"))
-
-
-def another_version(tree: Path) -> None:
-    shutil.rmtree(tree / CPU)
-    make_variant(tree, CPU, version=2)
-
-
-def link_out(tree: Path) -> None:
-    (tree / CPU).rename(tree.parent / "elsewhere")
-    (tree / CPU).symlink_to(tree.parent / "elsewhere")
+def another_version(variant: Path) -> None:
+    shutil.rmtree(variant)
+    make_variant(variant.parent, CPU, version=2)
 
 
 @pytest.mark.rule("KCI314", triggers=True)
-@pytest.mark.parametrize("spoil", [remove, break_metadata, change_a_file, seal_anew, another_version, link_out])
+@pytest.mark.parametrize(
+    "spoil",
+    [shutil.rmtree, broken_metadata, changed_after_hashing, seal_anew, another_version, link_out_of_the_tree],
+)
 def test_a_variant_that_is_listed_and_not_whole_is_not_published(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     tree = tmp_path / "t"
     merge([artifact(tmp_path, CPU), artifact(tmp_path, CUDA)], tree, plan({CPU: A, CUDA: B}))
-    spoil(tree)
+    spoil(tree / CPU)
     for place in (tree, tree / "kci-manifest.json"):
         found, problems = read_published([place])
         assert [key[1] for key in found] == [CUDA]

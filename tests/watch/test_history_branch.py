@@ -48,13 +48,6 @@ def test_the_branch_is_made_and_grows(remote: str, tmp_path: Path) -> None:
     assert commits(remote) == 2
 
 
-def test_recording_the_same_again_makes_no_commit(remote: str) -> None:
-    branch = HistoryBranch(remote, "kci-history")
-    branch.record([run(1)])
-    assert branch.record([run(1)]) == 0
-    assert commits(remote) == 1
-
-
 @pytest.mark.parametrize("empty", [True, False], ids=["the first two runs", "later runs"])
 def test_a_run_that_was_recorded_in_between_stays(
     remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kci.diagnostics import Diagnostic
 from kci.tree.verify import verify
-from kci.tree.verify.fatbin import CompressedError, DeviceCode, FatbinError, cuda_code, expected_code, hip_code
+from kci.tree.verify.fatbin import CompressedError, DeviceCode, FatbinError, cuda_code, hip_code
 from variants import CUDA, make_variant
 
 ROCM = "torch213-cxx11-rocm72-x86_64-linux"
@@ -130,13 +130,6 @@ def test_broken_hip_sections() -> None:
     ):
         with pytest.raises(FatbinError):
             hip_code(data)
-
-
-def test_what_a_list_of_archs_promises() -> None:
-    assert expected_code("cuda", ("12.0+PTX", "8.0", "9.0a")) == DeviceCode(
-        frozenset({"12.0", "8.0", "9.0a"}), frozenset({"12.0"})
-    )
-    assert expected_code("rocm", ("gfx942",)) == DeviceCode(frozenset({"gfx942"}))
 
 
 def checked(root: Path, section: str, data: bytes | None, archs: tuple[str, ...], variant: str) -> list[Diagnostic]:
