@@ -1,9 +1,8 @@
 """Trees and archives that lie or attack: each is refused by name or contained, and nothing is written elsewhere.
 
 A tree goes through `kci verify`, which names the rule, and through `kci publish`, which writes nothing to the Hub. An
-archive or a folder goes through `kci merge`. What an archive's headers can do is in tests/tree/test_tree_unpack.py,
-what random changes do in tests/tree/verify/test_verify_mutations.py, and what artifacts say of their runs in
-tests/tree/test_binding.py.
+archive or a folder goes through `kci merge`. What an archive's headers and random changes can do is in
+tests/tree/test_tree_unpack.py, and what artifacts say of their runs in tests/tree/test_binding.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from build.process.test_process import is_running
-from kci.build.process.run import run, run_in_group
+from kci.build.process.run import run_in_group
 from kci.run.local import run_in_parallel
 
 Tell = Callable[[str], None]
@@ -28,22 +28,6 @@ def test_they_run_at_once_and_are_heard_in_one_thread() -> None:
     run_in_parallel([work, work], 2, lambda told: heard.append((told, threading.current_thread())))
     assert sorted(told for told, _ in heard) == ["begun", "begun", "ended", "ended"]
     assert {thread for _, thread in heard} == {threading.current_thread()}
-
-
-def test_no_more_than_asked_for() -> None:
-    running: list[int] = []
-    most = 0
-
-    def work(tell: Tell) -> None:
-        nonlocal most
-        running.append(1)
-        most = max(most, len(running))
-        run(["true"])
-        running.pop()
-        tell("ended")
-
-    run_in_parallel([work] * 6, 2, lambda _told: None)
-    assert 1 <= most <= 2
 
 
 def test_an_error_of_one_ends_the_others(tmp_path: Path) -> None:

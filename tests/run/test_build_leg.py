@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import noarch_kernel
+from buildkit import noarch_kernel, write_tree
 from cli.runner import kci
 from conftest import ROOT
 from kci.build.request import BuildOptions
 from kci.diagnostics import finding
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.plan.workspace import open_workspace
 from kci.run import build_leg as legs
-from kci.run.build_leg import BuiltLeg, LegRequest, build_leg
+from kci.run.build_leg import BuiltLeg, LegRequest, build_leg, check_replaceable
 
 SWIGLU = ROOT / "examples" / "swiglu"
 TOO_NEW = finding("KCI742", "it needs GLIBC_2.34", path="torch-cpu/x.so")
@@ -73,3 +73,28 @@ def test_an_error_names_the_file_from_where_the_user_stands(tmp_path: Path, monk
         failed = kci("build", place, "--variant", "torch-cpu", "--output", "out")
         assert failed.code != 0
         assert f"file={shown}torch-ext/just_python/gone.py::" in failed.stdout + failed.stderr
+
+
+def test_a_variant_of_the_kernel_and_an_empty_place_may_be_replaced(tmp_path: Path) -> None:
+    variant = write_tree(tmp_path / "v", {"metadata.json": METADATA})
+    check_replaceable(variant, "relu")
+    check_replaceable(tmp_path / "missing", "relu")
+    (tmp_path / "empty").mkdir()
+    check_replaceable(tmp_path / "empty", "relu")
+
+
+METADATA = (
+    '{"name": "relu", "id": "_relu_cpu_abc", "version": 1, "license": "MIT", "python-depends": [], '
+    '"kernel-depends": [], "backend": {"type": "cpu"}}'
+)
+
+
+def test_nothing_else_is_replaced(tmp_path: Path) -> None:
+    home = write_tree(tmp_path / "home", {"__init__.py": "", "thesis.txt": "years of work"})
+    link = tmp_path / "link"
+    link.symlink_to(home)
+    other = write_tree(tmp_path / "other", {"metadata.json": METADATA.replace("relu", "gelu")})
+    for place in (home, home / "thesis.txt", link, other):
+        with pytest.raises(UnsafeError, match="in the way"):
+            check_replaceable(place, "relu")
+    assert (home / "thesis.txt").read_text() == "years of work"

@@ -53,16 +53,6 @@ def kernel_dir(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SWIGLU, tmp_path / "swiglu", ignore=shutil.ignore_patterns("build", "__pycache__")))
 
 
-@pytest.fixture
-def other_dir(kernel_dir: Path, tmp_path: Path) -> Path:
-    """The same kernel under another name."""
-    other = Path(shutil.copytree(kernel_dir, tmp_path / "other"))
-    text = (other / "build.toml").read_text().replace('name = "swiglu"', 'name = "other"')
-    (other / "build.toml").write_text(text)
-    (other / "torch-ext" / "swiglu").rename(other / "torch-ext" / "other")
-    return other
-
-
 def run(
     directory: Path, tree: Path, cache: Path, changed: object = None, log: Callable[[str], None] = silent
 ) -> RunResult:
@@ -185,12 +175,6 @@ def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(kernel_dir: Path, tmp
     assert "KCI771 because: it is there" in done.stderr
 
 
-def test_several_kernels_get_a_folder_each(kernel_dir: Path, other_dir: Path, tmp_path: Path) -> None:
-    result = kci("run", kernel_dir, other_dir, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache"))
-    assert result.code == 0, result.stderr
-    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["other", "swiglu"]
-
-
 def test_what_the_merge_has_to_say_is_said(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leftover = tmp_path / ".kci-tree.new"
     leftover.mkdir()
@@ -260,11 +244,10 @@ def test_the_table_has_the_first_error_and_its_place(
     assert "some note" in result.stderr
 
 
-def test_a_kernel_is_merged_as_soon_as_its_last_variant_has_ended(
-    kernel_dir: Path, other_dir: Path, tmp_path: Path
-) -> None:
+def test_a_kernel_is_merged_as_soon_as_its_last_variant_has_ended(kernel_dir: Path, tmp_path: Path) -> None:
     """The second kernel waits for the tree of the first one, which it would not see if all were merged at the end."""
-    workspace = open_workspace([kernel_dir, other_dir])
+    other = noarch_kernel(tmp_path / "other")
+    workspace = open_workspace([kernel_dir, other])
     outcomes = outcomes_of(workspace, Choice(only=("torch-cpu",)))
     trees = tree_places(workspace, tmp_path / "trees")
     seen: dict[str, bool] = {}

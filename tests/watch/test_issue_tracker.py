@@ -136,12 +136,6 @@ def test_issues_of_others_and_pull_requests_are_left_alone() -> None:
     assert [(issue.number, issue.is_open, issue.body) for issue in found] == [(1, True, "b"), (4, False, None)]
 
 
-def test_all_pages_are_read() -> None:
-    gh = Gh([told(number) for number in range(100)], [told(100)])
-    assert len(list(GitHubIssues("acme/kernels", BOT, gh).issues())) == 101
-    assert [path.rpartition("&")[2] for _, path, _ in gh.asked] == ["page=1", "page=2"]
-
-
 def test_changes_are_sent_as_json() -> None:
     gh = Gh()
     issues = GitHubIssues("acme/kernels", BOT, gh)
