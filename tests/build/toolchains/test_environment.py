@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -136,6 +137,25 @@ def test_an_index_that_is_no_address_cannot_be_reached(index: str, monkeypatch: 
     assert not environment.is_reachable(index)
     with pytest.raises(MissingToolError, match="does not answer"):
         find_wheel("torch", "2.13.0", "x86_64", index)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "release", "cuda", "right"),
+    [
+        ("cu130", "2.13.0", "13.0", True),
+        ("cu130", "2.13.0+cu126", "12.6", False),
+        ("xpu", "2.13.0+xpu", None, True),
+        ("xpu", "2.13.0+cpu", None, False),
+    ],
+)
+def test_a_torch_of_another_toolkit_is_not_cached(
+    tmp_path: Path, flavour: str, release: str, cuda: str | None, right: bool
+) -> None:
+    asked = kci_environment(tmp_path, "2.13", flavour)
+    write_tree(asked.torch, {"version.py": version_text(release, cuda)})
+    refused = pytest.raises(MissingToolError, match=f"the index has torch .* not for {flavour}")
+    with nullcontext() if right else refused:
+        environment._check_flavour(asked)
 
 
 def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,15 @@ def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(found) == 2
 
 
+def test_the_compiler_of_an_xpu_variant_is_part_of_it(tmp_path: Path) -> None:
+    found = set()
+    for release in ("2025.3.1", "2025.3.2"):
+        module._first_line.cache_clear()
+        program(tmp_path / "only-these", "icpx", f"echo 'oneAPI DPC++/C++ Compiler {release} (2025)'\n")
+        found.add(toolchain_identity(variant("torch213-cxx11-xpu20253-x86_64-linux"), tmp_path))
+    assert len(found) == 2
+
+
 def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     isolated = toolchain_identity(variant(CPU), tmp_path)
     assert "torch 2.13.0" in isolated

@@ -235,7 +235,7 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
     libc = linked_glibc(cxx)
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
-        *_compiler(cxx),
+        *_compiler(build_compiler(variant)),
         _first_line(binutils_program(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),
     ]
