@@ -315,7 +315,8 @@ def _check_flavour(environment: Environment) -> None:
         return
     torch = read_torch_version(environment.torch)
     known = {toolchains().flavour(backend, Version.parse(version)) for backend, version in torch.toolkits.items()}
-    if environment.flavour not in {*known, torch.release.partition("+")[2]}:
+    # version.py names no toolkit of XPU
+    if environment.flavour not in (known or {torch.release.partition("+")[2]}):
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
         raise MissingToolError(
             f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}", hint=hint
