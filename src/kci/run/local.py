@@ -20,7 +20,7 @@ import msgspec
 from kci.build.process.machine import Progress, job_count, read_progress
 from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
-from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
+from kci.build.toolchains.compilers import ObjectUse, outside_files, toolchain_identity
 from kci.config.discovery import (
     SuppressedFinding,
     drop_suppressed_in_tree,
@@ -66,12 +66,25 @@ class KeptBuilds:
         self._options = options
         self._sources = SourceTrees()
         self._prints: dict[str, Fingerprints] = {}
+        self._outside = cache(outside_files)
         self._guard = Lock()
 
     def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
         """Hash of a local build's inputs, with the machine's compilers. Raises MissingToolError or FindingsError."""
         how, name = self._options, kernel.build.name
-        compilers = toolchain_identity(variant, how.cache, builder=how.builder, isolation=how.isolation)
+        components = active(kernel.build, variant).values()
+        flags = [
+            flag for part in (*components, kernel.build.framework) for flag in getattr(part, "cxx_flags", None) or ()
+        ]
+        flags += [flag for part in components for flag in part.device_flags]
+        compilers = toolchain_identity(
+            variant,
+            how.cache,
+            builder=how.builder,
+            isolation=how.isolation,
+            flags=flags,
+            outside=self._outside,
+        )
         toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
         with self._guard:
             if name not in self._prints:
