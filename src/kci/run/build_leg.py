@@ -19,6 +19,7 @@ from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import Variant
+from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
@@ -31,7 +32,9 @@ from kci.utils.archive import SUFFIXES, zstandard
 from kci.utils.atomic import locked, replacing
 
 
-def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOptions) -> Request:
+def request_for(
+    kernel: Kernel, variant: Variant, output: Path, options: BuildOptions, inputs: KernelInputs | None = None
+) -> Request:
     """Make the builder request of a variant."""
     directory = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(directory)
@@ -42,6 +45,7 @@ def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOp
         kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
         output=output,
         options=msgspec.structs.replace(options, cache=options.cache.absolute()),
+        inputs=inputs,
     )
 
 
@@ -52,15 +56,19 @@ def make_variant_dir(
     options: BuildOptions,
     log: Log,
     builds: int = 1,
+    inputs: KernelInputs | None = None,
 ) -> LegRecord:
-    """Build and seal one variant, replacing the old directory last. Raises MissingToolError or BuildFailedError."""
+    """Build and seal one variant, replacing the old directory last. Raises MissingToolError or BuildFailedError.
+
+    `inputs` are those of its fingerprint: a file that is another one since then ends the build.
+    """
     kernel_dir = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(kernel_dir)
     options = msgspec.structs.replace(options, unique_id=unique)
     final = output / variant.name
     with replacing(final, log) as replacement:
         check_replaceable(final, kernel.build.name)
-        request = request_for(kernel, variant, replacement.staging, options)
+        request = request_for(kernel, variant, replacement.staging, options, inputs)
         built = build_variant(msgspec.structs.replace(request, builds=builds), log)
         if options.archs:
             mark_partial(replacement.staging, options.archs)

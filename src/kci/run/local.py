@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -71,7 +72,7 @@ class KeptBuilds:
 
     def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
         """Hash of a local build's inputs, with the machine's compilers. Raises MissingToolError or FindingsError."""
-        how, name = self._options, kernel.build.name
+        how = self._options
         components = active(kernel.build, variant).values()
         flags = [
             flag for part in (*components, kernel.build.framework) for flag in getattr(part, "cxx_flags", None) or ()
@@ -87,10 +88,19 @@ class KeptBuilds:
         )
         toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
         with self._guard:
-            if name not in self._prints:
-                tree = self._sources.of(kernel.directory)
-                self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
-            return self._prints[name].fingerprint(variant, toolchain, everything=how.builder == "nix")
+            return self._of(kernel).fingerprint(variant, toolchain, everything=how.builder == "nix")
+
+    def read(self, kernel: Kernel, variant: Variant) -> None:
+        """Read the sources of a variant: all builds are of these."""
+        with suppress(KciError):  # what is wrong with them is said when the variant is built
+            self._of(kernel).fingerprint(variant, "", everything=self._options.builder == "nix")
+
+    def _of(self, kernel: Kernel) -> Fingerprints:
+        name = kernel.build.name
+        if name not in self._prints:
+            tree = self._sources.of(kernel.directory)
+            self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+        return self._prints[name]
 
     def find(self, kernel: Kernel, variant: Variant, fingerprint: str) -> KeptVariant | None:
         """A kept build with the same fingerprint."""
@@ -104,7 +114,8 @@ class KeptBuilds:
             # another run may be reading a build that it finished
             if kept := self.find(kernel, variant, fingerprint):
                 return kept
-            leg = make_variant_dir(kernel, variant, output, self._options, log, builds)
+            inputs = self._of(kernel).inputs
+            leg = make_variant_dir(kernel, variant, output, self._options, log, builds, inputs)
         self._forget_old(kernel, variant.name, output)
         return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
 
@@ -269,6 +280,8 @@ def run_here(
             finish(kernel)
     rules()  # loaded before threads use it: it is not thread-safe
     builds = KeptBuilds(workspace, options)
+    for item in waiting:
+        builds.read(kernels[item.kernel], item.variant)
     run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, on_update)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
 

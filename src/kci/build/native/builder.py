@@ -118,15 +118,13 @@ def build(request: Request, log: Log) -> BuildResult:
             done = _compile(recipe, request, lock, log, objects, ends_at) if outputs else ProgramResult(0, "")
             if done.code != 0:
                 raise build_error(recipe, request, done, log)
-            if request.part is None:
-                visible.require_unchanged()
             if (use := objects.use()).found:
                 log(str(use))
         result = BuildResult(builder="native", archs=None, objects=use)
         if request.part is not None:
             return result
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
-        write_package(request.output, recipe.package, {"_ops.py": ops})
+        write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
@@ -238,7 +236,7 @@ def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceComp
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
     # unchanged files are not written, or ninja would rebuild
-    visible.link(recipe.work)
+    visible.lay_out(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
         if not link.is_symlink() or link.readlink() != target:
