@@ -109,6 +109,53 @@ def test_a_file_touches_the_variants_that_it_decides(
     assert [f"norm {name}" for name in touch.touches] == sorted(names), "what is planned is named, and with the file"
 
 
+@pytest.mark.parametrize(
+    "path", ["norm/flake.nix", "norm/flake.lock", "flake.lock", "norm/README.md", "norm/csrc/new.h"]
+)
+def test_what_nix_builds_is_made_of_every_file(repository: Path, path: str) -> None:
+    """And of the flakes around the kernel; what kci's own builder makes is not."""
+    change(repository, "kci.toml", '[nix]\nsystems = ["aarch64-darwin"]\n')
+    commit(repository)
+    change(repository, path, "new\n")
+    names, touched = answer(repository, "HEAD")
+    assert names
+    assert all(name.endswith("-aarch64-darwin") for name in names)
+    assert [touch.reason for touch in touched if touch.path == path] == ["an input of these variants"]
+
+
+def test_steps_before_each_build_touch_every_variant(repository: Path) -> None:
+    every = open_workspace([str(repository / name) for name in NAMES]).matrix().kernels
+    change(repository, ".github/kci/before-build.yml", "- run: apt-get install gcc-13\n")
+    assert len(planned(repository)) == sum(len(kernel.variants) for kernel in every)
+
+
+@pytest.mark.parametrize("by", ["file", "folder", "chain", "package"])
+def test_a_file_behind_a_link_touches_what_reads_it(repository: Path, by: str) -> None:
+    """A link in a declared input, a folder that `src` goes through, a link to a link, and one of the package."""
+    change(repository, "other/common.h", "#define SCALE 1\n")
+    (repository / "shared").mkdir()
+    place, target = {
+        "file": ("shared/common.h", "../other/common.h"),
+        "folder": ("norm/csrc/common", "../../other"),
+        "chain": ("shared/common.h", "../middle.h"),
+        "package": ("norm/torch-ext/norm/common.py", "../../../other/common.h"),
+    }[by]
+    (repository / "middle.h").symlink_to("other/common.h")
+    (repository / place).symlink_to(target)
+    change(repository, "kci.toml", '[[inputs]]\npaths = ["shared"]\n')
+    if by == "folder":
+        change(repository, BUILD_TOML, 'norm.cpp", "csrc/common/common.h"', 'norm.cpp"')
+    commit(repository)
+    change(repository, "other/common.h", "#define SCALE 3\n")
+    assert planned(repository, "HEAD")
+    if by == "chain":
+        change(repository, "other/common.h", "#define SCALE 1\n")
+        assert not planned(repository, "HEAD")
+        (repository / "middle.h").unlink()
+        change(repository, "middle.h", "#define SCALE 2\n")
+        assert planned(repository, "HEAD")
+
+
 def test_of_a_component_for_newer_toolkits_only_their_variants(repository: Path) -> None:
     change(repository, "norm/csrc/cuda/hopper.cu", "// new\n")
     (touch,) = touches(repository)

@@ -65,6 +65,7 @@ def main() -> None:
     published, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
+        container=text_input("container", "") or True,
         affected=affected_base(),
         published=published | index.published_fingerprints(),
         trees=index.carried_trees(),

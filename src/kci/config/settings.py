@@ -59,6 +59,8 @@ class OverlayFile(OverlayTable, frozen=True):
 
 
 KCI_TOML = "kci.toml"
+EXTENSIONS = ".github/kci"
+"""The folder of a repository's own steps and jobs."""
 
 
 class Machine(Table, frozen=True):

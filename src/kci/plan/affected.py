@@ -16,11 +16,11 @@ from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.config.settings import KCI_TOML
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import KernelMatrix, Matrix
-from kci.plan.fingerprint import Fingerprints
+from kci.plan.fingerprint import NIX, STEPS, Fingerprints
 from kci.plan.hardware_tests import TestMachine, machines_for
-from kci.plan.inputs.kernel_inputs import KernelInputs
+from kci.plan.inputs.kernel_inputs import FLAKE, KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
-from kci.plan.legs import image_of
+from kci.plan.legs import toolchain_of
 from kci.plan.workspace import Choice, Workspace
 from kci.utils.git import GitRefusedError, list_blobs, read_blob, read_objects, ref_names, run_git
 from kci.utils.suggest import suggestion
@@ -108,11 +108,11 @@ class Touch(msgspec.Struct, frozen=True):
 
 
 def only_affected(
-    workspace: Workspace, matrix: Matrix, choice: Choice, base: str, *, container: bool = True
+    workspace: Workspace, matrix: Matrix, choice: Choice, base: str, *, container: bool | str = True
 ) -> tuple[Matrix, list[Touch]]:
     """Reduce a matrix to what a change since `base` touches, and explain it for each changed file.
 
-    A kernel with changed tests keeps the variants that they test. `container` is true if legs build in images. Raises
+    A kernel with changed tests keeps the variants that they test. `container` is as for `toolchain_of`. Raises
     as `changes_since`, and KciError for a kernel in another repository.
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
@@ -148,7 +148,7 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
     tree: SourceTree
     workspace: Workspace
     selected: KernelMatrix
-    container: bool
+    container: bool | str
 
     @cached_property
     def prints(self) -> Fingerprints:
@@ -159,9 +159,13 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
     def variants(self) -> dict[str, tuple[str, tuple[bytes, frozenset[str]]]]:
         variants = {}
         for variant in self.selected.each_once():
-            image = image_of(variant, self.workspace.runners, container=self.container)
-            facts = self.prints.facts(variant, image), self.prints.inputs.paths_of(variant)
-            variants[variant.name] = self.prints.fingerprint(variant, image), facts
+            toolchain = toolchain_of(variant, self.workspace.runners, self.container)
+            paths = self.prints.inputs.paths_of(variant, everything=toolchain == NIX)
+            paths |= {path for path, _ in self.prints.steps}
+            variants[variant.name] = (
+                self.prints.of_leg(variant, toolchain),
+                (self.prints.facts(variant, toolchain), paths),
+            )
         return variants
 
     @cached_property
@@ -198,6 +202,8 @@ class _KernelChange(msgspec.Struct, frozen=True, dict=True):
 
 
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
+    if inputs.leads_out or any(file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files):
+        return True
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
         for place in (directory, *inputs.declared)

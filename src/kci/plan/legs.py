@@ -140,7 +140,7 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `make_plan`."""
 
-    container: bool = True
+    container: bool | str = True
     grouping: Grouping = Grouping.VARIANT
     split: bool = False
     """True to split by `parts` of kci.toml, in workflows with parts and links."""
@@ -249,7 +249,7 @@ def assign_runner(
     variant: Variant,
     runners: Runners,
     *,
-    container: bool,
+    container: bool | str,
     kernel: str = "",
     recorded: int | None = None,
     size: Size | None = None,
@@ -315,10 +315,21 @@ def _not_compiled(backend: str, system: str) -> str:
     return f'{reason}; [nix] of kci.toml leaves it to Nix: `systems = ["{system}"]`'
 
 
-def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:
+def image_of(variant: Variant, runners: Runners) -> str:
     """The image in which a variant's leg builds; empty for none."""
-    placed = assign_runner(variant, runners, container=container)
+    placed = assign_runner(variant, runners, container=True)
     return "" if isinstance(placed, NoRunner) else placed.leg.image
+
+
+def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> str:
+    """What builds a variant's leg, for its fingerprint: an image, `nix`, or empty.
+
+    A text in place of `container` is what the repository variable KCI_CONTAINER replaces all images with.
+    """
+    placed = assign_runner(variant, runners, container=container)
+    if isinstance(placed, NoRunner) or variant.kind is Kind.NOARCH:
+        return ""
+    return placed.leg.builder or (container if isinstance(container, str) else placed.leg.image)
 
 
 def _refuse_duplicates(matrix: Matrix) -> None:

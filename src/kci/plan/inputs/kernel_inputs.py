@@ -28,6 +28,7 @@ BINDING = ""
 SEALED = ("metadata.json", "metadata.json.sigstore")
 """Files that sealing writes; copies in the package would pass for them."""
 
+FLAKE = ("flake.nix", "flake.lock")
 _TESTS = "tests"
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
@@ -98,8 +99,17 @@ class KernelInputs:
         return self._package[variant.kind is not Kind.NOARCH]
 
     def everything(self) -> _Files:
-        """All files of the kernel and its declared inputs, for builders that may read any."""
-        return frozenset(item for place in (self.kernel, *self.declared) for item in self._below(place))
+        """All files of the kernel and its declared inputs, and flakes around it, for builders that may read any."""
+        files = {item for place in (self.kernel, *self.declared) for item in self._below(place)}
+        folders = ["", *(self.kernel[:at] for at, char in enumerate(self.kernel) if char == "/"), self.kernel]
+        beside = (f"{folder}/{name}".removeprefix("/") for folder in folders for name in FLAKE)
+        return frozenset(files | {(path, real) for path in beside if (real := self.tree.file(path))})
+
+    @cached_property
+    def leads_out(self) -> bool:
+        """True if a link leads to what is neither in the kernel nor a declared input."""
+        places = tuple(f"{place}/" if place else "" for place in (self.kernel, *self.declared))
+        return any(not real.startswith(places) for path, real in self.everything() if path not in self.declared)
 
     def visible(self) -> frozenset[str]:
         """The paths that any variant's build sees."""
@@ -107,7 +117,9 @@ class KernelInputs:
         declared = (path for place in self.declared for path, _ in self._below(place))
         return frozenset([*(path for path, _ in files), *declared])
 
-    def paths_of(self, variant: Variant) -> frozenset[str]:
+    def paths_of(self, variant: Variant, *, everything: bool = False) -> frozenset[str]:
+        if everything:
+            return self._with_parents(self.everything())
         return self._with_parents(self.compiled_from(variant)) | self._with_parents(self.package_of(variant))
 
     def is_test(self, path: str) -> bool:
