@@ -52,7 +52,7 @@ def place_digest(directory: Path) -> str:
 
 PARTS = {
     "builds": ("run", "work", "trees", "inputs"),
-    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
+    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools", "uv"),
     "compiler-caches": ("ccache",),
 }
 

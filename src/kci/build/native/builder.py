@@ -35,8 +35,10 @@ from kci.build.toolchains.compilers import (
 from kci.build.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
 from kci.build.toolchains.cutlass import find_headers
 from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.downloads import ensure_all
 from kci.build.toolchains.environment import (
     Environment,
+    base_python,
     kci_environment,
     python_environment,
     python_include,
@@ -95,10 +97,9 @@ def build(request: Request, log: Log) -> BuildResult:
     recipe = plan(request, log)
     visible = VisibleFiles(request)
     environment = recipe.chain.environment
-    for part in recipe.chain.downloads():
-        part.ensure(environment.python, log)
-        if part is environment and not recipe.target.tvm_ffi:
-            _check_torch(request, environment)
+    ensure_all(recipe.chain.downloads(), Path(base_python()), log)
+    if not recipe.target.tvm_ffi:
+        _check_torch(request, environment)
     work = recipe.work
     with locked(work, log) as lock:
         try:

@@ -106,7 +106,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     """The compiler cache."""
 
     def downloads(self) -> list[FetchedTool]:
-        """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
+        """Tools that may have to be downloaded."""
         tools = (self.environment, self.device, self.cuda_headers, *self.headers)
         return [part for part in tools if part is not None]
 

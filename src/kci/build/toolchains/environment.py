@@ -16,20 +16,20 @@ from typing import Any
 
 import msgspec
 
-from kci.build.process.run import Log, ProgramResult, run
+from kci.build.process.run import Log, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
     install,
     is_reachable,
     pip_install,
+    uv,
 )
 from kci.config.facts import BACKENDS, HOST
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
-from kci.utils.atomic import full_disk_program_hint, locked, writing
-from kci.utils.cache import CACHE_VARIABLE
+from kci.utils.atomic import locked, writing
 from kci.utils.git import last_line
 
 
@@ -145,7 +145,7 @@ class Environment(FetchedTool, frozen=True):
         pip = pip_install(self.python)
         torch = [self.requirement] if self.requirement else torch
         return [
-            [base_python(), "-m", "venv", str(self.root)],
+            uv("venv", "--no-project", "--python", base_python(), str(self.root)),
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
             [*pip, "--no-deps", toolchains().tools["ninja"]],
         ]
@@ -174,7 +174,7 @@ class Environment(FetchedTool, frozen=True):
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         venv, *torch, ninja = self.setup(from_index=reachable)
-        make_venv(venv, place)
+        install(venv, "a Python environment", log, place)
         if self.headers_only:
             _take_headers(self, index if reachable else None, log)
         for command in torch:
@@ -218,24 +218,6 @@ def tvm_ffi_environment(cache: Path, version: str) -> Environment:
 def base_python() -> str:
     """This Python outside of its virtual environment, which may be deleted before the cache."""
     return getattr(sys, "_base_executable", "") or sys.executable
-
-
-_NO_VENV = ("No module named venv", "No module named ensurepip", "ensurepip is not available")
-
-
-def make_venv(command: list[str], place: Path) -> None:
-    """Run `python -m venv`. Raises MissingToolError with the reason."""
-    result = run(command)
-    if result.code == 0:
-        return
-    python = Path(command[-1]) / "bin" / "python"
-    if "ensurepip" in result.output and python.exists():
-        # venv hides the output of its own pip
-        result = ProgramResult(result.code, result.output + run([str(python), "-m", "ensurepip"]).output)
-    hint = full_disk_program_hint(result.output, place, CACHE_VARIABLE)
-    if not hint and any(text in result.output for text in _NO_VENV):
-        hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
-    raise MissingToolError(f"cannot make a Python environment:\n{result.tail()}", hint=hint)
 
 
 def python_environment() -> Environment:
