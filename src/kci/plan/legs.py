@@ -322,7 +322,7 @@ def image_of(variant: Variant, runners: Runners) -> str:
 
 
 def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> str:
-    """What builds a variant's leg, for its fingerprint: an image, `nix`, or empty.
+    """The toolchain of a variant's leg, for its fingerprint: an image, `nix`, or empty.
 
     A text in place of `container` is what the repository variable KCI_CONTAINER replaces all images with.
     """

@@ -187,7 +187,7 @@ _NAMES_FOLDER = re.compile(
 )
 """Flags that put the working directory into objects."""
 _READ_LATER = re.compile(rb"\.inc|#embed|has_embed")
-"""What makes an assembler or a compiler read any file; in a text without quotes and spaces, for names can be split."""
+"""Words that make an assembler or compiler read any file; in a text without quotes and spaces: names can be split."""
 _QUOTES_AND_SPACES = re.compile(rb'[\s"\\]+')
 _C_FAMILY = (*CXX_ENDINGS, *C_ENDINGS, *HEADER_ENDINGS, *(end for facts in BACKENDS.values() for end in facts.endings))
 _STATS = "ccache-stats.log"

@@ -282,7 +282,7 @@ _NAMES_FILES = re.compile(r"(?:.*,)?(?:--?(?:[a-z-]+=|I|isystem|iquote|idirafter
 def outside_files(
     cxx: Sequence[str], device: DeviceCompiler | None, flags: Iterable[str] = (), *, contents: bool
 ) -> list[str]:
-    """What compilers are and read outside of the kernel: programs, folders of headers, and what words and flags name.
+    """List what compilers are and read outside of the kernel: programs, header folders, and what words and flags name.
 
     A file counts with its digest: a driver that is as it was may start another compiler. In a folder names say that a
     header is new or gone; with `contents` sizes and times count too.

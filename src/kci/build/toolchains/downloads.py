@@ -107,7 +107,7 @@ _OFF = ("", "0", "false", "no", "off")
 
 
 def pip_settings() -> dict[str, str]:
-    """What pip's configuration files and `PIP_*` variables say, of what is in `_OF_PIP`."""
+    """Read the settings in `_OF_PIP` from pip's configuration files and `PIP_*` variables."""
     home, only = Path(os.path.expanduser("~")), os.environ.get("PIP_CONFIG_FILE", "")  # noqa: PTH111  - no home is fine
     shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
     places = [*(Path(place, "pip") for place in shared.split(":")), Path("/etc"), home / ".pip"]
