@@ -331,8 +331,13 @@ def test_the_place_is_what_build_toml_says_and_else_kci_toml(
     assert hub[REPO].branches.keys() == {"main", expected}
 
 
-def test_without_a_place_it_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    done = kci("publish", make_tree(tmp_path))
+def test_without_a_place_it_is_refused(
+    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = make_tree(tmp_path)
+    (tmp_path / "kci.toml").write_text('[publish]\nrepo-prefix = "acme"\n')  # as may come with a tree
+    monkeypatch.chdir(tmp_path)
+    done = kci("publish", tree)
     assert done.code == 2
     assert "[general.hub]" in done.stderr
 

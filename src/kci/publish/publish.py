@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from kci.config.discovery import find_settings
+from kci.config.discovery import settings_of_tree
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
@@ -322,7 +322,7 @@ def publish_tree(
     if build is not None and (build.name, build.general.version) != (name, version):
         message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
         raise UsageError(message, hint="name the kernel that the tree was made of")
-    settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
+    settings = (workspace.settings if workspace is not None else settings_of_tree(request.tree)).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
     access = reader_access() if request.dry_run else publisher_access(target.repo_id)

@@ -118,7 +118,7 @@ def _trust_config(path: Path) -> Any:
         config.trusted_root.get_fulcio_certs()
     except Exception as error:  # from several libraries
         message = f"{path} is no trust configuration of a Sigstore: {error}".splitlines()[0][:300]
-        raise FindingsError(message, hint="`trust-config` in [signing] of kci.toml") from error
+        raise FindingsError(message, hint="--trust-config, or `trust-config` in [signing] of kci.toml") from error
     return config
 
 
