@@ -268,16 +268,14 @@ def test_a_file_is_read_from_a_revision_without_a_checkout(repository: Path) -> 
     assert read_blob(repository, commit_id, "norm/build.toml", 10) is None, "too large"
 
 
-_NAMES_A_PROGRAM = (
-    "core.alternateRefsCommand core.askPass core.editor core.fsmonitor core.gitProxy core.pager core.sshCommand "
-    "credential.helper diff.external diff.x.command diff.x.textconv filter.x.clean filter.x.process filter.x.smudge "
-    "filter.X.Y.clean gpg.program gpg.ssh.program merge.x.driver uploadpack.packObjectsHook"
-).split()
+PROGRAMS = """core.alternateRefsCommand core.askPass core.editor core.fsmonitor core.gitProxy core.pager core.sshCommand
+    credential.helper diff.external diff.x.command diff.x.textconv filter.x.clean filter.x.process filter.x.smudge
+    filter.X.Y.clean gpg.program gpg.ssh.program merge.x.driver uploadpack.packObjectsHook"""
 
 
 def with_programs(repository: Path, mark: Path, filter_name: str = "x") -> None:
     """A repository as somebody hands it over: whatever its configuration can run is there to be run."""
-    for key in _NAMES_A_PROGRAM:
+    for key in PROGRAMS.split():
         git(repository, "config", key, f"touch {mark}; cat; false")
     for key in ("filter.x.required", "log.showSignature", "protocol.ext.allow", "remote.origin.promisor"):
         git(repository, "config", key, "always" if key.startswith("protocol") else "true")
@@ -317,7 +315,7 @@ def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path
     assert not mark.exists()
     git(repository, "config", "filter.a=b.clean", f"touch {mark}; cat")
     (repository / ".gitattributes").write_text("* filter=a=b\n")
-    with pytest.raises(FindingsError, match="names a filter with `=`"):
+    with pytest.raises(FindingsError, match="a filter with `=`"):
         changes_since(repository, "main")
     assert not mark.exists()
 

@@ -440,6 +440,22 @@ def test_a_token_that_is_not_valid(hub: FakeHub, tmp_path: Path, monkeypatch: py
     assert "hf_wrong" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "token", ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\N{LATIN CAPITAL LETTER E WITH ACUTE}T"]
+)
+def test_a_token_that_no_header_can_hold_is_refused_at_once(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    tree = make_tree(tmp_path)
+    commands = ("publish", tree, "--repo-id", REPO), ("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
+    for command in (commands[0], (*commands[0], "--dry-run"), commands[1]):
+        done = kci(*command)
+        assert (done.code, "cannot be sent" in done.stderr) == (2, True), done.stderr
+        assert "SECR" not in done.stderr
+    assert hub.log == []
+
+
 def test_a_token_that_may_not_write(hub: FakeHub, token: None, tmp_path: Path) -> None:
     hub.fail("POST .*/branch/", 403)
     done = publish(make_tree(tmp_path))

@@ -14,9 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kci.errors import FindingsError, KciError
+from kci.diagnostics import without_secrets
+from kci.errors import FindingsError, KciError, first_line_of
 from kci.publish.branch_plan import LocalFile
-from kci.publish.hub import HubFile, TokenSource, first_line_of, hub_client, listed_files
+from kci.publish.hub import HubFile, TokenSource, hub_client, listed_files
 from kci.utils.bounded_json import read_bounded
 
 MAIN = "main"
@@ -158,9 +159,8 @@ def _answer(error: Exception, repo_id: str) -> HubAnswerError:
         chain.append(chain[-1].__cause__)
     cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
     response = getattr(cause, "response", None)
-    reason = getattr(cause, "server_message", None) or ": ".join(
-        dict.fromkeys(first_line_of(item) for item in (error, cause))
-    )
+    said = getattr(cause, "server_message", None)
+    reason = without_secrets(said) if said else ": ".join(dict.fromkeys(first_line_of(item) for item in (error, cause)))
     if response is None:
         if isinstance(error, ValueError):  # the client itself refuses, before anything is sent
             return HubAnswerError(Obstacle.REFUSED, reason[:300])

@@ -23,7 +23,7 @@ from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.values import StaleVariants, is_branch
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, without_secrets
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import (
@@ -295,7 +295,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-        return f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
+        return without_secrets(f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
 
 
 def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:

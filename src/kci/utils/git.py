@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kci.diagnostics import without_secrets
 from kci.errors import FindingsError, MissingToolError
 from kci.utils.cache import file_digest
 from kci.utils.walk import is_executable
@@ -102,7 +103,7 @@ def ref_names(directory: Path) -> list[str]:
 
 def last_line(text: str) -> str:
     """The last line of a program's output, where git has the reason, printable and at most 300 characters."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in without_secrets(text).splitlines() if line.strip()]
     return "".join(char if char.isprintable() else " " for char in lines[-1])[:300] if lines else ""
 
 
@@ -173,7 +174,9 @@ def changed_paths(top: Path, commit: str, *, submodules: str = "none") -> frozen
     listed = run_git(top, "config", "-z", "--name-only", "--get-regexp", r"^filter\.") or b""
     filters = sorted({key.rpartition(".")[0] for key in os.fsdecode(listed).split("\0") if key})
     if any("=" in name for name in filters):  # `-c` ends a name there
-        raise GitRefusedError(f"the configuration of {top} names a filter with `=`", hint="remove it: git config --edit")
+        raise GitRefusedError(
+            f"the configuration of {top} names a filter with `=`", hint="remove it: git config --edit"
+        )
     off = [f"{name}.{setting}" for name in filters for setting in ("clean=", "process=", "required=false")]
     changed = run_git(
         top, *(part for setting in off for part in ("-c", setting)), "diff", "--name-only", "-z", "--no-renames",
