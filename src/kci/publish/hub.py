@@ -42,7 +42,15 @@ _EXCHANGE = {
 
 
 def hub_client(token: str | bool) -> Any:
-    """The client of the Hub; False is anonymous. MissingToolError if it is too old, UsageError for an invalid token."""
+    """The client of the Hub; False is anonymous. MissingToolError if it is too old, UsageError for invalid settings."""
+    try:
+        endpoint = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+        known = endpoint.scheme in ("http", "https") and endpoint.hostname and endpoint.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        hint = "write it as https://huggingface.co, or unset it; it counts too if it is set to nothing"
+        raise UsageError("HF_ENDPOINT is no address of the web", hint=hint)
     try:
         from huggingface_hub import HfApi, __version__
     except ImportError:

@@ -121,6 +121,7 @@ class Publisher(msgspec.Struct, frozen=True):
     propose: bool = False
     log: Log = lambda _line: None
     wait: Callable[[float], None] = time.sleep
+    attempts: int = ATTEMPTS
 
     def publish(
         self, release: Release, branch: str, terms: ReplacementPolicy | None = None, *, mirror: bool = False
@@ -167,7 +168,7 @@ class Publisher(msgspec.Struct, frozen=True):
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
-        for attempt in range(ATTEMPTS):
+        for attempt in range(self.attempts):
             if attempt:
                 seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
                 if seconds > _MAX_WAIT_SECONDS:
@@ -202,7 +203,11 @@ class Publisher(msgspec.Struct, frozen=True):
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
                 problem = answer
-        message, when = f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}", "later"
+        message, when = f"{self.name} did not take the commit in {self.attempts} attempts: {problem.message}", "later"
+        if self.dry_run:
+            raise FindingsError(
+                f"{self.name} cannot be read: {problem.message}", hint="run the same command again later"
+            )
         if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
             at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
             message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
@@ -329,7 +334,8 @@ def publish_tree(
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
+    publisher = Publisher(hub, target.repo_id, request.dry_run, request.create_pr, log)
+    publisher = msgspec.structs.replace(publisher, attempts=1) if request.dry_run else publisher
     publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, publication, request.dry_run)
 
