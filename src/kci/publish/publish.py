@@ -203,11 +203,8 @@ class Publisher(msgspec.Struct, frozen=True):
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
                 problem = answer
-        message, when = f"{self.name} did not take the commit in {self.attempts} attempts: {problem.message}", "later"
-        if self.dry_run:
-            raise FindingsError(
-                f"{self.name} cannot be read: {problem.message}", hint="run the same command again later"
-            )
+        what = "cannot be read" if self.dry_run else f"did not take the commit in {self.attempts} attempts"
+        message, when = f"{self.name} {what}: {problem.message}", "later"
         if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
             at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
             message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
@@ -334,8 +331,9 @@ def publish_tree(
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    publisher = Publisher(hub, target.repo_id, request.dry_run, request.create_pr, log)
-    publisher = msgspec.structs.replace(publisher, attempts=1) if request.dry_run else publisher
+    publisher = Publisher(
+        hub, target.repo_id, request.dry_run, request.create_pr, log, attempts=1 if request.dry_run else ATTEMPTS
+    )
     publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, publication, request.dry_run)
 
