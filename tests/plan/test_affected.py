@@ -188,6 +188,24 @@ def test_files_that_are_not_committed_count(repository: Path) -> None:
     assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
 
 
+def test_a_declared_input_in_a_submodule_that_moves(repository: Path, tmp_path: Path) -> None:
+    """git names the submodule as a whole, which is above what the kernel declares."""
+    upstream = tmp_path / "up"
+    (upstream / "include").mkdir(parents=True)
+    git(upstream, "init", "-q", "-b", "main")
+    (upstream / "include/a.h").write_text("// a\n")
+    commit(upstream)
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(upstream), "third_party/up")
+    (repository / "kci.toml").write_text('[[inputs]]\nkernel = "norm"\npaths = ["third_party/up/include"]\n')
+    commit(repository)
+    inside = repository / "third_party/up"
+    (inside / "include/a.h").write_text("// b\n")
+    commit(inside)
+    commit(repository)
+    assert changes_since(repository, "HEAD~1").files == ("third_party/up",)
+    assert {name.partition(" ")[0] for name in planned(repository, "HEAD~1")} == {"norm"}
+
+
 def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
     commit(repository)
