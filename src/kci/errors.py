@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +17,8 @@ class KciError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = without_secrets(message), without_secrets(hint)
+        super().__init__(self.message)
         self.diagnostics = tuple(diagnostics)
 
 
@@ -78,6 +77,12 @@ class UnsafeError(KciError):
     """An archive, path or name that leads outside of its place."""
 
     exit_code = 5
+
+
+def first_line_of(error: Exception) -> str:
+    """The first line of what another library's error says, without secrets, or its type."""
+    text = without_secrets(str(error)).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 _LINE = 400

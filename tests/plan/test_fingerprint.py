@@ -291,10 +291,11 @@ def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:
     assert prints(norm, catalog)
 
 
-def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog) -> None:
-    """Both files count already, and neither changes."""
-    (norm / "csrc/one.h").write_text("#define V 1")
-    (norm / "csrc/two.h").write_text("#define V 2")
+@pytest.mark.parametrize("content", ["#define V 1", None], ids=["equal files", "no files"])
+def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog, content: str | None) -> None:
+    """What is there counts already, and does not change."""
+    for name in ("one.h", "two.h") if content is not None else ():
+        (norm / "csrc" / name).write_text(content or "")
     (norm / "csrc/link.h").symlink_to("one.h")
     listed = '"torch-ext/binding.h", "csrc/one.h", "csrc/two.h", "csrc/link.h"]'
     replace('"torch-ext/binding.h"]', listed)(norm)

@@ -119,15 +119,16 @@ def test_a_dry_run_proposes_nothing(hub: FakeHub, stranger: None, branch: str, t
 
 
 def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "mirror = true") -> None:
-    (tmp_path / "kci.toml").write_text(f"[publish]\n{settings}\n")
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "kernels").mkdir(parents=True)
+    (tmp_path / "own" / "kci.toml").write_text(f"[publish]\n{settings}\n")
+    monkeypatch.chdir(tmp_path / "own" / "kernels")
 
 
 def test_main_has_the_first_version_too_where_kci_toml_says_so(
     hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored(tmp_path, monkeypatch)
-    tree = make_tree(tmp_path)
+    tree = make_tree(tmp_path / "made")
     (tree / "CARD.md").write_text("# gated-norm\n")
     for state in ("published", "unchanged"):
         done = kci("publish", str(tree), "--repo-id", REPO)
@@ -159,7 +160,7 @@ def test_nothing_else_is_mirrored(
     options: tuple[str, ...],
 ) -> None:
     mirrored(tmp_path, monkeypatch, settings)
-    done = kci("publish", str(make_tree(tmp_path, version=version)), "--repo-id", REPO, *options)
+    done = kci("publish", str(make_tree(tmp_path / "made", version=version)), "--repo-id", REPO, *options)
     assert done.code == 0, done.stderr
     assert not any(path.startswith("build/") for path in hub[REPO].files("main"))
 

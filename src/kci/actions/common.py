@@ -17,7 +17,7 @@ import msgspec
 
 from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
-from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
+from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable, without_secrets
 from kci.errors import KciError
 from kci.utils.bounded_json import decode_json
 
@@ -44,7 +44,7 @@ def warn(message: str) -> None:
 
 def show(line: str) -> None:
     """Print a progress line."""
-    print(line, flush=True)
+    print(without_secrets(line), flush=True)
 
 
 def text_input(name: str, default: str = "") -> str:

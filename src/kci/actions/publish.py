@@ -11,6 +11,7 @@ from kci.actions.common import (
     group,
     required_input,
     set_output,
+    show,
     text_input,
     unpacked,
 )
@@ -42,7 +43,7 @@ def main() -> None:
     )
     warnings: list[kci.Diagnostic] = []
     with group("Publish"):
-        published = publish_tree(request, lambda line: print(line, flush=True), warnings.append)
+        published = publish_tree(request, show, warnings.append)
     print_diagnostics(warnings)
     tell(published)
 

@@ -14,7 +14,16 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
+from kci.diagnostics import (
+    Diagnostic,
+    Severity,
+    escape_data,
+    printable,
+    printable_lines,
+    render_github,
+    render_text,
+    without_secrets,
+)
 from kci.errors import KciError
 
 
@@ -73,7 +82,7 @@ def progress_log() -> Callable[[str], None]:
     """A function that prints progress lines on stderr, unless `-q` is set."""
     if options().quiet:
         return lambda _line: None
-    return lambda line: click.echo(line, err=True)
+    return lambda line: click.echo(without_secrets(line), err=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = True) -> None:

@@ -15,7 +15,7 @@ from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
-from kci.diagnostics import Severity
+from kci.diagnostics import Severity, without_secrets
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.matrix.variants import artifact_name
 from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, leg_commands
@@ -141,7 +141,7 @@ def command(
             artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:
-            click.echo("\n".join(leg_commands(workspace, request)))
+            click.echo(without_secrets("\n".join(leg_commands(workspace, request))))
         elif part:
             click.echo(str(build_part(workspace, request, progress_log())))
         else:

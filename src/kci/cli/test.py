@@ -105,7 +105,7 @@ def command(
         reasons = {path: why_not_testable(path.name, environment) for path in directories}
         variants = [path for path in directories if not reasons[path]]
         if not variants:
-            _refuse(reasons, judge=python is None)
+            _refuse(reasons, sources, judge=python is None)
         for directory in variants:
             report = run_kernel_tests(
                 directory,
@@ -174,9 +174,9 @@ def _show(reports: Sequence[TestReport]) -> None:
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
 
 
-def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
+def _refuse(reasons: Mapping[Path, str], sources: Path | None, *, judge: bool) -> NoReturn:
     # A leg tests what was verified before; else the variants are verified first
-    refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
+    refuse_errors(item for path in reasons for item in (verify(path, kernel=sources) if judge else ()))
     names = {path.name: why for path, why in reasons.items()}
     raise nothing_tested_error(names, verified=set(names) if judge else ())
 

@@ -139,6 +139,18 @@ def find_settings(directory: str | Path) -> RepositorySettings:
     return RepositorySettings(read_as(document, Settings), root, document)
 
 
+def settings_of_tree(tree: str | Path) -> RepositorySettings:
+    """The settings for a tree whose kernel is not named: those of the repository one stands in, else the defaults.
+
+    A kci.toml that may have come with the tree does not count: one of the two lies in the directory of the other.
+    """
+    root, _ = find_root(Path())
+    places = (Path(os.path.abspath(tree)), Path(tree).resolve())  # noqa: PTH100  - a link in what was fetched counts too
+    if any(place.is_relative_to(root) or root.is_relative_to(place.parent) for place in places):
+        return RepositorySettings()
+    return find_settings(root)
+
+
 def settings_for(directories: Sequence[str]) -> RepositorySettings:
     """Read the settings that kernels share. Raises UsageError if their repositories have different kci.toml files."""
     places = {find_root(Path(directory)): directory for directory in directories or (".",)}

@@ -22,7 +22,7 @@ from kci.plan.inputs.kernel_inputs import FLAKE, KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.plan.legs import toolchain_of
 from kci.plan.workspace import Choice, Workspace
-from kci.utils.git import GitRefusedError, list_blobs, read_blob, read_objects, ref_names, run_git
+from kci.utils.git import GitRefusedError, changed_paths, list_blobs, read_blob, read_objects, ref_names, run_git
 from kci.utils.suggest import suggestion
 
 _DIFFERENCE = re.compile(
@@ -55,14 +55,11 @@ def changes_since(directory: Path, base: str) -> Changes:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         raise rule_error("KCI312", f"HEAD and {base!r} have no common commit here", hint=hint)
     root, parted = Path(os.fsdecode(output[1])), output[2].decode()
-    changed = _git(
-        root, "diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-relative",
-        "--ignore-submodules=none", parted, "--",
-    )  # fmt: skip
+    changed = changed_paths(root, parted)
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     if changed is None or untracked is None:
         raise rule_error("KCI312", f"git cannot compare the files with {base!r}", hint="see what `git diff` says")
-    names = {os.fsdecode(name) for name in (changed + untracked).split(b"\0") if name}
+    names = changed.union(os.fsdecode(name) for name in untracked.split(b"\0") if name)
     return Changes(root, parted, tuple(sorted(names)))
 
 
@@ -81,8 +78,8 @@ def clean_commit(directory: Path) -> str | None:
     if shutil.which("git") is None:
         return None
     commit = _git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}") or b""
-    changed = _git(directory, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
-    return commit.decode("ascii", "replace").strip() or None if changed == b"" else None
+    clean = commit and changed_paths(directory, "HEAD") == frozenset()
+    return commit.decode("ascii", "replace").strip() if clean else None
 
 
 def _git(directory: Path, *arguments: str) -> bytes | None:

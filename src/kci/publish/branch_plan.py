@@ -70,7 +70,7 @@ def read_release(
 ) -> Release:
     """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
     manifest = _read_complete_manifest(tree)
-    findings = verify(tree)
+    findings = verify(tree, kernel=sources)
     errors = [item for item in findings if item.severity is Severity.ERROR]
     if errors:
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""

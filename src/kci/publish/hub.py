@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import urllib.parse
@@ -13,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kci.diagnostics import printable
-from kci.errors import FindingsError, KciError, MissingToolError, UsageError
+from kci.diagnostics import printable, without_secrets
+from kci.errors import FindingsError, KciError, MissingToolError, UsageError, first_line_of
 from kci.matrix.variants import is_variant_name
 from kci.tree.identity import SIGNATURE, Digest, make_digest, validate
 from kci.tree.manifest import read_manifest, read_sealed
@@ -40,8 +41,16 @@ _EXCHANGE = {
 }
 
 
-def hub_client(token: str | bool | None = None) -> Any:
-    """The client of the Hub; `token` False is anonymous, None the stored login. MissingToolError if it is too old."""
+def hub_client(token: str | bool) -> Any:
+    """The client of the Hub; False is anonymous. MissingToolError if it is too old, UsageError for invalid settings."""
+    try:
+        endpoint = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+        known = endpoint.scheme in ("http", "https") and endpoint.hostname and endpoint.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        hint = "write it as https://huggingface.co, or unset it; it counts too if it is set to nothing"
+        raise UsageError("HF_ENDPOINT is no address of the web", hint=hint)
     try:
         from huggingface_hub import HfApi, __version__
     except ImportError:
@@ -51,7 +60,22 @@ def hub_client(token: str | bool | None = None) -> Any:
         minimum = ".".join(map(str, OLDEST_CLIENT))
         hint = "pip install --upgrade 'kci[hf]'"
         raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint=hint)
-    return HfApi(token=token)
+    for handler in logging.getLogger("huggingface_hub").handlers:  # it logs the address that it asks again
+        handler.addFilter(_without_secrets)
+    return HfApi(token=_sendable(token) if isinstance(token, str) else token)
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
+
+
+def _sendable(token: str) -> str:
+    # clients print a header that they cannot send
+    if re.search(r"[^!-~]", token):
+        hint = "set it again, as one line: a token has no line breaks, spaces and letters beyond ASCII"
+        raise UsageError("the token for the Hub cannot be sent", hint=hint)
+    return token
 
 
 def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
@@ -60,12 +84,6 @@ def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
         return question()
     except Exception as error:  # the client raises its own errors and those of its HTTP library
         raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint=hint) from error
-
-
-def first_line_of(error: Exception) -> str:
-    """The first line of an error's message, or its type."""
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
@@ -123,7 +141,7 @@ def _identity(audience: str, environ: Mapping[str, str]) -> str:
     url, bearer = (environ[name] for name in _REQUEST)
     url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"audience": audience})
     try:
-        return str(_ask("GET", url, headers={"Authorization": f"Bearer {bearer}"})["value"])
+        return str(_ask("GET", url, headers={"Authorization": f"Bearer {_sendable(bearer)}"})["value"])
     except Exception as error:
         raise FindingsError(f"GitHub gives this job no identity: {first_line_of(error)}") from error
 
@@ -226,7 +244,9 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
 
 def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListing:
     """List the variants of a kernel repository and compare each with its digest."""
-    client = client or hub_client()
+    if client is None:
+        access = reader_access()
+        client = hub_client(access() if access is not None else False)
     source = f"{repo_id}@{revision}"
 
     def ask(question: Callable[[], _Answer]) -> _Answer:

@@ -18,12 +18,12 @@ from typing import Protocol
 
 import msgspec
 
-from kci.config.discovery import find_settings
+from kci.config.discovery import settings_of_tree
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.values import StaleVariants, is_branch
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, without_secrets
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import (
@@ -121,6 +121,7 @@ class Publisher(msgspec.Struct, frozen=True):
     propose: bool = False
     log: Log = lambda _line: None
     wait: Callable[[float], None] = time.sleep
+    attempts: int = ATTEMPTS
 
     def publish(
         self, release: Release, branch: str, terms: ReplacementPolicy | None = None, *, mirror: bool = False
@@ -167,7 +168,7 @@ class Publisher(msgspec.Struct, frozen=True):
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
-        for attempt in range(ATTEMPTS):
+        for attempt in range(self.attempts):
             if attempt:
                 seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
                 if seconds > _MAX_WAIT_SECONDS:
@@ -202,7 +203,8 @@ class Publisher(msgspec.Struct, frozen=True):
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
                 problem = answer
-        message, when = f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}", "later"
+        what = "cannot be read" if self.dry_run else f"did not take the commit in {self.attempts} attempts"
+        message, when = f"{self.name} {what}: {problem.message}", "later"
         if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
             at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
             message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
@@ -295,7 +297,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-        return f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
+        return without_secrets(f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
 
 
 def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
@@ -322,14 +324,16 @@ def publish_tree(
     if build is not None and (build.name, build.general.version) != (name, version):
         message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
         raise UsageError(message, hint="name the kernel that the tree was made of")
-    settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
+    settings = (workspace.settings if workspace is not None else settings_of_tree(request.tree)).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
     access = reader_access() if request.dry_run else publisher_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
+    publisher = Publisher(
+        hub, target.repo_id, request.dry_run, request.create_pr, log, attempts=1 if request.dry_run else ATTEMPTS
+    )
     publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, publication, request.dry_run)
 

@@ -159,7 +159,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         _require_zstd(request)
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         with locked(request.directory, log):  # another build of the variant may replace it
-            findings = tuple(verify(request.directory, select=_ABOUT_BINARIES))
+            findings = tuple(verify(request.directory, select=_ABOUT_BINARIES, kernel=Path(request.kernel.directory)))
             if request.artifact is not None:
                 what = f"{request.directory} was built and is not packed: it does not meet"
                 hint = "build in the leg's image (--container auto), which meets those about older systems"

@@ -26,6 +26,7 @@ from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.build.toolchains.environment import TO_TEST
 from kci.config.facts import BACKENDS, HOST
+from kci.diagnostics import without_secrets
 from kci.errors import KciError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
@@ -82,11 +83,11 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
 
 
 def _torch_index() -> ToolReport:
-    index = toolchains().index_url(HOST)
-    if is_reachable(index):
+    index = without_secrets(address := toolchains().index_url(HOST))
+    if is_reachable(address):
         return ToolReport("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
-        message = f"neither {index} nor {pip_index()} can be reached"
+        message = f"neither {index} nor {without_secrets(pip_index())} can be reached"
         return ToolReport("torch's index", Health.NOTE, message, OTHER_INDEX)
     why = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
     return ToolReport("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")

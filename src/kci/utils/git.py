@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kci.diagnostics import without_secrets
 from kci.errors import FindingsError, MissingToolError
+from kci.utils.cache import file_digest
+from kci.utils.walk import is_executable
 
 _SECONDS = 300
 
@@ -27,9 +31,12 @@ _OTHER_REPOSITORY = (
 
 # A repository's configuration may name programs to run and places to fetch from.
 _HARMLESS = (
-    "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "diff.external=", "protocol.allow=never",
+    "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "diff.external=", "log.showSignature=false",
 )  # fmt: skip
-_QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+_QUIET = {
+    "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",
+}  # fmt: skip
 
 
 class GitRefusedError(FindingsError):
@@ -96,7 +103,7 @@ def ref_names(directory: Path) -> list[str]:
 
 def last_line(text: str) -> str:
     """The last line of a program's output, where git has the reason, printable and at most 300 characters."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in without_secrets(text).splitlines() if line.strip()]
     return "".join(char if char.isprintable() else " " for char in lines[-1])[:300] if lines else ""
 
 
@@ -130,13 +137,17 @@ def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | No
     entry = list_blobs(directory, commit, [path]).get(path)
     if entry is None or not entry.mode.startswith("100"):
         return None
-    size = run_git(directory, "cat-file", "-s", entry.id)
-    return read_objects(directory, [entry.id]).get(entry.id) if size is not None and int(size) <= limit else None
+    return read_objects(directory, [entry.id], limit).get(entry.id)
 
 
-def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
-    """The content of blobs by id; missing ones are left out, as in a partial clone."""
+def read_objects(directory: Path, identities: Sequence[str], limit: int | None = None) -> dict[str, bytes]:
+    """The content of blobs by id, without those over `limit` bytes and missing ones, as in a partial clone."""
     contents: dict[str, bytes] = {}
+    if limit is not None:
+        asked = "".join(f"{identity}\n" for identity in identities).encode()
+        listed = (run_git(directory, "cat-file", "--batch-check", stdin=asked) or b"").decode().splitlines()
+        found = [line.split() for line in listed if " blob " in line]
+        identities = [identity for identity, _, size in found if int(size) <= limit]
     for start in range(0, len(identities), _AT_ONCE):
         batch = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])
         output, at = run_git(directory, "cat-file", "--batch", stdin=batch.encode()) or b"", 0
@@ -147,3 +158,55 @@ def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]
                 contents[head[0].decode()] = output[at : at + size]
                 at += size + 1
     return contents
+
+
+_POINTER = re.compile(
+    rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-.*\n)*oid sha256:([0-9a-f]{64})\nsize \d+\n"
+)
+
+
+def changed_paths(top: Path, commit: str, *, submodules: str = "none") -> frozenset[str] | None:
+    """The tracked paths that differ from a commit, relative to the repository's top; None if git cannot tell.
+
+    `submodules` says what of them does not count: `none`, `untracked`, `all`. No filter runs: a repository configures
+    them. A file of Git LFS is compared with its pointer; a file of another filter differs once it is written again.
+    """
+    listed = run_git(top, "config", "-z", "--name-only", "--get-regexp", r"^filter\.") or b""
+    filters = sorted({key.rpartition(".")[0] for key in os.fsdecode(listed).split("\0") if key})
+    if any("=" in name for name in filters):  # `-c` ends a name there
+        raise GitRefusedError(
+            f"the configuration of {top} names a filter with `=`", hint="remove it: git config --edit"
+        )
+    off = [f"{name}.{setting}" for name in filters for setting in ("clean=", "process=", "required=false")]
+    changed = run_git(
+        top, *(part for setting in off for part in ("-c", setting)), "diff", "--name-only", "-z", "--no-renames",
+        "--no-ext-diff", "--no-textconv", "--no-relative",
+        f"--ignore-submodules={'all' if submodules == 'all' else 'dirty'}", commit, "--",
+    )  # fmt: skip
+    if changed is None:
+        return None
+    names = {os.fsdecode(name) for name in changed.split(b"\0") if name}
+    if submodules != "all" and (top / ".gitmodules").is_file():  # git would look with the configuration of each
+        staged = (run_git(top, "ls-files", "--stage", "-z") or b"").split(b"\0")
+        places = {os.fsdecode(entry.partition(b"\t")[2]) for entry in staged if entry.startswith(b"160000 ")}
+        names |= {place for place in places - names if _is_dirty(top / place, submodules)}
+    return frozenset(names - _same_as_pointer(top, commit, sorted(names)) if filters else names)
+
+
+def _is_dirty(submodule: Path, submodules: str) -> bool:
+    if not (submodule / ".git").exists():
+        return False
+    untracked = run_git(submodule, "ls-files", "-z", "--others", "--exclude-standard") if submodules == "none" else b""
+    return bool(untracked) or changed_paths(submodule, "HEAD", submodules=submodules) != frozenset()
+
+
+def _same_as_pointer(top: Path, commit: str, names: Sequence[str]) -> set[str]:
+    blobs = list_blobs(top, commit, [name for name in names if (top / name).is_file()])
+    contents = read_objects(top, sorted({blob.id for blob in blobs.values()}), 1024)
+    pointers = {name: _POINTER.fullmatch(contents.get(blob.id, b"")) for name, blob in blobs.items()}
+    modes = {name: "100755" if is_executable(top / name) else "100644" for name in blobs}
+    return {
+        name
+        for name, pointer in pointers.items()
+        if pointer and blobs[name].mode == modes[name] and pointer[1].decode() == file_digest(str(top / name))
+    }

@@ -47,6 +47,8 @@ HEAD = "objects.json"
 _LEVEL = 3
 """A zstd level: higher ones take ten times as long for little."""
 _CHUNK = 1024 * 1024
+_LARGEST = 1024**3
+"""Bytes of an object; those of all archs of the largest kernels are a tenth of it."""
 _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
 """A result or manifest of ccache."""
 
@@ -88,8 +90,8 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
                 for path in sorted(folder.rglob("*")):
                     name = path.relative_to(folder).as_posix()
                     if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
-                        data = path.read_bytes()
-                        archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
+                        with path.open("rb") as file:
+                            archive.addfile(plain_member(name, os.fstat(file.fileno()).st_size), file)
         except OSError as error:
             raise ClientError(f"cannot write {out_file}: {error.strerror or error}") from error
         replacement.commit()
@@ -144,6 +146,8 @@ def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
                         head = _head(archive, member)
                     elif not member.isfile() or not _MEMBER.fullmatch(member.name):
                         raise RefusedError(member.name, "no pack has one of this name")
+                    elif member.size > _LARGEST:
+                        raise RefusedError(member.name, f"it is larger than {_LARGEST} bytes")
                     else:
                         _take(archive, folder / member.name)
             except DamagedError as error:
@@ -162,19 +166,21 @@ def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
 def _head(archive: TarStream, member: tarfile.TarInfo) -> PackHead:
     if member.name != HEAD or member.size > MAX_BYTES:
         raise RefusedError(member.name, f"{HEAD} is the first")
-    return decode_json(_content(archive), PackHead)
+    return decode_json(archive.read(member.size), PackHead)
 
 
 def _take(archive: TarStream, place: Path) -> None:
-    data = _content(archive)
-    if not place.exists():  # the first of a name wins
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data)
-        os.utime(place, (0, 0))
-
-
-def _content(archive: TarStream) -> bytes:
-    return b"".join(iter(lambda: archive.read(_CHUNK), b""))
+    if place.exists():  # the first of a name wins
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with place.open("wb") as file:
+            while data := archive.read(_CHUNK):
+                file.write(data)
+    except BaseException:
+        place.unlink()
+        raise
+    os.utime(place, (0, 0))
 
 
 CCACHE_FOLDER = "ccache"
