@@ -61,6 +61,11 @@ from kci.run.records import VariantFailure, ci_run, write_failure
     metavar="ARCH",
     help="Compile only for this GPU, such as 9.0a: faster, but not for publishing; repeat for more.",
 )
+@click.option(
+    "--load/--no-load",
+    default=True,
+    help="Load it with each torch that it is for, which kci may have to install (default), or record that it was not.",
+)
 @click.option("--unique-id", help="The kernel id (default: derived from the sources).")
 @ISOLATION
 @JOBS

@@ -135,6 +135,8 @@ class PlanTable(Table, frozen=True):
     """How variants are shared out among jobs."""
 
     group: Grouping = Grouping.VARIANT
+    load: tuple[Backend, ...] | None = None
+    """The backends whose variants are loaded after they are built; without it, all for which there is torch."""
 
 
 class Nix(Table, frozen=True):

@@ -92,6 +92,8 @@ def select(
         ordered = choice.narrowed(ordered, filtering)
     for row, _ in ordered:
         choice.dropped.pop(id(row), None)
+    if tier is not Tier.COMPAT:  # which loads with each
+        ordered = [(row, replace(variant, loads=choice.oldest_and_newest(variant, rows))) for row, variant in ordered]
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
@@ -137,7 +139,21 @@ class _Selection:
             if variant.kind is not Kind.STABLE_ABI:
                 self.drop(row, _SUPPORTED)
         rows = [*supported, *outside]
-        return [(row, replace(variant, loads=_loads(variant, rows))) for row, variant in self.beside(chosen, outside)]
+        pairs = self.beside(chosen, outside)
+        # with each torch of a range, which no other backend has room for
+        own = {id(variant) for _, variant in pairs if variant.backend == HOST}
+        return [
+            (row, replace(variant, loads=_loads(variant, rows)) if id(variant) in own else variant)
+            for row, variant in pairs
+        ]
+
+    def oldest_and_newest(self, variant: Variant, rows: list[Row]) -> tuple[str, ...]:
+        """Of the torch versions that a variant can be loaded with, as far as the kernel is built for them."""
+        if variant.stable_abi is None:
+            return _loads(variant, ())
+        mine = (row for row in rows if row.bundled or row.torch == variant.torch)
+        versions = _loads(variant, (row for row in mine if why_excluded(self.build, row) is None))
+        return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
 
     def pr(self, candidates: list[Row]) -> Pairs:
         """One row per backend and system: bundled, newest torch, oldest compute version."""
@@ -304,12 +320,12 @@ def _one_for_all(row: Row) -> Decision:
 
 
 def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
-    # The torch of kci for tests is for the CPU
-    if variant.backend != HOST or variant.torch is None:
+    if variant.torch is None or not (BACKENDS[variant.backend].loads and variant.system.endswith("-linux")):
         return ()
     if variant.stable_abi is None:
         return (variant.torch.text,)
-    torches = sorted({row.torch for row in rows if (row.backend, row.system) == (variant.backend, variant.system)})
+    same = (variant.backend, variant.system, variant.compute)
+    torches = sorted({row.torch for row in rows if (row.backend, row.system, row.compute) == same})
     return tuple(dict.fromkeys(item.minor_text for item in torches if item >= variant.stable_abi))
 
 

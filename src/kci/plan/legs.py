@@ -239,6 +239,7 @@ def make_plan(
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         commit=options.commit,
+        loads=tuple(sorted({str(item.backend) for kernel in matrix.kernels for item in kernel.variants if item.loads})),
         tests=plan_tests(
             kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
         ),

@@ -141,7 +141,9 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         matrix = compute_matrix(
             self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain
         )
-        return msgspec.structs.replace(matrix, tier=choice.tier)
+        chosen = self.settings.settings.plan.load
+        kernels = matrix.kernels if chosen is None else tuple(kernel.loading(chosen) for kernel in matrix.kernels)
+        return msgspec.structs.replace(matrix, tier=choice.tier, kernels=kernels)
 
     def with_kernels(self, kernels: Sequence[Kernel]) -> Workspace:
         return msgspec.structs.replace(self, kernels=tuple(kernels))

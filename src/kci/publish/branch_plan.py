@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from kci.config.values import StaleVariants
-from kci.diagnostics import Diagnostic, Severity
+from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError, UnsafeError, rule_error
 from kci.publish.hub import FOLDER, HubFile, variant_in_path
 from kci.tree import identity, manifest, metadata
@@ -114,6 +114,9 @@ def _read_complete_manifest(tree: Path) -> Manifest:
         names = first_of(manifest.missing, 3) or "something that was planned"
         message = f"not published, {tree} lacks {names}"
         raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
+    for name, why in manifest.unloaded.items():
+        message = f"not published, {name} in {tree} is not loaded: {why}"
+        raise rule_error("KCI786", message, hint=rules()["KCI786"].fix, path=str(tree))
     return manifest
 
 

@@ -23,10 +23,11 @@ from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
+from kci.run.loading import load_built
 from kci.tree import identity
 from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal
-from kci.tree.pack import pack
+from kci.tree.pack import pack, read_leg
 from kci.tree.verify import verify
 from kci.utils.archive import SUFFIXES, zstandard
 from kci.utils.atomic import locked, replacing
@@ -144,10 +145,10 @@ class BuiltLeg(msgspec.Struct, frozen=True):
 
 
 def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
-    """Build a variant, in its image or here, and pack it.
+    """Build a variant, in its image or here, load it, and pack it.
 
-    A binary that fails verification stays unpacked and raises FindingsError. Other errors: UsageError, UnsafeError,
-    MissingToolError, BuildFailedError.
+    What fails verification or does not load stays unpacked and raises FindingsError. Other errors: UsageError,
+    UnsafeError, MissingToolError, BuildFailedError.
     """
     if request.options.archs and not BACKENDS[request.variant.backend].archs:
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
@@ -164,16 +165,24 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
                 what = f"{request.directory} was built and is not packed: it does not meet"
                 hint = "build in the leg's image (--container auto), which meets those about older systems"
                 _refuse_errors(findings, what, hint)
+            chosen = workspace.settings.settings.plan.load
+            loaded = load_built(request.directory, request.variant, chosen, request.options, log)
+            record = msgspec.structs.replace(record, loaded=loaded)
+            if request.artifact is not None:
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
                 pack(request.directory, request.artifact, record)
         return BuiltLeg(request.directory, record, request.artifact, findings)
     run_in_container(_in_container(request, image), log)
-    record = leg_for(
-        request.directory,
-        system=request.variant.system,
-        builder=request.options.builder,
-        attempt=request.options.attempt,
-        run=request.options.run,
+    record = (
+        read_leg(request.artifact)
+        if request.artifact
+        else leg_for(
+            request.directory,
+            system=request.variant.system,
+            builder=request.options.builder,
+            attempt=request.options.attempt,
+            run=request.options.run,
+        )
     )
     return BuiltLeg(request.directory, record, request.artifact)
 

@@ -327,7 +327,10 @@ def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[G
         if failure := failures.get(name):
             error, replay = failure.error, failure.replay
         yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", error, replay)
-    if record.error or (not record.complete and not lacking):
+    unloaded = record.manifest.unloaded if record.manifest else {}
+    for name, why in unloaded.items():
+        yield GateRow(record.kernel, name, f"{record.kernel} / merge", f"not loaded: {why}", "")
+    if record.error or (not record.complete and not lacking and not unloaded):
         error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
 

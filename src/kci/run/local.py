@@ -40,14 +40,20 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import make_variant_dir
-from kci.tree.manifest import Manifest, read_sealed
+from kci.run.loading import load_built
+from kci.tree.manifest import Loading, Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
-from kci.utils.atomic import locked, writing
+from kci.utils.atomic import locked, write_atomic, writing
+from kci.utils.bounded_json import read_json
 from kci.utils.cache import place_digest
 
 KEPT_BUILDS = 3
 """Kept builds per variant; older ones are removed."""
+
+
+_LOADED = "loaded.json"
+"""Beside a kept build: what became of loading it."""
 
 
 class KeptVariant(msgspec.Struct, frozen=True):
@@ -119,6 +125,17 @@ class KeptBuilds:
         self._forget_old(kernel, variant.name, output)
         return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
 
+    def load(self, kept: KeptVariant, variant: Variant, log: Log) -> Loading:
+        """Load a kept build, unless that was done before. Errors as `load_built`."""
+        chosen, place = self._settings.plan.load, kept.directory.with_name(_LOADED)
+        with suppress(OSError, ValueError):
+            known = read_json(place, Loading)
+            if not known.reason and self._options.isolation:
+                return known
+        loaded = load_built(kept.directory, variant, chosen, self._options, log)
+        write_atomic(place, msgspec.json.encode(loaded))
+        return loaded
+
     def _place(self, kernel: Kernel) -> Path:
         return self._options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
 
@@ -181,6 +198,7 @@ class Outcome(msgspec.Struct):
     seconds: float = 0.0
     objects: ObjectUse | None = None
     directory: Path | None = None
+    loaded: Loading | None = None
     error: KciError | None = None
 
 
@@ -262,8 +280,10 @@ def run_here(
             kernel, names = kernels[name], tuple(outcome.variant.name for outcome in mine)
             place = tree_place(workspace.settings, kernel.directory)
             part = KernelPlan(name, kernel.directory, kernel.build.general.version, names, tree=place)
-            planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings))
-            merged[name] = merged_tree(built, trees[name], planned, log)
+            loads = tuple(sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads}))
+            planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads)
+            loaded = {outcome.variant.name: outcome.loaded for outcome in mine if outcome.loaded}
+            merged[name] = merged_tree(built, trees[name], planned, log, loaded)
 
     def on_update(update: _Update) -> None:
         outcome, changes = update
@@ -326,11 +346,15 @@ def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callabl
             raise
 
 
-def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) -> TreeResult:
+def merged_tree(
+    sources: Sequence[Path], tree: Path, planned: Plan, log: Log, loaded: Mapping[str, Loading]
+) -> TreeResult:
     """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
     merge_findings: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree report a wait once
-    (manifest,) = merge(sources, tree, planned, allow_partial=True, log=log, report=merge_findings.append)
+    (manifest,) = merge(
+        sources, tree, planned, allow_partial=True, log=log, report=merge_findings.append, loaded=loaded
+    )
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
     suppressed, (kernel,) = list(verified.suppressed), planned.kernels
@@ -362,8 +386,9 @@ def _build(
         if kept is None:
             update(state=OutcomeState.BUILDING)
             kept = builds.make(kernel, variant, fingerprint, log, width)
+        loaded = builds.load(kept, variant, log)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
-        update(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects)
+        update(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects, loaded=loaded)
     except MissingToolError as error:
         update(state=OutcomeState.LEFT, note=first_error(error), error=error)
     except KciError as error:

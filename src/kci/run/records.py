@@ -226,7 +226,7 @@ def kernel_record(
     return KernelRecord(
         kernel=kernel,
         attempt=ci_run().attempt or 1,
-        complete=bool(manifest and manifest.complete) and not error,
+        complete=bool(manifest and manifest.complete and not manifest.unloaded) and not error,
         present=present,
         missing=manifest.missing if manifest else (),
         failures=tuple(failure for failure in failures if failure.variant not in present),

@@ -36,6 +36,23 @@ Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 """Text that is safe to print and to render."""
 
 
+class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of loading a variant."""
+
+    torch: tuple[Word, ...] = ()
+    """The releases that it was loaded with, such as `2.13.0+cpu`."""
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+    """Why it was not loaded with every torch that it is for; empty if it was."""
+    must: bool = False
+    """True if it is not to be published without."""
+
+    def __str__(self) -> str:
+        return f"not loaded: {self.reason}" if self.reason else f"torch {', '.join(self.torch)}"
+
+
+UNKNOWN_LOADING = "nobody recorded that it was; `kci build --pack` and `kci run` load what they build"
+
+
 class LegRecord(msgspec.Struct, frozen=True):
     """The variant of an artifact and its build; unknown keys are ignored."""
 
@@ -56,6 +73,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
     objects: ObjectUse | None = None
+    loaded: Loading | None = None
+    """None if the record does not say."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
@@ -168,6 +187,7 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     stale: bool = False
     """Carried over from another source than the planned one; counts as missing."""
     objects: ObjectUse | None = None
+    loaded: Loading | None = None
 
 
 class Replaced(msgspec.Struct, frozen=True):
@@ -195,6 +215,12 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def digests(self) -> dict[str, str]:
         return {item.variant: item.digest for item in self.present}
+
+    @property
+    def unloaded(self) -> dict[str, str]:
+        """The variants that are not to be published without having been loaded, and were not; each with the reason."""
+        known = {item.variant: item.loaded for item in self.present if item.loaded is not None}
+        return {name: loaded.reason for name, loaded in known.items() if loaded.must and loaded.reason}
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)

@@ -66,8 +66,9 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         compute=text_of(variant.compute),
         replay=replay[:4000],
     )
+    unloaded = replace(request, options=replace(request.options, load=False))  # each torch has a result of its own
     try:
-        built = build_leg(workspace, request, log)
+        built = build_leg(workspace, unloaded, log)
     except KciError as error:
         first = first_error(error)
         more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError | MissingToolError) else ""

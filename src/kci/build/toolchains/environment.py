@@ -235,27 +235,48 @@ def python_environment() -> Environment:
     )
 
 
-def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
+def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST)) -> Path:
     """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
-    environment = kci_environment(cache, torch, HOST)
+    environment = kci_environment(cache, torch, flavour)
     root = environment.root
     assert root is not None  # noqa: S101  - `kci_environment` always sets it
+    if flavour != HOST and not environment.complete:
+        _require_gpu_torch(torch, flavour, cache)
     environment.ensure(environment.python, log)
     version = read_torch_version(environment.torch)
-    if version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
+    if flavour == HOST and version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
         raise MissingToolError(version.test_limitation, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
-    packages = toolchains().runtime["packages"]
+    # torch is there, and pip adds what the one for a GPU needs
+    packages = [*toolchains().runtime["packages"], *([] if flavour == HOST else ["torch"])]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
+            index = [] if flavour == HOST else ["--extra-index-url", toolchains().index_url(flavour)]
+            index = index if index and is_reachable(index[1]) else []
+            install([*pip_install(environment.python), *index, *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"test with another torch, or have this one made again: rm -r {root}"
                 raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
+
+
+_GPU_ROOM = 10
+"""Gigabytes for torch for a GPU with its libraries, and for their wheels while they are unpacked."""
+
+
+def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
+    # before gigabytes of another toolkit's are downloaded
+    index = toolchains().index_url(flavour)
+    if not is_reachable(index) and toolchains().pypi.get(torch) != flavour:
+        hint = f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}"
+        raise MissingToolError(f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}", hint=hint)
+    cache.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(cache).free // 10**9) < _GPU_ROOM:
+        message = f"torch for {flavour} needs {_GPU_ROOM} GB of disk while it is installed, and {cache} has {free}"
+        raise MissingToolError(message, hint=f"make room, or set {CACHE_VARIABLE} to another disk")
 
 
 def python_include() -> Path:
