@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kci.config.sources.card import CARD
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, rule_error
@@ -21,7 +22,7 @@ from kci.tree.identity import SIGNATURE, directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata
-from kci.tree.top_level import CARD, TOP_ENTRIES
+from kci.tree.top_level import TOP_ENTRIES
 from kci.tree.verify.requirements import verify
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import MAX_BYTES, decode_json

@@ -29,6 +29,7 @@ from kci.config.discovery import (
     tree_suppressions,
 )
 from kci.config.reader import Kernel
+from kci.config.sources.card import render_card
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
 from kci.matrix.variants import Kind, Variant, this_system
@@ -239,7 +240,7 @@ def run_here(
             place = tree_place(workspace.settings, kernel.directory)
             part = KernelPlan(name, kernel.directory, kernel.build.general.version, names, tree=place)
             planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings))
-            merged[name] = merged_tree(built, trees[name], planned, log)
+            merged[name] = merged_tree(built, trees[name], planned, log, render_card(kernel).text)
 
     def on_update(update: _Update) -> None:
         outcome, changes = update
@@ -300,11 +301,11 @@ def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callabl
             raise
 
 
-def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log) -> TreeResult:
+def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log, card: str | None = None) -> TreeResult:
     """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
     merge_findings: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree report a wait once
-    (manifest,) = merge(sources, tree, planned, allow_partial=True, log=log, report=merge_findings.append)
+    (manifest,) = merge(sources, tree, planned, allow_partial=True, card=card, log=log, report=merge_findings.append)
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
     suppressed, (kernel,) = list(verified.suppressed), planned.kernels

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.build.toolchains.compilers import ObjectUse
+from kci.config.sources.card import CardText
 from kci.config.values import NAME_PATTERN, SYSTEMS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
@@ -56,6 +57,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
     objects: ObjectUse | None = None
+    card: CardText | None = None
+    """The kernel's card; empty if it has none, None if the leg had no kernel to ask."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
@@ -189,6 +192,8 @@ class Manifest(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     complete: bool
     replaced: tuple[Replaced, ...] = ()
+    card: str | None = None
+    """Hex sha256 of the card; None for a tree without one, or with one that was written by hand."""
     schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
@@ -201,7 +206,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 _ORDER = (
-    "schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing", "replaced",
+    "schema", "created_by", "kernel", "version", "complete", "card", "planned", "present", "missing", "replaced",
 )  # fmt: skip
 
 

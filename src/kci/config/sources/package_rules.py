@@ -21,6 +21,7 @@ from kci.config.discovery import RepositorySettings, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
 from kci.config.reader import Kernel
+from kci.config.sources.card import card_inputs, render_card
 from kci.config.sources.imports import (
     ImportGraph,
     ImportSite,
@@ -275,7 +276,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     listed = list(_source_paths(kernel_dir, shown, build))
     base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
-    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
+    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed, *card_inputs(kernel)]
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
@@ -284,6 +285,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
             *check_package(own, where, package, (OPS,)),
             *check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES)),
+            *render_card(kernel).findings,
         ]
 
     if seen is not None:
