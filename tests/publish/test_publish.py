@@ -127,7 +127,7 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, token: 
     files = hub[REPO].files("v1")
     here = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     assert {path: data for path, data in files.items() if path.startswith("build/")} == here
-    assert len(hub.asked(r"POST .*/commit/")) == 1
+    assert len(hub.asked(r"POST .*/commit/v1")) == 1
     assert hub[REPO].branches["main"] != hub[REPO].branches["v1"]
     assert "acme/gated-norm@v1: published at " in done.stdout
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "gated-norm version 1: 2 variants (kci)"
@@ -162,6 +162,28 @@ def test_binaries_go_before_the_card(hub: FakeHub, token: None, tmp_path: Path) 
     assert commits == ["v1", "main"]
     assert hub[REPO].files("main")["README.md"] == (tree / "CARD.md").read_bytes()
     assert "README.md" not in hub[REPO].files("v1")
+
+
+def test_a_kernel_without_a_card_gets_a_plain_page_unless_there_is_another(
+    hub: FakeHub, token: None, tmp_path: Path
+) -> None:
+    def page() -> str:
+        return hub[REPO].files("main")["README.md"].decode()
+
+    done = publish(make_tree(tmp_path, ("torch-cpu",)))
+    assert "gated-norm has no CARD.md: acme/gated-norm gets a plain front page, unless it has one" in done.stderr
+    assert 'get_kernel("acme/gated-norm", version=1, backend="cpu")\n' in page()
+    assert "\nLicense: MIT\n\n## Variants\n\n- `torch-cpu`\n\n" in page()
+    tree = make_tree(tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"), into=tmp_path / "tree")
+    assert "replaced: README.md, the front page" in publish(tree).stdout, "its own it keeps up to date"
+    assert "version=1)\n" in page()
+    hub[REPO].write("main", {**hub[REPO].files("main"), "README.md": b"# by hand\n"}, "by hand")
+    done = publish(make_tree(tmp_path / "v2", version=2))
+    assert (done.code, page()) == (0, "# by hand\n")
+    (tmp_path / "v2" / "tree" / "CARD.md").write_text("# a card\n")
+    assert "replaced: README.md, the front page" in publish(tmp_path / "v2" / "tree").stdout
+    assert publish(tmp_path / "v2" / "tree", "--branch", "main").code == 0
+    assert page() == "# a card\n"
 
 
 def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
@@ -494,7 +516,7 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
     assert done.builds.state is PublishState.PUBLISHED
     assert done.builds.commit == hub[REPO].branches["v1"]
     assert done.builds.changes.added
-    assert len(hub.asked("POST .*/commit/")) == 1
+    assert len(hub.asked("POST .*/commit/v1")) == 1
 
 
 @pytest.mark.parametrize(("status", "headers", "expected"), [

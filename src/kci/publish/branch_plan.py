@@ -26,6 +26,7 @@ from kci.tree.top_level import TOP_ENTRIES
 from kci.tree.verify.requirements import verify
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import MAX_BYTES, decode_json
+from kci.utils.shipped import template_environment
 from kci.utils.suggest import count, first_of
 from kci.utils.walk import is_bytecode, walk
 
@@ -38,9 +39,13 @@ class LocalFile(msgspec.Struct, frozen=True):
     path: Path
     sha256: str
     size: int
+    plain_page: bytes | None = None
+    """The content of a front page that kci wrote for a kernel without a card."""
 
     def content(self) -> bytes:
         """Read a small file; FindingsError if it has changed."""
+        if self.plain_page is not None:
+            return self.plain_page
         try:
             data = self.path.read_bytes()
         except OSError as error:
@@ -121,6 +126,35 @@ def _read_complete_manifest(tree: Path) -> Manifest:
 def local_file(path: Path) -> LocalFile:
     """The file with its present hash and size."""
     return LocalFile(path, file_hash(path), path.stat().st_size)
+
+
+README = "README.md"
+_PLAIN = "kci wrote this page, because the kernel has no CARD.md"
+
+
+def plain_page(release: Release, repo_id: str, branch: str) -> LocalFile:
+    """A front page for a kernel without a card."""
+    present, version = release.manifest.present, release.manifest.version
+    text = (
+        template_environment()
+        .get_template("hub/page.md.j2")
+        .render(
+            kernel=release.manifest.kernel,
+            repo_id=repo_id,
+            at=f"version={version}" if branch == f"v{version}" else f'revision="{branch}"',
+            backends=sorted({entry.backend for entry in present}),
+            license=next((metadata.decode(file.content()).license for file in release.metadata_files), ""),
+            variants=[entry.variant for entry in present],
+            mark=_PLAIN,
+        )
+    )
+    data = text.encode()
+    return LocalFile(Path(README), hashlib.sha256(data).hexdigest(), len(data), data)
+
+
+def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> bool:
+    """True if a plain page would replace one that kci did not write."""
+    return page.plain_page is not None and (there.size > MAX_BYTES or _PLAIN.encode() not in read(README))
 
 
 def _changed_error(path: Path) -> FindingsError:
