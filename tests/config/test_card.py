@@ -132,4 +132,5 @@ def test_the_cards_of_the_examples_are_filled(name: str) -> None:
     made = render_card(read_kernel(ROOT / "examples" / name))
     assert made.findings == ()
     assert made.text.startswith("---\nlibrary_name: kernels\nlicense: apache-2.0\n")
+    assert "```\n\n## Functions\n\n- `" in made.text
     assert not {"{{", "{%"} & set(made.text.split())
