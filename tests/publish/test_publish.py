@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from cli.runner import Result, kci
@@ -22,9 +24,12 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
-from kci.tree.identity import GitState
+from kci.tree.identity import GitState, file_hash
+from kci.tree.manifest import encode as encode_manifest
+from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
+from kci.tree.top_level import decode_sums, encode_sums
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
 from variants import COMMIT, build_of, make_artifact, make_variant
 
@@ -328,6 +333,29 @@ def test_pruning_removes_what_the_kernel_should_no_longer_have(hub: FakeHub, tok
     assert "removed: torch-rocm" in done.stdout
     assert "kept, not in the tree: torch-xpu" in done.stdout
     assert hub[REPO].files("v1")["benchmarks/benchmark.py"] == b"pass\n"
+
+
+def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    """No variant is built again for a change of CARD.md, so the tree can be older than it."""
+    kernel = kernel_dir(tmp_path, f'hub.repo-id = "{REPO}"\n')
+    (kernel / "CARD.md").write_text("# {{ repo_id }} is new")
+    tree = make_tree(tmp_path)
+    for recorded in (True, False):
+        content = b"# old\n"
+        (tree / "CARD.md").write_bytes(content)
+        manifest = read_manifest(tree)
+        assert manifest is not None
+        card = hashlib.sha256(content).hexdigest() if recorded else None
+        (tree / "kci-manifest.json").write_bytes(encode_manifest(msgspec.structs.replace(manifest, card=card)))
+        (tree / "SHA256SUMS").write_bytes(
+            encode_sums(
+                decode_sums((tree / "SHA256SUMS").read_bytes())
+                | {"kci-manifest.json": file_hash(tree / "kci-manifest.json")}
+            )
+        )
+        assert publish(tree, "--kernel", str(kernel)).code == 0
+        page = hub[REPO].files("main")["README.md"].decode()
+        assert page == (f"# {REPO} is new" if recorded else "# old\n"), "what was written by hand stays"
 
 
 # --- where to ---

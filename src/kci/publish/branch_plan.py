@@ -39,13 +39,13 @@ class LocalFile(msgspec.Struct, frozen=True):
     path: Path
     sha256: str
     size: int
-    plain_page: bytes | None = None
-    """The content of a front page that kci wrote for a kernel without a card."""
+    data: bytes | None = None
+    """The content, if it is in no file."""
 
     def content(self) -> bytes:
         """Read a small file; FindingsError if it has changed."""
-        if self.plain_page is not None:
-            return self.plain_page
+        if self.data is not None:
+            return self.data
         try:
             data = self.path.read_bytes()
         except OSError as error:
@@ -148,13 +148,19 @@ def plain_page(release: Release, repo_id: str, branch: str) -> LocalFile:
             mark=_PLAIN,
         )
     )
+    return front_page(text)
+
+
+def front_page(text: str) -> LocalFile:
+    """A front page that is in no file."""
     data = text.encode()
     return LocalFile(Path(README), hashlib.sha256(data).hexdigest(), len(data), data)
 
 
 def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> bool:
     """True if a plain page would replace one that kci did not write."""
-    return page.plain_page is not None and (there.size > MAX_BYTES or _PLAIN.encode() not in read(README))
+    mark = _PLAIN.encode()
+    return page.data is not None and mark in page.data and (there.size > MAX_BYTES or mark not in read(README))
 
 
 def _changed_error(path: Path) -> FindingsError:

@@ -22,7 +22,7 @@ from kci.config.discovery import find_settings
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
-from kci.config.sources.card import CARD
+from kci.config.sources.card import CARD, render_card
 from kci.config.values import StaleVariants, is_branch
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError, rule_error
@@ -37,6 +37,7 @@ from kci.publish.branch_plan import (
     Release,
     ReplacementPolicy,
     branch_version,
+    front_page,
     gives_way,
     plain_page,
     read_release,
@@ -134,11 +135,11 @@ class Publisher(msgspec.Struct, frozen=True):
         """
         terms = terms or ReplacementPolicy()
         expected = terms.expected if terms.prune else None
-        page = release.card
-        if page is None and not self.propose:
+        front = release.card
+        if front is None and not self.propose:
             self.log(f"{release.manifest.kernel} has no {CARD}: {self.name} gets a plain front page, unless it has one")
-            page = plain_page(release, self.name, branch)
-        card = {README: page} if page is not None else {}
+            front = plain_page(release, self.name, branch)
+        card = {README: front} if front is not None else {}
         self._require_page(release.card)
         whole = msgspec.structs.replace(release, files={**release.files, **card})
         goal = version_branch(whole if branch == MAIN else release, branch, expected)
@@ -333,6 +334,10 @@ def publish_tree(
     if build is not None and (build.name, build.general.version) != (name, version):
         message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
         raise UsageError(message, hint="name the kernel that the tree was made of")
+    if kernel is not None and (release.card is None or release.manifest.card is not None):
+        # a tree outlives changes of CARD.md, for which no variant is built again
+        text = render_card(kernel).text
+        release = msgspec.structs.replace(release, card=front_page(text)) if text else release
     settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
