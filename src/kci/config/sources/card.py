@@ -24,6 +24,7 @@ MAX_BYTES = 128 * 1024
 """Bytes of a template and of its card: as JSON, it fits into an artifact's record."""
 SECONDS = 5
 """Seconds of a processor; a card takes a fraction of one."""
+_BENCHMARK = "benchmarks/benchmark.py"
 
 CardText = Annotated[str, Meta(max_length=MAX_BYTES)]
 
@@ -31,81 +32,64 @@ CardText = Annotated[str, Meta(max_length=MAX_BYTES)]
 class Card(msgspec.Struct, frozen=True):
     """A rendered card, and the findings about its template."""
 
-    text: CardText = ""
+    text: str = ""
     """Empty for a kernel without CARD.md or `repo-id`, and for a faulty template."""
     findings: tuple[Diagnostic, ...] = ()
 
 
 class _Answer(msgspec.Struct, frozen=True):
     text: CardText = ""
-    unknown: dict[str, int] = {}
-    error: str = ""
-    line: int = 0
+    findings: tuple[tuple[str, str, int], ...] = ()
+    """Rule, message and line."""
 
 
-def template_of(kernel: Kernel) -> Path | None:
-    """The kernel's CARD.md, if it has one; that of a ported kernel is beside `src`, which has its build.toml."""
+def card_files(kernel: Kernel) -> list[Path]:
+    """CARD.md, and the files besides the package that decide the card; none without one.
+
+    The CARD.md of a ported kernel is beside `src`, which has its build.toml.
+    """
     directory = Path(os.path.normpath(kernel.directory))
-    places = (directory, directory.parent) if directory.absolute().name == "src" else (directory,)
-    return next((place / CARD for place in places if os.path.lexists(place / CARD)), None)
-
-
-def card_inputs(kernel: Kernel) -> list[tuple[str, str]]:
-    """The files that decide the card besides the package, as shown and as they are; none without a CARD.md."""
-    template = template_of(kernel)
-    files = (template, template.parent / _BENCHMARK, Path(kernel.directory) / BUILD_TOML) if template else ()
-    return [(str(file), os.path.realpath(file)) for file in files if file.exists()]
-
-
-_BENCHMARK = "benchmarks/benchmark.py"
+    ported = directory.absolute().name == "src" and not os.path.lexists(directory / CARD)
+    place = directory.parent if ported else directory
+    files = [place / CARD, place / _BENCHMARK, directory / BUILD_TOML]
+    return [file for file in files if os.path.lexists(file)] if os.path.lexists(files[0]) else []
 
 
 def render_card(kernel: Kernel) -> Card:
     """Render a kernel's card, in a process with limits on time, memory and size."""
-    general, template = kernel.build.general, template_of(kernel)
-    if template is None or general.hub is None or general.hub.repo_id is None:
+    general, files = kernel.build.general, card_files(kernel)
+    if not files or general.hub is None or general.hub.repo_id is None:
         return Card()
-
-    def found(rule: str, message: str, line: int = 0) -> Diagnostic:
-        return finding(rule, message[:300], path=str(template), span=Span(line, 1, line, 2) if line else None)
-
+    template, exported = files[0], _exported(kernel)
+    values = {
+        "repo_id": general.hub.repo_id,
+        "version": general.version,
+        "license": general.license.lower(),
+        "functions": [name for name in exported if name != "layers"] or None,
+        "layers": (_layers(kernel) if "layers" in exported else None) or None,
+        "has_benchmark": template.parent / _BENCHMARK in files,
+        "upstream": ", ".join(map(str, general.upstream or ())) or None,
+        "source": str(general.source) if general.source is not None else None,
+    }
     try:
         if not Path(os.path.realpath(template)).is_relative_to(os.path.realpath(template.parent)):
-            return Card("", (found("KCI775", "it is a link that leads out of the kernel"),))
-        text = read_bounded(template, MAX_BYTES).decode("utf-8")
+            raise ValueError("it is a link that leads out of the kernel")
+        answer = _ask(text=read_bounded(template, MAX_BYTES).decode("utf-8"), values=values, most=MAX_BYTES)
+    except subprocess.SubprocessError:
+        message = f"it does not end within {SECONDS} seconds, or takes more memory than a card may"
+        answer = _Answer(findings=(("KCI775", message, 0),))
     except (OSError, ValueError) as error:
-        return Card("", (found("KCI775", f"cannot read it: {error}"),))
-    exported = _exported(kernel)
-    answer = _ask(
-        text=text,
-        values={
-            "repo_id": general.hub.repo_id,
-            "version": general.version,
-            "license": general.license.lower(),
-            "functions": [name for name in exported if name != "layers"] or None,
-            "layers": (_layers(kernel) if "layers" in exported else None) or None,
-            "has_benchmark": (template.parent / _BENCHMARK).exists(),
-            "upstream": ", ".join(map(str, general.upstream or ())) or None,
-            "source": str(general.source) if general.source is not None else None,
-        },
-        most=MAX_BYTES,
-    )
-    if answer.error:
-        return Card("", (found("KCI775", answer.error, answer.line),))
-    empty = "no card has a value for `{}`: it is left empty"
-    return Card(answer.text, tuple(found("KCI777", empty.format(name), line) for name, line in answer.unknown.items()))
+        answer = _Answer(findings=(("KCI775", f"cannot read it: {error}", 0),))
+    shown = str(template)
+    found = [(rule, text[:300], Span(line, 1, line, 2) if line else None) for rule, text, line in answer.findings]
+    return Card(answer.text, tuple(finding(rule, text, path=shown, span=span) for rule, text, span in found))
 
 
 def _ask(**question: Any) -> _Answer:
     sent = msgspec.json.encode(question | {"seconds": SECONDS, "path": list(filter(None, sys.path))})
     command = [sys.executable, "-I", "-S", card_child.__file__]
-    try:
-        done = subprocess.run(command, input=sent, capture_output=True, timeout=12 * SECONDS, check=True)
-        return decode_json(done.stdout, _Answer)
-    except subprocess.SubprocessError:
-        return _Answer(error=f"it does not end within {SECONDS} seconds, or takes more memory than a card may")
-    except (OSError, ValueError) as error:
-        return _Answer(error=str(error))
+    done = subprocess.run(command, input=sent, capture_output=True, timeout=12 * SECONDS, check=True)
+    return decode_json(done.stdout, _Answer)
 
 
 def _exported(kernel: Kernel) -> list[str]:

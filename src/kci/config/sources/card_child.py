@@ -31,6 +31,10 @@ def _limit(seconds: int) -> None:
                 getattr(resource, "setrlimit")(getattr(resource, f"RLIMIT_{what}"), (most, most))  # noqa: B009  - not on Windows
 
 
+def _given(value: Any) -> Any:
+    return Nothing() if value is None else value
+
+
 def _shown(value: Any) -> Any:
     if value is None or isinstance(value, bool | Nothing):
         return str(value).lower()
@@ -57,28 +61,26 @@ def environment(text: str) -> Any:
 
 
 def render(text: str, values: dict[str, Any], most: int) -> dict[str, Any]:
-    """The card, and the names in it that have no value; or an error and its line."""
-    import jinja2
-    from jinja2 import meta, nodes
+    """The card, and findings: rule, message and line."""
+    from jinja2 import TemplateSyntaxError, meta, nodes
 
-    made, parts, size = environment(text), [], 0
+    made, parts, size, line = environment(text), [], 0, 0
     try:
         parsed = made.parse(text)
         missing = meta.find_undeclared_variables(parsed) - values.keys() - made.globals.keys()
-        names = reversed([*parsed.find_all(nodes.Name)])
-        unknown = {name.name: name.lineno for name in names if name.name in missing}
-        given = {name: Nothing() if value is None else value for name, value in values.items()}
-        for part in made.from_string(text).generate(given):
+        names = {node.name: node.lineno for node in [*parsed.find_all(nodes.Name)][::-1] if node.name in missing}
+        for part in made.from_string(text).generate({key: _given(value) for key, value in values.items()}):
+            parts.append(part)
             size += len(part.encode())
             if size > most:
-                return {"error": f"it becomes larger than {most // 1024} KiB"}
-            parts.append(part)
-    except jinja2.TemplateSyntaxError as error:
-        return {"error": error.message, "line": error.lineno}
+                raise OverflowError(f"it becomes larger than {most // 1024} KiB")
     except Exception as error:
-        lines = [place.lineno for place in traceback.extract_tb(error.__traceback__) if place.filename == "<template>"]
-        return {"error": str(error) or type(error).__name__, "line": lines[-1] if lines else 0}
-    return {"text": "".join(parts), "unknown": unknown}
+        for place in traceback.extract_tb(error.__traceback__):
+            line = place.lineno or 0 if place.filename == "<template>" else line
+        line = error.lineno if isinstance(error, TemplateSyntaxError) else line
+        return {"findings": [("KCI775", getattr(error, "message", str(error)) or type(error).__name__, line)]}
+    empty = "no card has a value for `{}`: it is left empty"
+    return {"text": "".join(parts), "findings": [("KCI777", empty.format(name), names[name]) for name in names]}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from kci.config.discovery import RepositorySettings, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
 from kci.config.reader import Kernel
-from kci.config.sources.card import card_inputs, render_card
+from kci.config.sources.card import card_files, render_card
 from kci.config.sources.imports import (
     ImportGraph,
     ImportSite,
@@ -276,7 +276,8 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     listed = list(_source_paths(kernel_dir, shown, build))
     base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
-    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed, *card_inputs(kernel)]
+    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
+    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.exists()]
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
