@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from kci.config.model import Build
 from kci.config.reader import parse_kernel
 from kci.matrix.variants import Kind, parse_variant_name
@@ -67,7 +69,8 @@ def variant_digest(directory: Path) -> str:
 def leg_of(directory: Path, **changes: object) -> LegRecord:
     """The leg of a variant directory."""
     arguments = {"system": "x86_64-linux", "builder": "native"} | changes
-    return leg_for(directory, **arguments)  # type: ignore[arg-type]
+    card = arguments.pop("card", None)
+    return msgspec.structs.replace(leg_for(directory, **arguments), card=card)  # type: ignore[arg-type]
 
 
 def make_artifact(folder: Path, directory: Path, *, suffix: str = ".tar", **changes: object) -> Path:

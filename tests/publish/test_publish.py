@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
@@ -24,9 +26,12 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
-from kci.tree.identity import GitState
+from kci.tree.identity import GitState, file_hash
+from kci.tree.manifest import encode as encode_manifest
+from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
+from kci.tree.top_level import decode_sums, encode_sums
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
 from variants import COMMIT, build_of, make_artifact, make_variant
 
@@ -129,7 +134,7 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, token: 
     files = hub[REPO].files("v1")
     here = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
     assert {path: data for path, data in files.items() if path.startswith("build/")} == here
-    assert len(hub.asked(r"POST .*/commit/")) == 1
+    assert len(hub.asked(r"POST .*/commit/v1")) == 1
     assert hub[REPO].branches["main"] != hub[REPO].branches["v1"]
     assert "acme/gated-norm@v1: published at " in done.stdout
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "gated-norm version 1: 2 variants (kci)"
@@ -164,6 +169,28 @@ def test_binaries_go_before_the_card(hub: FakeHub, token: None, tmp_path: Path) 
     assert commits == ["v1", "main"]
     assert hub[REPO].files("main")["README.md"] == (tree / "CARD.md").read_bytes()
     assert "README.md" not in hub[REPO].files("v1")
+
+
+def test_a_kernel_without_a_card_gets_a_plain_page_unless_there_is_another(
+    hub: FakeHub, token: None, tmp_path: Path
+) -> None:
+    def page() -> str:
+        return hub[REPO].files("main")["README.md"].decode()
+
+    done = publish(make_tree(tmp_path, ("torch-cpu",)))
+    assert "gated-norm has no CARD.md: acme/gated-norm gets a plain front page, unless it has one" in done.stderr
+    assert 'get_kernel("acme/gated-norm", version=1, backend="cpu")\n' in page()
+    assert "\nLicense: MIT\n\n## Variants\n\n- `torch-cpu`\n\n" in page()
+    tree = make_tree(tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"), into=tmp_path / "tree")
+    assert "replaced: README.md, the front page" in publish(tree).stdout, "its own it keeps up to date"
+    assert "version=1)\n" in page()
+    hub[REPO].write("main", {**hub[REPO].files("main"), "README.md": b"# by hand\n"}, "by hand")
+    done = publish(make_tree(tmp_path / "v2", version=2))
+    assert (done.code, page()) == (0, "# by hand\n")
+    (tmp_path / "v2" / "tree" / "CARD.md").write_text("# a card\n")
+    assert "replaced: README.md, the front page" in publish(tmp_path / "v2" / "tree").stdout
+    assert publish(tmp_path / "v2" / "tree", "--branch", "main").code == 0
+    assert page() == "# a card\n"
 
 
 def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
@@ -308,6 +335,29 @@ def test_pruning_removes_what_the_kernel_should_no_longer_have(hub: FakeHub, tok
     assert "removed: torch-rocm" in done.stdout
     assert "kept, not in the tree: torch-xpu" in done.stdout
     assert hub[REPO].files("v1")["benchmarks/benchmark.py"] == b"pass\n"
+
+
+def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    """No variant is built again for a change of CARD.md, so the tree can be older than it."""
+    kernel = kernel_dir(tmp_path, f'hub.repo-id = "{REPO}"\n')
+    (kernel / "CARD.md").write_text("# {{ repo_id }} is new")
+    tree = make_tree(tmp_path)
+    for recorded in (True, False):
+        content = b"# old\n"
+        (tree / "CARD.md").write_bytes(content)
+        manifest = read_manifest(tree)
+        assert manifest is not None
+        card = hashlib.sha256(content).hexdigest() if recorded else None
+        (tree / "kci-manifest.json").write_bytes(encode_manifest(msgspec.structs.replace(manifest, card=card)))
+        (tree / "SHA256SUMS").write_bytes(
+            encode_sums(
+                decode_sums((tree / "SHA256SUMS").read_bytes())
+                | {"kci-manifest.json": file_hash(tree / "kci-manifest.json")}
+            )
+        )
+        assert publish(tree, "--kernel", str(kernel)).code == 0
+        page = hub[REPO].files("main")["README.md"].decode()
+        assert page == (f"# {REPO} is new" if recorded else "# old\n"), "what was written by hand stays"
 
 
 # --- where to ---
@@ -517,7 +567,7 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
     assert done.builds.state is PublishState.PUBLISHED
     assert done.builds.commit == hub[REPO].branches["v1"]
     assert done.builds.changes.added
-    assert len(hub.asked("POST .*/commit/")) == 1
+    assert len(hub.asked("POST .*/commit/v1")) == 1
 
 
 @pytest.mark.parametrize(("status", "headers", "expected"), [

@@ -15,6 +15,7 @@ from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.plan.workspace import open_workspace
 from kci.run import build_leg as legs
 from kci.run.build_leg import BuiltLeg, LegRequest, build_leg, check_replaceable
+from kci.tree.pack import read_leg
 
 SWIGLU = ROOT / "examples" / "swiglu"
 TOO_NEW = finding("KCI742", "it needs GLIBC_2.34", path="torch-cpu/x.so")
@@ -36,7 +37,7 @@ def leg(tmp_path: Path, artifact: Path | None = None, **options: object) -> Buil
 def test_what_meets_the_requirements_is_packed(tmp_path: Path) -> None:
     made = leg(tmp_path, tmp_path / "x.tar")
     assert made.findings == ()
-    assert (tmp_path / "x.tar").is_file()
+    assert (read_leg(tmp_path / "x.tar").card or "").startswith("---\nlibrary_name: kernels\nlicense: apache-2.0\n")
 
 
 def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
     assert tree.findings == ()
     assert tree.manifest.complete
     assert sorted(path.name for path in tree.tree.iterdir()) == [
+        "CARD.md",
         *AT_TOP,
         *NAMES,
     ]

@@ -90,6 +90,26 @@ def test_the_function_is_called_after_the_kernel(framework: str) -> None:
     assert "kernel.layers_op(" in taken["tests/test_layers.py"]
 
 
+@pytest.mark.parametrize(
+    ("backends", "load", "tensor", "device"),
+    [
+        (("cpu",), ', backend="cpu")', '(4, 8, device="cpu")', '"cpu"'),
+        (("cuda",), ")", '(4, 8, device="cuda")', '"cuda"'),
+        (("cuda", "cpu"), ")", "(4, 8, device=device)", '"cuda" if torch.cuda.is_available() else "cpu"'),
+    ],
+)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_card_and_tests_take_the_device_that_the_kernel_is_for(
+    framework: str, backends: tuple[str, ...], load: str, tensor: str, device: str
+) -> None:
+    made = new_kernel_files(choose("some-kernel", framework=framework, backends=backends), standalone=False)
+    assert f'get_kernel("{{{{ repo_id }}}}", version={{{{ version }}}}{load}\n' in made["CARD.md"]
+    assert f"x = torch.randn{tensor}\n" in made["CARD.md"]
+    tests = made["tests/test_some_kernel.py"]
+    assert f"\nDEVICE = {device}\n" in tests
+    assert f"version=1{', backend=DEVICE)' if framework == 'tvm-ffi' else load}\n" in tests
+
+
 def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> None:
     subprocess.run(["git", "init", "-q", "."], cwd=outside, check=True)
     made = kci("init", "kernels/one", "-y")

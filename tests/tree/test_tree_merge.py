@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -62,6 +63,7 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
         "kernel",
         "version",
         "complete",
+        "card",
         "planned",
         "present",
         "missing",
@@ -300,6 +302,29 @@ def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole
     assert [(entry.variant, entry.origin.carried) for entry in manifest.present] == [(STABLE, True), (CPU, False)]
     assert manifest.present[0].origin.artifact == f"kci-gated-norm-{STABLE}.tar"
     assert manifest.complete
+
+
+def test_a_tree_has_the_card_of_its_newest_legs_and_the_manifest_its_digest(tmp_path: Path) -> None:
+    tree = tmp_path / "build"
+
+    def card() -> str | None:
+        return (tree / "CARD.md").read_text() if (tree / "CARD.md").exists() else None
+
+    first, again = artifact(tmp_path, CPU, card="# old\n"), artifact(tmp_path, STABLE, attempt=2, card="# new\n")
+    (manifest,) = merge([first, again], tree, plan(CPU, STABLE))
+    assert (card(), manifest.card) == ("# new\n", hashlib.sha256(b"# new\n").hexdigest())
+    assert read_manifest(tree) == manifest
+    (carried,) = merge([artifact(tmp_path, CPU, attempt=3)], tree, plan(CPU, STABLE))  # a leg that had no kernel to ask
+    assert (card(), carried.card) == ("# new\n", manifest.card)
+    (tree / "CARD.md").write_text("# by hand\n")
+    assert [(item.rule, item.message) for item in verify(tree) if item.rule == "KCI718"] == [
+        ("KCI718", "CARD.md changed after it was merged")
+    ]
+    (gone,) = merge([artifact(tmp_path, CPU, attempt=4, card="")], tree, plan(CPU, STABLE))
+    assert (card(), gone.card) == (None, None)
+    (tree / "CARD.md").write_text("# by hand\n")
+    merge([artifact(tmp_path, CPU, attempt=5, card="")], tree, plan(CPU, STABLE))
+    assert card() == "# by hand\n"
 
 
 def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> None:

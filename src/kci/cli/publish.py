@@ -12,6 +12,7 @@ from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
+from kci.publish.branch_plan import README
 from kci.publish.publish import PublishedBranch, PublishRequest, locate_tree, publish_tree
 from kci.utils.suggest import count
 
@@ -74,6 +75,8 @@ def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
         f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
     )
     lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} unchanged"]
+    if README in changes.changed:
+        lines.append(f"  replaced: {README}, the front page")
     lines += [f"  removed: {name}" for name in changes.removed_variants]
     lines += [f"  kept, not in the tree: {name}" for name in changes.kept_variants]
     whole = tuple(f"build/{name}/" for name in changes.removed_variants)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kci.config.sources.card import CARD
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError, UnsafeError, rule_error
@@ -21,10 +22,11 @@ from kci.tree.identity import SIGNATURE, directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata
-from kci.tree.top_level import CARD, TOP_ENTRIES
+from kci.tree.top_level import TOP_ENTRIES
 from kci.tree.verify.requirements import verify
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import MAX_BYTES, decode_json
+from kci.utils.shipped import template_environment
 from kci.utils.suggest import count, first_of
 from kci.utils.walk import is_bytecode, walk
 
@@ -37,9 +39,13 @@ class LocalFile(msgspec.Struct, frozen=True):
     path: Path
     sha256: str
     size: int
+    data: bytes | None = None
+    """The content, if it is in no file."""
 
     def content(self) -> bytes:
         """Read a small file; FindingsError if it has changed."""
+        if self.data is not None:
+            return self.data
         try:
             data = self.path.read_bytes()
         except OSError as error:
@@ -123,6 +129,41 @@ def _read_complete_manifest(tree: Path) -> Manifest:
 def local_file(path: Path) -> LocalFile:
     """The file with its present hash and size."""
     return LocalFile(path, file_hash(path), path.stat().st_size)
+
+
+README = "README.md"
+_PLAIN = "kci wrote this page, because the kernel has no CARD.md"
+
+
+def plain_page(release: Release, repo_id: str, branch: str) -> LocalFile:
+    """A front page for a kernel without a card."""
+    present, version = release.manifest.present, release.manifest.version
+    text = (
+        template_environment()
+        .get_template("hub/page.md.j2")
+        .render(
+            kernel=release.manifest.kernel,
+            repo_id=repo_id,
+            at=f"version={version}" if branch == f"v{version}" else f'revision="{branch}"',
+            backends=sorted({entry.backend for entry in present}),
+            license=next((metadata.decode(file.content()).license for file in release.metadata_files), ""),
+            variants=[entry.variant for entry in present],
+            mark=_PLAIN,
+        )
+    )
+    return front_page(text)
+
+
+def front_page(text: str) -> LocalFile:
+    """A front page that is in no file."""
+    data = text.encode()
+    return LocalFile(Path(README), hashlib.sha256(data).hexdigest(), len(data), data)
+
+
+def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> bool:
+    """True if a plain page would replace one that kci did not write."""
+    mark = _PLAIN.encode()
+    return page.data is not None and mark in page.data and (there.size > MAX_BYTES or mark not in read(README))
 
 
 def _changed_error(path: Path) -> FindingsError:

@@ -22,12 +22,14 @@ from kci.config.discovery import settings_of_tree
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
+from kci.config.sources.card import CARD, render_card
 from kci.config.values import StaleVariants, is_branch
 from kci.diagnostics import Diagnostic, without_secrets
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import (
     MAIN_VERSION,
+    README,
     BranchChanges,
     BranchGoal,
     BranchReplacement,
@@ -35,6 +37,9 @@ from kci.publish.branch_plan import (
     Release,
     ReplacementPolicy,
     branch_version,
+    front_page,
+    gives_way,
+    plain_page,
     read_release,
     version_branch,
 )
@@ -48,7 +53,6 @@ from kci.workflows.repository import publish_jobs
 ATTEMPTS = 8
 _MAX_WAIT_SECONDS = 300.0
 """Seconds of the longest wait; beyond it the next run tries again."""
-README = "README.md"
 
 
 class PublishState(enum.StrEnum):
@@ -132,7 +136,11 @@ class Publisher(msgspec.Struct, frozen=True):
         """
         terms = terms or ReplacementPolicy()
         expected = terms.expected if terms.prune else None
-        card = {README: release.card} if release.card is not None else {}
+        front = release.card
+        if front is None and not self.propose:
+            self.log(f"{release.manifest.kernel} has no {CARD}: {self.name} gets a plain front page, unless it has one")
+            front = plain_page(release, self.name, branch)
+        card = {README: front} if front is not None else {}
         self._require_page(release.card)
         whole = msgspec.structs.replace(release, files={**release.files, **card})
         goal = version_branch(whole if branch == MAIN else release, branch, expected)
@@ -236,6 +244,10 @@ class Publisher(msgspec.Struct, frozen=True):
         head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
         remote_files = self.target.files(at) if at else {}
+        page, there = goal.files.get(README), remote_files.get(README)
+        if page is not None and there is not None and gives_way(page, there, partial(self.target.read, at)):
+            files = {path: file for path, file in goal.files.items() if file is not page}
+            goal = msgspec.structs.replace(goal, files=files)
         inherited = goal.branch != MAIN and at == heads.get(MAIN)
         changes = goal.changes(remote_files, inherited=inherited)
         if replacement is None or (inherited and goal.version != MAIN_VERSION):
@@ -324,6 +336,10 @@ def publish_tree(
     if build is not None and (build.name, build.general.version) != (name, version):
         message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
         raise UsageError(message, hint="name the kernel that the tree was made of")
+    if kernel is not None and (release.card is None or release.manifest.card is not None):
+        # a tree outlives changes of CARD.md, for which no variant is built again
+        text = render_card(kernel).text
+        release = msgspec.structs.replace(release, card=front_page(text)) if text else release
     settings = (workspace.settings if workspace is not None else settings_of_tree(request.tree)).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)

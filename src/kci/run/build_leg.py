@@ -15,6 +15,7 @@ from kci.build.process.run import Log
 from kci.build.request import BuildOptions, Request
 from kci.config.facts import BACKENDS
 from kci.config.reader import Kernel
+from kci.config.sources.card import render_card
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, UsageError
@@ -158,6 +159,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     image = choose_image(request.options.container, own, log)
     if image is None:
         _require_zstd(request)
+        card = render_card(request.kernel).text  # before the build: its files may change meanwhile
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         with locked(request.directory, log):  # another build of the variant may replace it
             findings = tuple(verify(request.directory, select=_ABOUT_BINARIES, kernel=Path(request.kernel.directory)))
@@ -170,7 +172,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
             record = msgspec.structs.replace(record, loaded=loaded)
             if request.artifact is not None:
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
-                pack(request.directory, request.artifact, record)
+                pack(request.directory, request.artifact, msgspec.structs.replace(record, card=card))
         return BuiltLeg(request.directory, record, request.artifact, findings)
     run_in_container(_in_container(request, image), log)
     record = (

@@ -30,6 +30,7 @@ from kci.config.discovery import (
     tree_suppressions,
 )
 from kci.config.reader import Kernel
+from kci.config.sources.card import render_card
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
 from kci.matrix.variants import Kind, Variant, this_system
@@ -283,7 +284,7 @@ def run_here(
             loads = tuple(sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads}))
             planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads)
             loaded = {outcome.variant.name: outcome.loaded for outcome in mine if outcome.loaded}
-            merged[name] = merged_tree(built, trees[name], planned, log, loaded)
+            merged[name] = merged_tree(built, trees[name], planned, log, loaded, render_card(kernel).text)
 
     def on_update(update: _Update) -> None:
         outcome, changes = update
@@ -347,13 +348,18 @@ def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callabl
 
 
 def merged_tree(
-    sources: Sequence[Path], tree: Path, planned: Plan, log: Log, loaded: Mapping[str, Loading]
+    sources: Sequence[Path],
+    tree: Path,
+    planned: Plan,
+    log: Log,
+    loaded: Mapping[str, Loading],
+    card: str | None = None,
 ) -> TreeResult:
     """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
     merge_findings: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree report a wait once
     (manifest,) = merge(
-        sources, tree, planned, allow_partial=True, log=log, report=merge_findings.append, loaded=loaded
+        sources, tree, planned, allow_partial=True, card=card, log=log, report=merge_findings.append, loaded=loaded
     )
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)

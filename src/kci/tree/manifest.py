@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.build.toolchains.compilers import ObjectUse
+from kci.config.sources.card import CardText
 from kci.config.values import NAME_PATTERN, SYSTEMS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
@@ -75,6 +76,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     objects: ObjectUse | None = None
     loaded: Loading | None = None
     """None if the record does not say."""
+    card: CardText | None = None
+    """The kernel's card; empty if it has none, None if the leg had no kernel to ask."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
@@ -209,6 +212,8 @@ class Manifest(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     complete: bool
     replaced: tuple[Replaced, ...] = ()
+    card: str | None = None
+    """Hex sha256 of the card; None for a tree without one, or with one that was written by hand."""
     schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
@@ -227,7 +232,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 _ORDER = (
-    "schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing", "replaced",
+    "schema", "created_by", "kernel", "version", "complete", "card", "planned", "present", "missing", "replaced",
 )  # fmt: skip
 
 

@@ -7,11 +7,13 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from kci.config.sources.card import CARD
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import must_load, parse_variant_name
@@ -43,7 +45,7 @@ from kci.tree.manifest import (
 )
 from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import files_to_pack, unpack
-from kci.tree.top_level import CARD, SUMS_NAME, TOP_ENTRIES_WITH_SUMS, encode_sums, require_tree, tree_hashes
+from kci.tree.top_level import SUMS_NAME, TOP_ENTRIES_WITH_SUMS, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
 from kci.utils.walk import is_bytecode, walk
@@ -95,9 +97,6 @@ def _linked(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-_CARRIED_AT_TOP = (CARD, "benchmarks")
-
-
 class _MergedTree(NamedTuple):
     manifest: Manifest
     hashes: dict[str, dict[str, str]]
@@ -112,6 +111,7 @@ class _Job(msgspec.Struct, frozen=True):
     commit: str | None = None
     replaced: tuple[Replaced, ...] = ()
     loads: tuple[str, ...] = ()
+    card: str | None = None
 
     def fingerprint(self, leg: LegRecord) -> str | None:
         # none for a leg that was built from another commit
@@ -139,6 +139,7 @@ def merge(
     allow_partial: bool = False,
     kernel: str | None = None,
     run: CiRun | None = None,
+    card: str | None = None,
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
     loaded: Mapping[str, Loading] = {},
@@ -146,7 +147,8 @@ def merge(
     """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel name.
 
     `into` is the tree of a single kernel, and has a tree per kernel otherwise. Variants of the old tree without an
-    artifact are carried over. `loaded` is about variant directories, which have no record.
+    artifact are carried over. Artifacts have the kernel's card, and say what was loaded; `card` and `loaded` are those
+    of variant directories, which have no record.
 
     Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or damaged variants.
     UnsafeError: an artifact is unsafe to unpack.
@@ -171,7 +173,7 @@ def merge(
         else source
         for source in sources
     ]
-    jobs = _jobs(sources, into, planned)
+    jobs = _jobs(sources, into, planned, card)
     for job in jobs:
         attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
         for replaced in job.replaced:
@@ -205,7 +207,7 @@ def _only(kernel: str, sources: list[Source], planned: Plan | None) -> tuple[lis
     return chosen, msgspec.structs.replace(planned, kernels=(part,) if part is not None else ())
 
 
-def _jobs(sources: list[Source], into: Path, planned: Plan | None) -> list[_Job]:
+def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | None) -> list[_Job]:
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
@@ -222,7 +224,9 @@ def _jobs(sources: list[Source], into: Path, planned: Plan | None) -> list[_Job]
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
         commit = planned.commit if planned is not None else None
         loads = planned.loads if planned is not None else ()
-        jobs.append(_Job(name, version, part, chosen, target, commit, replaced, loads))
+        legs = sorted((source.leg for source in chosen), key=lambda leg: (-leg.attempt, leg.variant))
+        own = next((leg.card for leg in legs if leg.card is not None), card)
+        jobs.append(_Job(name, version, part, chosen, target, commit, replaced, loads, own))
     return jobs
 
 
@@ -269,17 +273,33 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
-    manifest = _manifest(job, present)
+    manifest = _manifest(job, present, _put_card(job, tree))
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
-    for name in _CARRIED_AT_TOP:
-        if (job.target / name).exists():
-            link_or_copy(job.target / name, tree / name)
+    _carry_at_top("benchmarks", job, tree)
     every = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
     (tree / SUMS_NAME).write_bytes(encode_sums(every))
     return _MergedTree(manifest, hashes)
 
 
-def _manifest(job: _Job, present: dict[str, Present]) -> Manifest:
+def _put_card(job: _Job, tree: Path) -> str | None:
+    old = read_manifest(job.target) if job.target.is_dir() else None
+    rendered = old.card if old is not None else None
+    if job.card:
+        content = job.card.encode()
+        (tree / CARD).write_bytes(content)
+        return sha256(content).hexdigest()
+    if job.card is None or rendered is None:
+        _carry_at_top(CARD, job, tree)
+        return rendered
+    return None  # the kernel has none any more
+
+
+def _carry_at_top(name: str, job: _Job, tree: Path) -> None:
+    if (job.target / name).exists():
+        link_or_copy(job.target / name, tree / name)
+
+
+def _manifest(job: _Job, present: dict[str, Present], card: str | None) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_variants(planned, entries)
@@ -291,6 +311,7 @@ def _manifest(job: _Job, present: dict[str, Present]) -> Manifest:
         missing,
         complete=not missing,
         replaced=job.replaced,
+        card=card,
     )
 
 

@@ -1,7 +1,7 @@
 """Files at a tree's top: checksums of all files, and the attestation (docs/format.md#tree).
 
-CARD.md has no checksum, because it may be written after the merge. The attestation binds every path, so that no variant
-passes as another.
+CARD.md has no checksum, because one that no kernel has may be written after the merge; the manifest has the digest of a
+kernel's own. The attestation binds every path, so that no variant passes as another.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.sources.card import CARD
 from kci.errors import rule_error
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.identity import SIGNATURE, file_hash, file_hashes
@@ -66,8 +67,6 @@ def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, 
             hashes[name] = file_hash(path)
     return {name: digest for name, digest in hashes.items() if not is_bytecode(name)}
 
-
-CARD = "CARD.md"
 
 BUNDLE_NAME = "kci-attestation.sigstore.json"
 

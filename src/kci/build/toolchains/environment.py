@@ -30,6 +30,7 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
 from kci.utils.atomic import locked, writing
+from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.git import last_line
 
 

@@ -21,6 +21,7 @@ from kci.config.discovery import RepositorySettings, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
 from kci.config.reader import Kernel
+from kci.config.sources.card import card_files, render_card
 from kci.config.sources.imports import (
     ImportGraph,
     ImportSite,
@@ -276,6 +277,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
+    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.exists()]
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
@@ -284,6 +286,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
             *check_package(own, where, package, (OPS,)),
             *check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES)),
+            *render_card(kernel).findings,
         ]
 
     if seen is not None:

@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from kci.config.facts import BACKENDS, depends_table
+from kci.config.sources.card import CARD
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import Kind, parse_variant_name
-from kci.tree.identity import SIGNATURE, kernel_id, validate_dir
+from kci.tree.identity import SIGNATURE, file_hash, kernel_id, validate_dir
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Present, missing_variants, read_manifest
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
@@ -22,7 +23,6 @@ from kci.tree.pack import size_problem, unpackable_entries
 from kci.tree.sigstore import SigningContext, Statement, signature_problem, unverified_statement, verify_bundle
 from kci.tree.top_level import (
     BUNDLE_NAME,
-    CARD,
     SUMS_NAME,
     TOP_ENTRIES,
     TOP_ENTRIES_WITH_SUMS,
@@ -248,6 +248,9 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     there = {variant.path.name: variant for variant in variants}
     entries = [listed[name] for name in sorted(listed.keys() & there.keys())]
     contradictions = [*_contradictions(manifest)]
+    card = tree / CARD
+    if manifest.card is not None and not (card.is_file() and file_hash(card) == manifest.card):
+        contradictions.append(f"{CARD} changed after it was merged")
     contradictions += [
         f"the manifest lists {name}, which does not exist" for name in sorted(listed.keys() - there.keys())
     ]
