@@ -12,6 +12,7 @@ import click
 from kci.cli import PATH, Command, FileName, options
 from kci.cli._output import print_diagnostics, progress_log
 from kci.config.reader import BUILD_TOML, read_kernel
+from kci.config.settings import KCI_TOML
 from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
@@ -73,7 +74,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     standalone = enclosing_repository(target) is None
     adopted: ConvertedProject | None = None
     if origin is not None:
-        chosen, adopted = _convert(origin, name, choices, may_run=may_run)
+        chosen, adopted = _convert(origin, target, name, choices, may_run=may_run, standalone=standalone)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -127,7 +128,9 @@ def _ask(choices: dict[str, Any]) -> None:
         choices["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
 
 
-def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, ConvertedProject]:
+def _convert(
+    origin: Path, target: Path, name: str, choices: dict[str, Any], *, may_run: bool, standalone: bool
+) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
@@ -137,6 +140,10 @@ def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool)
             raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
+        if adopted.settings and standalone:
+            adopted.files.setdefault(KCI_TOML, adopted.settings.encode())
+        elif adopted.settings and not add_settings(target, adopted.settings)[1]:
+            click.echo(f"add to kci.toml what flake.nix says:\n{adopted.settings}")
         return NewKernel(name=adopted.name, placeholder=False), adopted
     from kci.scaffold.from_setup import BY_HAND, from_setup_py
     from kci.scaffold.run_setup import sandbox

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS
+from kci.config.file_lints import compiler_flags
 from kci.config.model import Component
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
@@ -253,6 +254,38 @@ def backend_without_rows(subject: Subject) -> Iterator[LintFinding]:
         yield ("general", "backends", index), message, hint
 
 
+_OF_X86 = re.compile(
+    r"(?<![\w-])-m(?:(?:avx|s?sse|fma|f16c|bmi|amx|aes|pclmul|v?gfni|vaes|sha|adx|popcnt|lzcnt|movbe|rdrnd|rdseed|mmx|xsave"
+    r"|cx16|fpmath|prefer-vector-width|32\b|64\b)[\w.=-]*|(?:arch|tune|cpu)=(?:x86-64|i\d86|core|nehalem|westmere|znver"
+    r"|\w*bridge|\w*well|\w*lake|\w*rapids|\w*mont|bdver|btver|k8|opteron|athlon|barcelona|amdfam|nocona|pentium|atom|kn[lm]"
+    r"|sierraforest)[\w.-]*)"
+)
+_ARM = "aarch64-linux"
+
+
+def overlay_text(kernel: str, keys: str) -> str:
+    """The `[[overlay]]` of kci.toml for one kernel."""
+    return f'[[overlay]]\nkernel = "{kernel}"\n{keys}'
+
+
+def flags_of_x86(subject: Subject) -> Iterator[LintFinding]:
+    """KCI169: flags that compilers for aarch64 refuse, in what is planned for it; once per list."""
+    on_arm = {str(item.backend) for item in subject.variants if item.system == _ARM and item.kind is not Kind.NOARCH}
+    lists: dict[KeyPath, list[tuple[KeyPath, str]]] = {}
+    for flag in compiler_flags(subject.kernel):
+        if (flag.backend in on_arm or (on_arm and not flag.backend)) and "PLATFORM_ID" not in flag.text:
+            found = [(flag.place, match[0]) for match in _OF_X86.finditer(flag.text)]
+            lists.setdefault((flag.backend, *flag.place[:-1]), []).extend(found)
+    for (backend, *table, _), flags in lists.items():
+        if flags:
+            place, first = flags[0]
+            more = f" and {len(flags) - 1} more are flags" if len(flags) > 1 else " is a flag"
+            name = ".".join(map(str, table))
+            message = f"`{first}`{more} of x86, and `{name}` is planned for {_ARM}: no compiler there takes them"
+            drop = f'drop = ["{f"backend == {backend} and " if backend else ""}system ~ aarch64-*"]'
+            yield place, message, f"plan it for x86 only, in kci.toml:\n{overlay_text(subject.kernel.build.name, drop)}"
+
+
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
 
 
@@ -282,5 +315,6 @@ MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
     "KCI160": stable_abi_newer,
     "KCI161": bounds_drop_everything,
     "KCI162": backend_without_rows,
+    "KCI169": flags_of_x86,
 }
 _OF_KEYS = ("KCI155",)
