@@ -41,7 +41,7 @@ class ConvertedProject(msgspec.Struct, frozen=True):
     todo: tuple[str, ...]
     """A line for each manual step, with its place."""
     settings: str = ""
-    """What kci.toml needs."""
+    """The overlay that kci.toml needs; empty for none."""
 
 
 def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:

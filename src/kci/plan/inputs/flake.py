@@ -1,4 +1,4 @@
-"""What a flake.nix says of versions: its `torchVersions` narrows what the reference builds, and kci runs no Nix."""
+"""The `torchVersions` of a flake.nix: it narrows what the reference builds, and kci runs no Nix."""
 
 from __future__ import annotations
 
