@@ -46,9 +46,9 @@ def rules_of(found: list[tuple[str, str]]) -> list[str]:
         ('"7.0", "7.5", "8.0"', ["KCI151"]),
         ('"5.0", "8.0"', ["KCI151"]),  # 12.6 could build it, but no default picks it
         ('"8.0", "11.0+PTX"', []),
-        ('"10.3", "8.0"', []),
+        ('"10.3", "8.0"', ["KCI152"]),
         ('"6.0+PTX", "8.0"', ["KCI154"]),
-        ('"10.0a", "10.0"', ["KCI155"]),
+        ('"10.0a", "10.0"', ["KCI152", "KCI155"]),
         ('"12.0f", "8.0"', []),
         ('"8.0", "8.0"', []),
     ],
@@ -80,6 +80,19 @@ def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> No
     assert rules_of(lint(catalog, '"7.0", "7.5", "8.0"', general=older)) == []
     newer = '[general.cuda]\nminver = "13.0"\n'
     assert rules_of(lint(catalog, '"8.0", "12.0"', general=newer)) == []
+
+
+@pytest.mark.rule("KCI152", triggers=True)
+@pytest.mark.parametrize("edition", ["2026-08-20", "2026-11-23"])
+def test_what_has_no_code_beside_a_suffix_is_one_warning(edition: str) -> None:
+    catalog, both = load_catalog(edition), '"9.0", "9.0a", "10.0", "10.0a", "12.0", "12.0a"'
+    (message,) = [message for rule, message in lint(catalog, both) if rule == "KCI152"]
+    assert "10.0 is dropped by CUDA 13.0, 13.2, where 10.0a takes its place: there is no code for 10.3" in message
+    exact = catalog.archs.exact  # else 12.1 of the default list picks 12.0
+    assert ("12.0a takes its place: there is no code for 12.1" in message) is exact
+    assert " 9.0 " not in message, "no GPU lacks code for it"
+    families = both.replace('"10.0"', '"10.0f"').replace('"12.0"', '"12.0f"')
+    assert "KCI152" not in rules_of(lint(catalog, families))
 
 
 def test_cuda_minver_narrows_the_toolkits_of_a_component(catalog: Catalog) -> None:

@@ -14,7 +14,7 @@ from kci.config.model import Component
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, Severity, rules
-from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
+from kci.matrix.archs import PTX, arch_lists, component_archs, natural, too_old
 from kci.matrix.catalog.rows import Catalog, Row, toolkits
 from kci.matrix.selection import select, why_excluded
 from kci.matrix.variants import Kind, Variant
@@ -80,6 +80,8 @@ class _Entry(NamedTuple):
     """Toolkits that have dropped it, so that it is left out."""
     refused: list[Version]
     """Toolkits that cannot build it, though the list keeps it."""
+    lost: list[Version]
+    """Toolkits that could build it, though the list drops it."""
 
 
 def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
@@ -117,6 +119,39 @@ def capability_gone(subject: Subject) -> Iterator[LintFinding]:
             )
             if not new or new not in entry.siblings:
                 yield entry.place, message, hint
+
+
+def capability_lost(subject: Subject) -> Iterator[LintFinding]:
+    """KCI152: the intersection drops capabilities, and a GPU has no code; once per list."""
+    lists: dict[KeyPath, list[tuple[KeyPath, str, str]]] = {}
+    for entry in subject.entries:
+        plain = entry.text.removesuffix(PTX)
+        other = next((one for one in entry.siblings if one.removesuffix(PTX) in (f"{plain}a", f"{plain}f")), "")
+        bare = ", ".join(_without_code(subject, entry)) if other and entry.lost else ""
+        if bare:
+            why, hint = f"where {other} takes its place: there is no code for {bare}", f"list {plain}f in its place"
+        elif entry.lost and not entry.too_new and not other:
+            why, hint = "whose default list has no such entry", "list one that it has"
+        else:
+            continue
+        told = (entry.place, f"{entry.text} is dropped by CUDA {_list(entry.lost)}, {why}", hint)
+        lists.setdefault(entry.place[:-1], []).append(told)
+    for findings in lists.values():
+        yield findings[0][0], f"capability {'; '.join(told for _, told, _ in findings)}", findings[0][2]
+
+
+def _without_code(subject: Subject, entry: _Entry) -> list[str]:
+    # capabilities of its major version that nothing of the list runs on
+    compute = entry.lost[0]
+    known = [toolkit for toolkit in toolkits().toolkit if toolkit.version <= compute][-1].capabilities
+    built = component_archs(subject.kernel.build.kernel[str(entry.place[1])], compute, subject.catalog.archs)
+    runs = [(natural(arch.removesuffix(PTX).rstrip("af")), "a" in arch) for arch in built]
+    return [
+        arch
+        for arch, number in sorted((arch, natural(arch)) for arch in known)
+        if number[0] == natural(entry.text)[0]
+        and not any(least[0] == number[0] and (least == number if only else least <= number) for least, only in runs)
+    ]
 
 
 def capability_refused(subject: Subject) -> Iterator[LintFinding]:
@@ -167,12 +202,12 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             if text in reported or not toolkits().ever_built(text):
                 continue
             reported.add(text)
-            entry = _Entry(("kernel", label, BACKENDS[component.backend].archs, index), text, capabilities, [], [])
+            entry = _Entry(("kernel", label, BACKENDS[component.backend].archs, index), text, capabilities, [], [], [])
             for version in versions:
                 is_kept = text.removesuffix(PTX) in plain[version]
                 if toolkits().builds(text, version):
-                    continue
-                if is_kept:
+                    entry.lost.extend([] if is_kept else [version])
+                elif is_kept:
                     entry.refused.append(version)
                 elif toolkits().newest_building(text) < version:
                     entry.too_new.append(version)
@@ -308,6 +343,7 @@ def _list(versions: Iterable[Version]) -> str:
 MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
     "KCI150": capability_unknown,
     "KCI151": capability_gone,
+    "KCI152": capability_lost,
     "KCI154": capability_refused,
     "KCI155": archs_empty,
     "KCI156": gfx_unsupported,
