@@ -27,7 +27,6 @@ from kci.scaffold.new_kernel import (
     enclosing_repository,
     new_kernel_files,
     require_new,
-    tvm_ffi_overlay,
 )
 from kci.utils.cache import default_cache
 from kci.utils.suggest import count
@@ -165,17 +164,10 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     lacking = [str(item) for item in read_kernel(target).build.general.backends if item not in built]
     if not lacking:
         return "", False
-    if chosen.framework != "tvm-ffi":
-        message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
-        by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
-        more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
-        return f"{message}{more}.", not built
-    path, written = add_settings(target, tvm_ffi_overlay())
-    if written:
-        click.echo(os.path.relpath(path))
-        return "", False
-    needed = f"Nothing is built for the CPU before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
-    return needed, not built
+    message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
+    by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
+    more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
+    return f"{message}{more}.", not built
 
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:

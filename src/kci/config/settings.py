@@ -22,6 +22,13 @@ class RowTable(Table, frozen=True):
     tvm_ffi: Version | None = None
 
 
+class EditionRow(RowTable, frozen=True):
+    """A `[[row]]` of kci's own catalog."""
+
+    tvm_ffi_unknown_since: str | None = None
+    """The day since which no source says whether it still has its tvm-ffi."""
+
+
 class ChangeTable(Table, frozen=True):
     """A `[[change]]` of the rows that an expression selects."""
 
