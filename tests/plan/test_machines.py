@@ -179,7 +179,8 @@ def test_a_limit_for_a_kernel_that_is_not_there() -> None:
 @pytest.mark.rule("KCI326", triggers=True)
 def test_an_overlay_for_a_kernel_that_does_not_exist() -> None:
     text = '[[overlay]]\nkernel = "flash-atn"\n[[overlay]]\nkernel = "flash-attn"\n[[overlay]]\n'
-    assert [(item.rule, item.line) for item in lint(text, {"flash-attn"})] == [("KCI326", 2)]
+    text += '[publish]\npull-request = ["flash-attn", "other"]\n'
+    assert [(item.rule, item.line) for item in lint(text, {"flash-attn"})] == [("KCI326", 2), ("KCI326", 7)]
 
 
 @pytest.mark.rule("KCI326", triggers=False)

@@ -227,22 +227,8 @@ def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Pat
         str(file.relative_to(outside)) for file in outside.rglob("*") if file.is_file() and ".git/" not in str(file)
     }
     assert set(made.stdout.split()) == written
-    assert ("kci.toml" in written) == (kind in ("tvm-ffi", "tvm-ffi-both"))
     declared = tomllib.loads((outside / "kernels" / "k1" / "build.toml").read_text())["general"]["backends"]
     assert built_backends(outside / "kernels" / "k1") == set(declared)
-
-
-def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside: Path) -> None:
-    (outside / "kci.toml").write_text("# mine\n")
-    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
-    assert made.code == 1, "nothing would be built"
-    assert (outside / "kci.toml").read_text() == "# mine\n"
-    before, _, lines = made.stderr.partition("Nothing is built for the CPU before you add this to kci.toml:\n")
-    assert "k1 is written. First " in before
-    assert not kci("matrix", "k1", "--format", "names", "--allow-empty").stdout.strip()
-    with (outside / "kci.toml").open("a") as stream:
-        stream.write(lines)
-    assert "tvm-ffi01-cpu-x86_64-linux" in kci("matrix", "k1", "--format", "names").stdout
 
 
 def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:

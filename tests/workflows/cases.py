@@ -111,7 +111,9 @@ CASES = [
         Inputs(
             names=("relu", "rms-norm"),
             tested=True,
-            publish=Publish(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
+            publish=Publish(
+                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, pull_request=("relu",)
+            ),
         ),
         shipped_pins(),
     ),
@@ -147,7 +149,7 @@ OTHERS = [
             tested=True,
             compiled=True,
             part_jobs=1,
-            publish=Publish(attest=False),
+            publish=Publish(attest=False, pull_request=True),
         ),
         _pinned(),
     ),

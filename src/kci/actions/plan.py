@@ -38,6 +38,7 @@ from kci.plan.github_limits import (
     untested,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
+from kci.publish.publish import require_branches
 from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published
@@ -80,6 +81,8 @@ def main() -> None:
     with group("Plan"):
         if chosen:
             workspace = workspace.only(chosen)
+        if flag_input("publish", default="false"):
+            workspace = require_branches(workspace)
         planned = kci.plan_run(workspace, request)
         warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
         findings = [*workspace.diagnostics, *problems, *warnings, *faults(planned.plan)]

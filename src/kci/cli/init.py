@@ -12,6 +12,7 @@ import click
 from kci.cli import PATH, Command, FileName, options
 from kci.cli._output import print_diagnostics, progress_log
 from kci.config.reader import BUILD_TOML, read_kernel
+from kci.config.settings import KCI_TOML
 from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
@@ -26,7 +27,6 @@ from kci.scaffold.new_kernel import (
     enclosing_repository,
     new_kernel_files,
     require_new,
-    tvm_ffi_overlay,
 )
 from kci.utils.cache import default_cache
 from kci.utils.suggest import count
@@ -73,7 +73,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     standalone = enclosing_repository(target) is None
     adopted: ConvertedProject | None = None
     if origin is not None:
-        chosen, adopted = _convert(origin, name, choices, may_run=may_run)
+        chosen, adopted = _convert(origin, target, name, choices, may_run=may_run, standalone=standalone)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -127,7 +127,9 @@ def _ask(choices: dict[str, Any]) -> None:
         choices["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
 
 
-def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, ConvertedProject]:
+def _convert(
+    origin: Path, target: Path, name: str, choices: dict[str, Any], *, may_run: bool, standalone: bool
+) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
@@ -137,6 +139,10 @@ def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool)
             raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
+        if adopted.settings and standalone:
+            adopted.files.setdefault(KCI_TOML, adopted.settings.encode())
+        elif adopted.settings and not add_settings(target, adopted.settings)[1]:
+            click.echo(f"add to kci.toml what flake.nix says:\n{adopted.settings}")
         return NewKernel(name=adopted.name, placeholder=False), adopted
     from kci.scaffold.from_setup import BY_HAND, from_setup_py
     from kci.scaffold.run_setup import sandbox
@@ -158,17 +164,10 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     lacking = [str(item) for item in read_kernel(target).build.general.backends if item not in built]
     if not lacking:
         return "", False
-    if chosen.framework != "tvm-ffi":
-        message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
-        by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
-        more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
-        return f"{message}{more}.", not built
-    path, written = add_settings(target, tvm_ffi_overlay())
-    if written:
-        click.echo(os.path.relpath(path))
-        return "", False
-    needed = f"Nothing is built for the CPU before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
-    return needed, not built
+    message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
+    by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
+    more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
+    return f"{message}{more}.", not built
 
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:

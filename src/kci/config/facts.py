@@ -129,6 +129,17 @@ _DEVICE_ENDINGS = tuple(ending for facts in BACKENDS.values() for ending in fact
 SOURCE_ENDINGS = (*C_ENDINGS, *CXX_ENDINGS, *_DEVICE_ENDINGS, *HEADER_ENDINGS)
 """All files that a preprocessor reads."""
 
+_COMPILED = (
+    *CXX_ENDINGS,
+    *HEADER_ENDINGS,
+    *(one for facts in BACKENDS.values() if facts.compiled for one in facts.endings),
+)
+
+
+def has_compiler(source: str) -> bool:
+    """True for a header, and for a source that a compiler of kci takes."""
+    return source.lower().endswith(_COMPILED)
+
 
 def needs_device(backend: str) -> bool:
     """True if a machine needs a device for it; the legacy name `universal` of noarch variants needs none."""

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from msgspec import field
 
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, RunnerKind, StaleVariants, System, Tier, Version
+from kci.config.values import Backend, Forks, Grouping, KernelName, RunnerKind, StaleVariants, System, Tier, Version
 
 
 class RowTable(Table, frozen=True):
@@ -20,6 +20,13 @@ class RowTable(Table, frozen=True):
     compute: tuple[Version, ...] = ()
     bundled: bool = True
     tvm_ffi: Version | None = None
+
+
+class EditionRow(RowTable, frozen=True):
+    """A `[[row]]` of kci's own catalog."""
+
+    tvm_ffi_unknown_since: str | None = None
+    """The day since which no source says whether it still has its tvm-ffi."""
 
 
 class ChangeTable(Table, frozen=True):
@@ -208,6 +215,12 @@ class Publish(Table, frozen=True):
     """True if GitHub attests where each tree comes from."""
     sign: bool = False
     """True if each tree is signed with the identity of the run, as `kci sign` does."""
+    pull_request: bool | tuple[KernelName, ...] = False
+    """True for pull requests on the Hub in place of commits, as with --create-pr; or the kernels that have them."""
+
+    def proposes(self, kernel: str) -> bool:
+        """True if a kernel is published by pull requests on the Hub."""
+        return self.pull_request if isinstance(self.pull_request, bool) else kernel in self.pull_request
 
 
 class ActionPin(Table, frozen=True):

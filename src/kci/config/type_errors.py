@@ -239,8 +239,6 @@ class _Walk:
             yield from self.check_plain(GitUrl, value, path)
         elif not isinstance(value, list):
             yield self.wrong_type("a git URL, or a list of git URLs", value, path)
-        elif not value:
-            yield self.problem("KCI104", path, f"`{path_text(path)}` is empty", "leave it out if there is no upstream")
         else:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))

@@ -263,7 +263,8 @@ class _Selection:
             case Kind.STABLE_ABI:
                 reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
             case Kind.TVM_FFI:
-                reason = f"tvm-ffi {variant.tvm_ffi}"
+                since = row.tvm_ffi_unknown_since
+                reason = f"tvm-ffi {variant.tvm_ffi}" + (f", unknown since {since}" if since else "")
             case Kind.NOARCH:
                 reason = f"no compiled code for {variant.backend}"
             case _:

@@ -29,6 +29,7 @@ from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.lints import lint_matrix
 from kci.matrix.variants import Matrix
 from kci.plan.affected import changes_since
+from kci.plan.inputs.flake import flake_narrows
 from kci.plan.inputs.source_lints import (
     declared_input_missing,
     include_not_listed,
@@ -81,7 +82,8 @@ def lint_kernel(
     findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
         findings += lint_sources(kernel, directory, errors_only=errors_only)
-        findings += () if errors_only else lint_standards(kernel, catalog, directory)
+        if not errors_only:
+            findings += [*lint_standards(kernel, catalog, directory), *flake_narrows(kernel, catalog, directory)]
     findings += lint_matrix(kernel, catalog, errors_only=errors_only)
     return sorted(findings, key=in_file_order)
 

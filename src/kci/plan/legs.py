@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from kci.config.facts import BACKENDS
-from kci.config.values import Grouping, text_of
+from kci.config.values import Grouping, quoted, text_of
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
@@ -265,8 +265,10 @@ def assign_runner(
         return NoRunner("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     compiled = build is not None and (noarch or system in build.image)
+    foreign = size.foreign if size is not None and compiled else ""
+    compiled = compiled and not foreign
     if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
-        return NoRunner("KCI303", _not_compiled(variant.backend, system))
+        return NoRunner("KCI303", _not_compiled(variant.backend, system, foreign))
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, text_of(variant.compute)) if container and compiled and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
@@ -306,7 +308,10 @@ def assign_runner(
     return Assignment(variant, leg, build.setup, max_job_minutes(runner), parts)
 
 
-def _not_compiled(backend: str, system: str) -> str:
+def _not_compiled(backend: str, system: str, foreign: str) -> str:
+    if foreign:
+        reason = f"kci has no compiler for {quoted(foreign[-60:])}"
+        return f'{reason}; [nix] of kci.toml leaves {backend} to Nix: `backends = ["{backend}"]`'
     if system.endswith("-windows"):
         return f"kci's builders do not compile for {backend} on {system}, and Nix does not run there"
     if system.endswith("-linux"):

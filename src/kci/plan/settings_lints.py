@@ -91,6 +91,14 @@ def unknown_kernel(subject: _Subject) -> Iterator[LintFinding]:
             if entry.kernel is not None and entry.kernel not in subject.kernels:
                 message = f"no kernel here is named {quoted(entry.kernel[:60])}"
                 yield (key, index, "kernel"), message, nearest(entry.kernel, subject.kernels)
+    named = subject.settings.publish.pull_request
+    for index, name in enumerate(() if isinstance(named, bool) else named):
+        if name not in subject.kernels:
+            yield (
+                ("publish", "pull-request", index),
+                f"no kernel here is named {name!r}",
+                nearest(name, subject.kernels),
+            )
 
 
 def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:

@@ -11,6 +11,7 @@ import enum
 import os
 import re
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from kci.config.discovery import settings_of_tree
+from kci.config.discovery import FaultyKernel, settings_of_tree
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
@@ -46,6 +47,7 @@ from kci.publish.branch_plan import (
 from kci.publish.hub import HubFile, publisher_access, reader_access
 from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
 from kci.utils.atomic import Log
+from kci.utils.bounded_json import MAX_BYTES, strict_object
 from kci.utils.suggest import count
 from kci.workflows.render import PUBLISH_FILE
 from kci.workflows.repository import publish_jobs
@@ -308,8 +310,11 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-        return without_secrets(f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
+        return without_secrets(f"{_endpoint()}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
 def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
@@ -347,9 +352,8 @@ def publish_tree(
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    publisher = Publisher(
-        hub, target.repo_id, request.dry_run, request.create_pr, log, attempts=1 if request.dry_run else ATTEMPTS
-    )
+    propose, attempts = request.create_pr or settings.proposes(name), 1 if request.dry_run else ATTEMPTS
+    publisher = Publisher(hub, target.repo_id, request.dry_run, propose, log, attempts=attempts)
     publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, publication, request.dry_run)
 
@@ -399,6 +403,29 @@ def target_of(
         hint = 'leave the branch out, or write `branch = "v{version}"` where it is named'
         raise UsageError(f"{kernel} is version {version}, and {branch} is the branch of another version", hint=hint)
     return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not branch_name)
+
+
+def require_branches(workspace: Workspace) -> Workspace:
+    """Set aside the kernels whose pull requests on the Hub lack their branch; one that cannot be asked for counts."""
+    settings, lacking = workspace.settings.settings.publish, []
+    for kernel in workspace.kernels:
+        build = kernel.build
+        if not settings.proposes(build.name):
+            continue
+        target = target_of(build.name, build.general.version, settings, build=build)
+        try:
+            with urllib.request.urlopen(f"{_endpoint()}/api/kernels/{target.repo_id}/refs", timeout=30) as answer:  # noqa: S310
+                heads = [head["name"] for head in strict_object(answer.read(MAX_BYTES))["branches"]]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if target.branch not in heads:
+            message = f"kernels/{target.repo_id} has no branch {target.branch}, which a pull request is against"
+            found = kernel.document.at_value(
+                ("general", "version"), "KCI816", message, "ask its owner to make the branch"
+            )
+            lacking.append(FaultyKernel(kernel.directory, build.name, message, (found,)))
+    sound = [kernel for kernel in workspace.kernels if all(kernel.directory != item.path for item in lacking)]
+    return msgspec.structs.replace(workspace, kernels=tuple(sound), unread=(*workspace.unread, *lacking))
 
 
 def hub_settings(workspace: Workspace) -> list[str]:

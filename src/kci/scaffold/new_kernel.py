@@ -132,11 +132,6 @@ def render_templates(templates: Mapping[str, str], values: Mapping[str, object])
     }
 
 
-def tvm_ffi_overlay() -> str:
-    """The kci.toml with which a tvm-ffi kernel has variants."""
-    return render_templates({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
-
-
 def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
     files = {
         "build.toml": "common/build.toml.j2",

@@ -266,7 +266,10 @@ def publish_jobs(repository: RepositorySettings) -> Publish | None:
     if not repository.publishes:
         return None
     chosen = repository.settings.publish
-    return Publish(environment=chosen.environment, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign)
+    return Publish(
+        environment=chosen.environment, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign,
+        pull_request=chosen.pull_request,
+    )  # fmt: skip
 
 
 def _relative(directory: str, root: Path) -> str:
