@@ -15,6 +15,7 @@ from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.plan.workspace import open_workspace
 from kci.run import build_leg as legs
 from kci.run.build_leg import BuiltLeg, LegRequest, build_leg, check_replaceable
+from kci.tree.pack import read_leg
 
 SWIGLU = ROOT / "examples" / "swiglu"
 TOO_NEW = finding("KCI742", "it needs GLIBC_2.34", path="torch-cpu/x.so")
@@ -53,6 +54,14 @@ def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytes
     by_hand = kci("build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "by-hand")
     assert (by_hand.code, by_hand.stdout) == (1, f"{tmp_path / 'by-hand' / 'torch-cpu'}\n"), by_hand
     assert TOO_NEW.rule in by_hand.stderr
+
+
+def test_a_build_in_an_image_returns_the_record_of_its_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(legs, "choose_image", lambda image, *_: None if image == "none" else image)
+    monkeypatch.setattr(legs, "run_in_container", lambda build, _log: kci(*build.arguments))
+    made = leg(tmp_path, tmp_path / "x.tar", container="an/image:1")
+    assert made.record == read_leg(tmp_path / "x.tar")
+    assert leg(tmp_path, container="an/image:1").record.builder == "noarch"
 
 
 def test_a_variant_without_archs_has_none_to_choose(tmp_path: Path) -> None:
