@@ -137,7 +137,8 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         return read_module(name, tree), list(ops)
     except SyntaxError as error:
         message = f"it does not parse for Python {python_table().loader}: {error.msg}"
-        return None, [finding("KCI770", message, span=_line(error.lineno))]
+        line, column = error.lineno or 1, max(1, error.offset or 1)
+        return None, [finding("KCI770", message, span=Span(line, column, line, column + 1))]
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
 
@@ -146,11 +147,16 @@ def _tree(text: bytes) -> ast.Module:
     version = python_table().loader
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in the author's strings are no findings
-        tree = ast.parse(text, feature_version=(version[0], version[1]))
+        feature = (version[0], version[1])
+        try:
+            tree = ast.parse(text, feature_version=feature)
+        except SyntaxError:
+            ast.parse(text.decode("utf-8-sig", "replace"), feature_version=feature)  # its columns are characters
+            raise
     if version < _UNPACKING and _STARRED.search(text):
         place = next(filter(_unpacks, ast.walk(tree)), None)
         if place is not None:
-            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, place.col_offset + 1, ""))
     return tree
 
 
@@ -172,10 +178,6 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
             return True
         case _:
             return False
-
-
-def _line(line: int | None) -> Span:
-    return Span(line or 1, 1, line or 1, 2)
 
 
 def _import(
