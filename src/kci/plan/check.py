@@ -58,7 +58,7 @@ def check_kernels(
     invalid catalog.
     """
     by_root: dict[Path, list[str]] = {}
-    for directory in find_kernels(arguments):
+    for directory in find_kernels(arguments, pass_over=True):
         by_root.setdefault(find_root(Path(directory))[0], []).append(directory)
     files: list[str] = []
     diagnostics: list[Diagnostic] = []

@@ -156,7 +156,10 @@ def _tree(text: bytes) -> ast.Module:
     if version < _UNPACKING and _STARRED.search(text):
         place = next(filter(_unpacks, ast.walk(tree)), None)
         if place is not None:
-            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, place.col_offset + 1, ""))
+            raise SyntaxError(
+                "Unpacking here is only supported in Python 3.11 and greater",
+                ("", place.lineno, place.col_offset + 1, ""),
+            )
     return tree
 
 
