@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, FileName, options
+from kci.cli import PATH, Command, FileName, options, refuse_idle
 from kci.cli._output import print_diagnostics, progress_log
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
@@ -29,7 +29,7 @@ from kci.scaffold.new_kernel import (
     tvm_ffi_overlay,
 )
 from kci.utils.cache import default_cache
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
 
 
 @click.command("init", cls=Command)
@@ -66,6 +66,8 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
         # run the setup.py of a project, and take over what it builds
         kci init my-kernel --from ../old-extension --run
     """
+    if origin is None:
+        refuse_idle("without --from", run=may_run)
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
     new_kernel.require_name(name)
@@ -94,7 +96,8 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
-        click.echo(f"`kci check -v {target}` reports {count(len(notes), 'finding')} besides", err=True)
+        lists = command_line("check", "-v", place=target)
+        click.echo(f"`{lists}` reports {count(len(notes), 'finding')} besides", err=True)
     faulty = not draft and any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
@@ -159,9 +162,10 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     if not lacking:
         return "", False
     if chosen.framework != "tvm-ffi":
-        message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
-        by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
-        more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
+        why = command_line("matrix", "--explain", place=target)
+        message = f"Nothing is built for {', '.join(lacking)} yet: `{why}` says why"
+        by_name = command_line("build", *(f"--variant=torch-{backend}" for backend in lacking), place=target)
+        more = f", and `{by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
         return f"{message}{more}.", not built
     path, written = add_settings(target, tvm_ffi_overlay())
     if written:

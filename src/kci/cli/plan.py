@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, format_option, options
+from kci.cli import PATH, Command, format_option, options, refuse_idle
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._output import print_diagnostics, print_json
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
@@ -58,6 +58,8 @@ def command(
         # fail if a run would cost more
         kci plan --max-cost 20
     """
+    if output != "json":
+        refuse_idle(f"with --format {output}", fingerprints=fingerprints)
     published: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
     if trees is not None:
