@@ -240,10 +240,18 @@ def _backend_gaps(
 
 
 @cache
-def _checker_version() -> str:
+def checker_version() -> str:
+    """A hash of what judges sources: what was found by another kci is not remembered."""
     kci = Path(__file__).parents[2]
     digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
-    for file in sorted([*kci.glob("config/**/*.[pt]*"), *kci.glob("rules/*.toml"), kci / "diagnostics.py"]):
+    for file in sorted(
+        [
+            *kci.glob("config/**/*.[pt]*"),
+            *kci.glob("plan/inputs/*.py"),
+            *kci.glob("rules/*.toml"),
+            kci / "diagnostics.py",
+        ]
+    ):
         if file.suffix in (".py", ".toml"):
             digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -295,7 +303,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         with suppress(OSError):  # the check reports the unreadable file
 
             def state() -> object:
-                return _checker_version(), package, [(path, seen.digest(file)) for path, file in every]
+                return checker_version(), package, [(path, seen.digest(file)) for path, file in every]
 
             yield from seen.answer(where, state, list[Diagnostic], check)
             return
@@ -309,18 +317,17 @@ def listed_sources(build: Build) -> set[str]:
 
 
 def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
-    root, inside = os.path.realpath(kernel_dir), dict[str, str]()
+    root, inside = os.path.realpath(kernel_dir), dict[str, tuple[str, set[str]]]()
     for name in sorted(listed_sources(build)):
-        path = f"{root}/{name}"
-        folder, _, base = path.rpartition("/")
-        real = inside.get(folder) or inside.setdefault(folder, os.path.realpath(folder))
-        place = f"{real}/{base}"
+        folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):
-            mode = os.lstat(place).st_mode
-            if stat.S_ISLNK(mode):
-                place = os.path.realpath(place)
-                mode = os.lstat(place).st_mode
-            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
+            if folder not in inside:  # listed once, which costs less than asking for each file
+                with os.scandir(real := os.path.realpath(folder)) as entries:
+                    inside[folder] = real, {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+            real, files = inside[folder]
+            place = f"{real}/{base}" if base in files else os.path.realpath(f"{real}/{base}")
+            regular = base in files or stat.S_ISREG(os.lstat(place).st_mode)
+            if regular and place.startswith(f"{root}/"):
                 yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 
