@@ -12,7 +12,8 @@ import click
 from kci.cli import PATH, Command, FileName, options, refuse_idle
 from kci.cli._output import print_diagnostics, progress_log
 from kci.config.reader import BUILD_TOML, read_kernel
-from kci.config.values import Backend
+from kci.config.settings import KCI_TOML
+from kci.config.values import PLACEHOLDER_OWNER, Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.scaffold import new_kernel
@@ -24,6 +25,7 @@ from kci.scaffold.new_kernel import (
     choose,
     create,
     enclosing_repository,
+    kernels_beside,
     new_kernel_files,
     require_new,
     tvm_ffi_overlay,
@@ -38,8 +40,16 @@ from kci.utils.suggest import command_line, count
     "--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="The framework to write the kernel for."
 )
 @click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
-@click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
-              help="The backend; repeat for more.")  # fmt: skip
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    type=click.Choice([str(item) for item in Backend]),
+    metavar="NAME",
+    help="The backend; repeat for more. For "
+    + "; for ".join(f"{framework}: {', '.join(offered)}" for framework, offered in new_kernel.OFFERED.items()),
+)
+@click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
 @click.option("--run", "may_run", is_flag=True,
@@ -72,7 +82,8 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     name = Path(os.path.normpath(target.absolute())).name
     new_kernel.require_name(name)
     require_new(target)
-    standalone = enclosing_repository(target) is None
+    beside = kernels_beside(target, origin) if enclosing_repository(target) is None else []
+    standalone = enclosing_repository(target) is None and not beside
     adopted: ConvertedProject | None = None
     if origin is not None:
         chosen, adopted = _convert(origin, name, choices, may_run=may_run)
@@ -105,6 +116,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
         todo = "do what is listed above"
     if not options().quiet:
         click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
+        click.echo(_one_repository(beside), nl=False, err=True)
     if lacking:
         click.echo(lacking, err=True)
     return int(faulty or unusable)
@@ -135,12 +147,12 @@ def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool)
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in choices.items():
-        if value:
+        if value and (has_build_toml or option != "repo_id"):
             hint = f"kci takes over what {origin} has: change it afterwards"
             raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
-        return NewKernel(name=adopted.name, placeholder=False), adopted
+        return NewKernel(name=adopted.name), adopted
     from kci.scaffold.from_setup import BY_HAND, from_setup_py
     from kci.scaffold.run_setup import sandbox
     from kci.scaffold.setup_driver import SETUP_PY
@@ -152,7 +164,7 @@ def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool)
     if not may_run:
         hint = f"look at it, then allow it with --run; it runs {sandbox()}"
         raise UsageError(f"{setup} has to be run, and nobody allowed that", hint=hint)
-    chosen = choose(name)
+    chosen = choose(name, repo_id=choices["repo_id"] or "")
     return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 
 
@@ -175,10 +187,19 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     return needed, not built
 
 
+def _one_repository(beside: list[Path]) -> str:
+    if not beside:
+        return ""
+    folder = os.path.relpath(beside[0].parent)
+    settings = next((kernel / KCI_TOML for kernel in beside if (kernel / KCI_TOML).is_file()), None)
+    moved = f"move {os.path.relpath(settings)} to {folder}, and " if settings is not None else ""
+    return f"To make one repository of the kernels in {folder}: {moved}run `git init -b main` there.\n"
+
+
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
     lines = [f"\n{target} is written. First {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
     if standalone:
-        lines += [f"  cd {target}", "  git init && git add . && git commit -m 'A new kernel'"]
+        lines += [f"  cd {target}", "  git init -b main && git add . && git commit -m 'A new kernel'"]
         here = "."
     else:
         here = str(target)
@@ -189,5 +210,5 @@ def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> st
     if todo or not standalone:
         lines.append(f"  {'kci render':<{len(here) + 14}}# at the root of the repository: the workflows that build it")
     if chosen.placeholder:
-        lines.append(f"Before you publish, replace `{new_kernel.PLACEHOLDER_OWNER}` in repo-id by your account.")
+        lines.append(f"Before you publish, replace `{PLACEHOLDER_OWNER}` in repo-id by your account.")
     return "\n".join(lines)

@@ -169,7 +169,12 @@ def settings_for(directories: Sequence[str]) -> RepositorySettings:
     files = {path for _, path in places if path is not None}
     if len(files) > 1:
         shown = " and ".join(sorted(_display_path(path) for path in files))
-        raise UsageError(f"the kernels have different settings: {shown}", hint="name the kernels of one repository")
+        hint = "name the kernels of one repository"
+        if not any((root / ".git").exists() for root, _ in places):
+            first, *others = sorted(_display_path(path) for path in files)
+            folder = _display_path(Path(os.path.commonpath([root for root, _ in places])))
+            hint += f"; to make one of them, move {first} to {folder}, and remove {' and '.join(others)}"
+        raise UsageError(f"the kernels have different settings: {shown}", hint=hint)
     with_file = [directory for (_, path), directory in places.items() if path is not None]
     return find_settings(with_file[0] if with_file else next(iter(places.values())))
 
