@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import noarch_kernel
 from cli.runner import kci
 from conftest import add_package
 from kci.diagnostics import rules
@@ -75,6 +76,30 @@ def test_warnings_alone_are_no_failure(repository: Path) -> None:
     (repository / "kernels/a b/csrc").mkdir()
     (repository / "kernels/a b/csrc/norm.cu").write_text("")
     assert kci("check").code == 0
+
+
+def test_folders_without_a_kernel_are_passed_over_beside_others(repository: Path) -> None:
+    (repository / "notes").mkdir()
+    assert kci("check", "kernels", "notes").stdout.startswith("1 file checked")
+    assert (kci("check", "notes").code, kci("matrix", "kernels", "notes").code) == (1, 1)
+
+
+@pytest.mark.parametrize("marker", [".git", "kci.toml", ""])
+def test_a_folder_of_a_kernel_is_enough(tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git, cargo and uv do, commands look upward; not beyond the repository."""
+    kernel = noarch_kernel(tmp_path / "repo" / "kernels" / "a")
+    (kernel / "csrc").mkdir()
+    if marker:
+        (tmp_path / "repo" / marker).touch()
+    monkeypatch.chdir(kernel / "csrc")
+    assert kci("check").stdout.startswith("2 files" if marker == "kci.toml" else "1 file")
+    assert kci("matrix", "--format", "names").stdout == "torch-cpu\ntorch-cuda\n"
+    assert kci("render").code == 0
+    rendered = (tmp_path / "repo" if marker else kernel) / ".github/workflows/kci.yml"
+    assert rendered.is_file()
+    assert kci("render", "--check").code == 0
+    (kernel / "csrc" / ".git").mkdir()
+    assert "no build.toml here or below" in kci("matrix").stderr
 
 
 def test_kernels_and_settings_are_checked_together(repository: Path) -> None:

@@ -56,6 +56,16 @@ def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytes
     assert TOO_NEW.rule in by_hand.stderr
 
 
+def test_a_build_in_an_image_returns_the_record_of_its_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(legs, "choose_image", lambda image, *_: None if image == "none" else image)
+    monkeypatch.setattr(legs, "run_in_container", lambda build, _log: kci(*build.arguments))
+    made = leg(tmp_path, tmp_path / "x.tar", container="an/image:1")
+    assert made.record == read_leg(tmp_path / "x.tar")
+    assert leg(tmp_path, container="an/image:1").record.builder == "noarch"
+
+
 def test_a_variant_without_archs_has_none_to_choose(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="torch-cpu has no archs"):
         leg(tmp_path, archs=("9.0",))

@@ -123,6 +123,30 @@ def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> N
     assert kci("check", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
 
 
+def test_kernels_made_side_by_side_are_answered_about(outside: Path) -> None:
+    """Two kci.toml would be two repositories: the second kernel gets none, and init says how to make one of them."""
+    assert kci("init", "alpha", "-y", "--backend", "cpu").code == 0
+    made = kci("init", "beta", "-y", "--backend", "cpu")
+    assert "move alpha/kci.toml to ., and run `git init -b main` there" in made.stderr
+    assert sorted(path.parent.name for path in outside.rglob("kci.toml")) == ["alpha"]
+    assert kci("matrix").code == kci("plan").code == 0
+    (outside / "beta" / "kci.toml").touch()
+    refused = kci("matrix")
+    assert "move alpha/kci.toml to ., and remove beta/kci.toml" in refused.stderr
+
+
+def test_the_working_directory_is_filled(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (outside / "my-kernel").mkdir()
+    monkeypatch.chdir(outside / "my-kernel")
+    made = kci("init", ".", "-y", "--backend", "cpu", "--repo-id", "acme/my-kernel")
+    assert (made.code, "KCI450" in made.stderr, "git init -b main" in made.stderr) == (0, True, True), made.stderr
+    assert kci("check").code == 0
+    texts = [file.read_text() for file in Path().rglob("*") if file.is_file()]
+    assert sum("acme/my-kernel" in text for text in texts) >= 4
+    assert not any("your-name" in text for text in texts)
+    assert kci("init", "x1", "-y", "--repo-id", "acme").code == 2
+
+
 def test_nothing_is_overwritten(outside: Path) -> None:
     (outside / "taken").mkdir()
     (outside / "taken" / "notes.txt").write_text("mine")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -42,7 +41,7 @@ from kci.plan.plan import stop_after
 from kci.run.build_leg import build_part
 from kci.run.records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, write_failure, write_record
 from kci.utils.shipped import Dated, shipped
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
 from kci.watch.history import LegResult
 from kci.watch.scheduled_leg import watch_leg
 
@@ -102,7 +101,7 @@ class LegBuild:
         here = msgspec.structs.replace(self.options, part=None, link=False, objects_from=())
         options = [f"--variant={variant}", *here.arguments()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
-        return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
+        return threads + printable(command_line("build", *options, "--output=build", place=self.directory))
 
     def request(self, variant: kci.Variant) -> kci.LegRequest:
         return kci.LegRequest(

@@ -72,7 +72,6 @@ def main() -> None:
         trees=index.carried_trees(),
         objects=index.kept_objects(),
         fingerprints=True,
-        sources=True,
         callers=callers or None,
         split=jobs > 0,
         part_jobs=jobs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import zip_longest
@@ -83,6 +84,19 @@ def progress_log() -> Callable[[str], None]:
     if options().quiet:
         return lambda _line: None
     return lambda line: click.echo(without_secrets(line), err=True)
+
+
+def slow_progress(done: str, what: str) -> Callable[[int, int], None]:
+    """A function that says how far a command is, every two seconds: `checked 12 of 52 kernels`."""
+    log, said = progress_log(), time.monotonic()
+
+    def say(number: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= 2:
+            said = time.monotonic()
+            log(f"{done} {number} of {total} {what}")
+
+    return say
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = True) -> None:

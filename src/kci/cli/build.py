@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 
 from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
-from kci.cli import PATH, Command, FileName
+from kci.cli import PATH, Command, FileName, refuse_idle
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
 from kci.diagnostics import Severity, without_secrets
@@ -20,6 +19,7 @@ from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
 from kci.matrix.variants import artifact_name
 from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, leg_commands
 from kci.run.records import VariantFailure, ci_run, write_failure
+from kci.utils.suggest import command_line
 
 
 @click.command("build", cls=Command)
@@ -119,6 +119,10 @@ def command(
         # print its commands
         kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
     """
+    if build_options["part"] is not None:
+        refuse_idle("with --part", output=output, failures=failures)
+    if dry_run:
+        refuse_idle("with --dry-run", failures=failures)
     workspace = load_workspace([kernel], None)
     read = workspace.only_kernel()
     run = ci_run()
@@ -173,7 +177,7 @@ def _failure(request: LegRequest, error: KciError) -> VariantFailure:
     words = msgspec.structs.replace(
         options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None
     ).arguments()
-    replay = shlex.join(["kci", "build", f"--variant={name}", *words, "--", request.kernel.directory])
+    replay = command_line("build", f"--variant={name}", *words, place=request.kernel.directory)
     unfinished = isinstance(error, UnfinishedBuildError)
     return VariantFailure(
         request.kernel.build.name, name, name, options.attempt, first_error(error)[:4000], replay[:4000], unfinished

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, options
+from kci.cli import PATH, Command, options, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
 from kci.cli._output import print_diagnostics, print_json
 from kci.config.discovery import SuppressedFinding
@@ -54,6 +54,8 @@ def command(
         # merge every planned variant, or fail
         kci merge artifacts --into build --plan plan.json
     """
+    if plan_file is None:
+        refuse_idle("without --plan", allow_partial=allow_partial)
     planned = read_plan(plan_file) if plan_file else None
     if record is not None and kernel is None:
         raise UsageError("--record is about one kernel", hint="name it with --kernel")

@@ -231,6 +231,10 @@ class KernelName(str):
         return cls(name)
 
 
+PLACEHOLDER_OWNER = "your-name"
+"""The owner in the repository id of a new kernel."""
+
+
 def python_name(kernel_name: str) -> str:
     """The kernel's Python package name."""
     return kernel_name.replace("-", "_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -114,8 +114,7 @@ def only_affected(
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
     changes = changes_since(Path(next(iter(kernels), "")), base)
-    files = (workspace.settings.root / KCI_TOML, workspace.catalog_file)
-    settings = {_relative(path, changes.root) for path in files if path is not None} & {*changes.files}
+    settings = _changed_settings(workspace, changes)
     before = _at_base(workspace, changes) if settings else workspace
     tree = SourceTree(changes.root)
     old_tree = PatchedTree(tree, _patch(changes))
@@ -136,6 +135,29 @@ def only_affected(
             affected += [msgspec.structs.replace(selected, variants=variants)] if variants else []
     touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
     return msgspec.structs.replace(matrix, kernels=tuple(affected)), touches
+
+
+def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
+    """The directories of kernels that cannot be planned (names by directory) that a change since `base` touches."""
+    if not kernels:
+        return frozenset()
+    changes = changes_since(Path(next(iter(kernels))), base)
+    if _changed_settings(workspace, changes):
+        return frozenset(kernels)
+    places = {
+        path: (Path(path), *(workspace.settings.root / entry for entry in workspace.settings.settings.inputs_of(name)))
+        for path, name in kernels.items()
+    }
+    return frozenset(
+        path
+        for path, mine in places.items()
+        if _in_places((place for one in mine if (place := _relative(one, changes.root)) is not None), changes)
+    )
+
+
+def _changed_settings(workspace: Workspace, changes: Changes) -> set[str | None]:
+    files = (workspace.settings.root / KCI_TOML, workspace.catalog_file)
+    return {_relative(path, changes.root) for path in files if path is not None} & {*changes.files}
 
 
 class _KernelState(msgspec.Struct, frozen=True, dict=True):
@@ -201,11 +223,15 @@ class _KernelChange(msgspec.Struct, frozen=True, dict=True):
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
     if inputs.leads_out or any(file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files):
         return True
+    return _in_places((directory, *inputs.declared), changes) or any(map(inputs.is_test, changes.files))
+
+
+def _in_places(places: Iterable[str], changes: Changes) -> bool:
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
-        for place in (directory, *inputs.declared)
+        for place in places
         for file in changes.files
-    ) or any(inputs.is_test(file) for file in changes.files)
+    )
 
 
 def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:

@@ -13,8 +13,8 @@ from kci.config.reader import Kernel
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
-from kci.plan.affected import Touch, clean_commit, only_affected
-from kci.plan.check import split_faulty, split_without_component, touched_since
+from kci.plan.affected import Touch, clean_commit, only_affected, touched_since
+from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
 from kci.plan.estimates import (
     Alternative,
     Duration,
@@ -41,8 +41,6 @@ class PlanRequest(PlanOptions, frozen=True, kw_only=True):
     published: Mapping[Key, str] = {}
     """Fingerprints of published variants, which are skipped if equal; see `read_published`."""
     fingerprints: bool = False
-    sources: bool = False
-    """Also check sources: seconds for fifty kernels, as each Python file is parsed."""
     callers: int | None = None
     """The number of caller jobs; None for one common matrix."""
     part_jobs: int | None = None
@@ -81,14 +79,16 @@ class PlannedRun(msgspec.Struct, frozen=True):
         return github_matrix(self.plan)
 
 
-def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
+def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no_progress) -> PlannedRun:
     """Plan a run; faulty kernels are listed and not planned (of a change, only touched ones).
 
+    `progress` hears how many kernels were checked, and of how many: the first check of many takes seconds.
     UsageError for an unknown name in the choice; FindingsError if all kernels are faulty, nothing is selected, names
     collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
-    workspace, faulty = split_faulty(workspace, request.choice, trees if request.sources else None)
+    workspace, faulty = split_faulty(workspace, request.choice, trees, progress)
+    trees.save()
     whole = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)

@@ -27,7 +27,7 @@ from kci.tree.verify.requirements import verify
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import MAX_BYTES, decode_json
 from kci.utils.shipped import template_environment
-from kci.utils.suggest import count, first_of
+from kci.utils.suggest import command_line, count, first_of
 from kci.utils.walk import is_bytecode, walk
 
 BENCHMARKS = "benchmarks/"
@@ -81,7 +81,7 @@ def read_release(
     if errors:
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
         message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
-        raise FindingsError(message, hint=f"kci verify {tree}", diagnostics=errors)
+        raise FindingsError(message, hint=command_line("verify", place=tree), diagnostics=errors)
     for item in findings:
         report(item)
     inside = {}

@@ -24,7 +24,7 @@ from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.sources.card import CARD, render_card
-from kci.config.values import StaleVariants, is_branch
+from kci.config.values import PLACEHOLDER_OWNER, StaleVariants, is_branch
 from kci.diagnostics import Diagnostic, without_secrets
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.plan.workspace import Workspace
@@ -395,6 +395,8 @@ def target_of(
     if not repo_id:
         hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
         raise UsageError(f"it is not said where {kernel} is published", hint=hint)
+    if repo_id.startswith(f"{PLACEHOLDER_OWNER}/"):
+        raise UsageError(f"{repo_id} is what `kci init` wrote", hint="write your account on the Hub into `repo-id`")
     if not _REPOSITORY.fullmatch(repo_id):
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
     if not is_branch(branch) or "{" in branch:

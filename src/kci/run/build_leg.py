@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from kci.build.builders import build_variant, plan_commands
+from kci.build.builders import build_variant, choose_builder, plan_commands
 from kci.build.process.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.build.process.run import Log
 from kci.build.request import BuildOptions, Request
@@ -174,19 +175,19 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
                 pack(request.directory, request.artifact, msgspec.structs.replace(record, card=card))
         return BuiltLeg(request.directory, record, request.artifact, findings)
+    began = time.monotonic()
     run_in_container(_in_container(request, image), log)
-    record = (
-        read_leg(request.artifact)
-        if request.artifact
-        else leg_for(
-            request.directory,
-            system=request.variant.system,
-            builder=request.options.builder,
-            attempt=request.options.attempt,
-            run=request.options.run,
-        )
+    if request.artifact is not None:
+        return BuiltLeg(request.directory, read_leg(request.artifact), request.artifact)
+    record = leg_for(
+        request.directory,
+        system=request.variant.system,
+        builder=choose_builder(request.options.builder, request.variant),
+        attempt=request.options.attempt,
+        run=request.options.run,
+        seconds=round(time.monotonic() - began, 1),
     )
-    return BuiltLeg(request.directory, record, request.artifact)
+    return BuiltLeg(request.directory, record, None)
 
 
 def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:

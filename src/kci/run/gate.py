@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import enum
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +36,7 @@ from kci.run.records import (
 from kci.tree.manifest import Manifest
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import read_record, require_schema
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
 
 INDEX_FILE = "kci-trees.json"
 SCHEMA = 1
@@ -295,7 +294,7 @@ def missing_results(run: RunUploads) -> list[GateRow]:
     """List what a run's records lack. Records of attempts older than the newest plan do not count."""
     plan = run.plan
     rows = [
-        GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
+        GateRow(item.kernel or item.path, "", "plan", item.message, command_line("check", place=item.path))
         for item in plan.faulty
     ]
     rows += [
@@ -322,8 +321,8 @@ def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[G
     failures = {failure.variant: failure for failure in record.failures}
     lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
     for leg, name in lacking:
-        words = ["kci", "build", f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
-        error, replay = NO_RESULT_MESSAGE, shlex.join([*words, "--", leg.path])
+        how = (f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}")
+        error, replay = NO_RESULT_MESSAGE, command_line("build", *how, place=leg.path)
         if failure := failures.get(name):
             error, replay = failure.error, failure.replay
         yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", error, replay)

@@ -47,7 +47,7 @@ from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
 from kci.utils.atomic import locked, write_atomic, writing
 from kci.utils.bounded_json import read_json
-from kci.utils.cache import place_digest
+from kci.utils.cache import default_cache, place_digest
 
 KEPT_BUILDS = 3
 """Kept builds per variant; older ones are removed."""
@@ -226,7 +226,7 @@ class RunResult(msgspec.Struct, frozen=True):
 
 def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     """List the chosen variants; those that cannot be built here are skipped, with the reason."""
-    plan = plan_run(workspace, PlanRequest(choice=choice, container=False, sources=True)).plan
+    plan = plan_run(workspace, PlanRequest(choice=choice, container=False, digests=default_cache() / "inputs")).plan
     if plan.faulty:
         raise invalid_kernels_error(plan.faulty, len(workspace.kernels))
     left_out = plan.left_out

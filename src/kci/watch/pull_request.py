@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from kci.matrix.variants import is_variant_name
 from kci.run.gate import INDEX_FILE, NO_PLAN, GateRow, RunUploads, missing_results, read_uploads
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
 from kci.utils.bounded_json import MAX_BYTES
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
 from kci.watch.issue_tracker import Account, GitHubApi
 
@@ -314,12 +313,9 @@ def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRo
 def _replay(row: GateRow, path: str) -> str:
     if not _PATH.fullmatch(path):
         return ""
-    words = ["kci", "check"]
     if is_variant_name(row.variant):
-        words = ["kci", "build", f"--variant={row.variant}", "--container=auto"]
-    elif " / test " in row.job:
-        words = ["kci", "test"]
-    return shlex.join([*words, "--", path])
+        return command_line("build", f"--variant={row.variant}", "--container=auto", place=path)
+    return command_line("test" if " / test " in row.job else "check", place=path)
 
 
 def code(text: str) -> str:

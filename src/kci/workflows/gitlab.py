@@ -15,6 +15,7 @@ from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, shipped, template_environment, tidy
+from kci.utils.suggest import command_line
 from kci.version import __version__
 from kci.workflows.render import Inputs, build_words, input_digest, refuse_unsafe
 from kci.workflows.rendered_files import with_checksum
@@ -84,7 +85,7 @@ def child_pipeline(
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
     kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
     faulty = [
-        {"job": f"{item.kernel or item.path}: check", "script": shlex.join(["kci", "check", "--", item.path])}
+        {"job": f"{item.kernel or item.path}: check", "script": command_line("check", place=item.path)}
         for item in plan.faulty
     ]
     legs = [_leg(leg, plan.tier) for leg in plan.legs]

@@ -76,6 +76,11 @@ def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Pat
     commit_all(repository)
     (repository / "sound" / "torch-ext" / "sound" / "__init__.py").write_text("x = 1\n")
     assert faulty(repository) == []
+    workflows = repository / ".github" / "workflows"
+    workflows.mkdir(parents=True)
+    for name in ("kci.yml", "other.yml"):
+        (workflows / name).write_text("")
+    assert faulty(repository) == [], "a workflow is no input"
     (repository / "unread" / "notes.txt").write_text("")
     assert faulty(repository) == ["unread"]
     (repository / "kci.toml").write_text("")

@@ -101,7 +101,7 @@ def test_the_comment_says_what_there_is_and_how_to_repeat_what_failed(world: Wor
     assert f"| `relu` | `{CUDA}` |  | **missing** |" in body
     assert "`relu.cu(3): error: no`" in body
     path = PLAN.legs[0].path
-    assert f"      gh pr checkout 7 && kci build --variant={CUDA} --container=auto -- {path}\n" in body
+    assert f"      gh pr checkout 7 && kci build --variant={CUDA} --container=auto {path}\n" in body
 
 
 def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:

@@ -67,9 +67,9 @@ def test_what_kernels_do_is_fine(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI770", triggers=True)
-def test_a_file_that_does_not_parse_is_a_finding_with_its_line(tmp_path: Path) -> None:
-    (found,) = variant(tmp_path, "x = 1\ndef f(:\n", file="sub/a.py")
-    assert (found.rule, found.line) == ("KCI770", 2)
+def test_a_file_that_does_not_parse_is_a_finding_where_python_says(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "x = 1\né = 1; def f(:\n", file="sub/a.py")
+    assert (found.rule, found.line, found.column) == ("KCI770", 2, 8)
     assert found.path.endswith("torch-cpu/sub/a.py")
 
 

@@ -138,7 +138,8 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         return read_module(name, tree), list(ops)
     except SyntaxError as error:
         message = f"it does not parse for Python {python_table().loader}: {error.msg}"
-        return None, [finding("KCI770", message, span=_line(error.lineno))]
+        line, column = error.lineno or 1, max(1, error.offset or 1)
+        return None, [finding("KCI770", message, span=Span(line, column, line, column + 1))]
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
 
@@ -147,11 +148,19 @@ def _tree(text: bytes) -> ast.Module:
     version = python_table().loader
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in the author's strings are no findings
-        tree = ast.parse(text, feature_version=(version[0], version[1]))
+        feature = (version[0], version[1])
+        try:
+            tree = ast.parse(text, feature_version=feature)
+        except SyntaxError:
+            ast.parse(text.decode("utf-8-sig", "replace"), feature_version=feature)  # its columns are characters
+            raise
     if version < _UNPACKING and _STARRED.search(text):
         place = next(filter(_unpacks, ast.walk(tree)), None)
         if place is not None:
-            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+            raise SyntaxError(
+                "Unpacking here is only supported in Python 3.11 and greater",
+                ("", place.lineno, place.col_offset + 1, ""),
+            )
     return tree
 
 
@@ -173,10 +182,6 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
             return True
         case _:
             return False
-
-
-def _line(line: int | None) -> Span:
-    return Span(line or 1, 1, line or 1, 2)
 
 
 def _import(
@@ -236,10 +241,18 @@ def _backend_gaps(
 
 
 @cache
-def _checker_version() -> str:
+def checker_version() -> str:
+    """A hash of what judges sources: what was found by another kci is not remembered."""
     kci = Path(__file__).parents[2]
     digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
-    for file in sorted([*kci.glob("config/**/*.[pt]*"), *kci.glob("rules/*.toml"), kci / "diagnostics.py"]):
+    for file in sorted(
+        [
+            *kci.glob("config/**/*.[pt]*"),
+            *kci.glob("plan/inputs/*.py"),
+            *kci.glob("rules/*.toml"),
+            kci / "diagnostics.py",
+        ]
+    ):
         if file.suffix in (".py", ".toml"):
             digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -293,7 +306,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         with suppress(OSError):  # the check reports the unreadable file
 
             def state() -> object:
-                return _checker_version(), package, [(path, seen.digest(file)) for path, file in every]
+                return checker_version(), package, [(path, seen.digest(file)) for path, file in every]
 
             yield from seen.answer(where, state, list[Diagnostic], check)
             return
@@ -307,18 +320,17 @@ def listed_sources(build: Build) -> set[str]:
 
 
 def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
-    root, inside = os.path.realpath(kernel_dir), dict[str, str]()
+    root, inside = os.path.realpath(kernel_dir), dict[str, tuple[str, set[str]]]()
     for name in sorted(listed_sources(build)):
-        path = f"{root}/{name}"
-        folder, _, base = path.rpartition("/")
-        real = inside.get(folder) or inside.setdefault(folder, os.path.realpath(folder))
-        place = f"{real}/{base}"
+        folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):
-            mode = os.lstat(place).st_mode
-            if stat.S_ISLNK(mode):
-                place = os.path.realpath(place)
-                mode = os.lstat(place).st_mode
-            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
+            if folder not in inside:  # listed once, which costs less than asking for each file
+                with os.scandir(real := os.path.realpath(folder)) as entries:
+                    inside[folder] = real, {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+            real, files = inside[folder]
+            place = f"{real}/{base}" if base in files else os.path.realpath(f"{real}/{base}")
+            regular = base in files or stat.S_ISREG(os.lstat(place).st_mode)
+            if regular and place.startswith(f"{root}/"):
                 yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 
