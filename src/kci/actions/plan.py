@@ -26,6 +26,7 @@ from kci.actions.common import (
 )
 from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
+from kci.config.facts import needs_device
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
 from kci.plan.affected import pull_request_base
@@ -37,7 +38,7 @@ from kci.plan.github_limits import (
     output_units,
     untested,
 )
-from kci.plan.plan import MAX_MATRIX, allowances
+from kci.plan.plan import MAX_MATRIX, UntestedKernel, allowances
 from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published
@@ -52,6 +53,7 @@ def main() -> None:
     if jobs and not callers:
         fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
     flag_input("upload", default="false")
+    watch = flag_input("watch", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
     workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
@@ -90,6 +92,8 @@ def main() -> None:
         print_diagnostics(untested(whole.plan, planned.plan))
     elif machines == "own":
         planned = planned.with_plan(only_own(planned.plan))
+    if not callers or watch:
+        planned = planned.with_plan(without_tests(planned.plan, watch=watch))
     plan = planned.plan
     runs = {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
@@ -107,6 +111,15 @@ def main() -> None:
     set_output("has-work", "true" if plan.legs or tested else "false")
     write_plan(planned)
     report(planned)
+
+
+def without_tests(plan: kci.Plan, *, watch: bool) -> kci.Plan:
+    """The plan without tests that get no job: all in one common matrix, those for the CPU where each leg has tested."""
+    if watch:
+        return msgspec.structs.replace(plan, tests=tuple(test for test in plan.tests if needs_device(test.backend)))
+    names = sorted({test.kernel for test in plan.tests})
+    untested = [UntestedKernel(name, "one common matrix has no jobs for them") for name in names]
+    return msgspec.structs.replace(plan, tests=(), untested=(*plan.untested, *untested))
 
 
 def tier_of(settings: Settings, name: str) -> str:

@@ -183,7 +183,10 @@ def settings_schema() -> dict[str, Any]:
     for table, names in (("runners", "RunnerKind"), ("test", "RunnerKind"), ("images", "Backend")):
         schema["properties"][table]["propertyNames"] = {"$ref": f"#/$defs/{names}"}
     for table in ("runners", "test"):
-        schema["properties"][table]["additionalProperties"]["propertyNames"] = {"$ref": "#/$defs/System"}
+        values = schema["properties"][table]["additionalProperties"]
+        for value in values.get("anyOf", [values]):
+            if value["type"] == "object":
+                value["propertyNames"] = {"$ref": "#/$defs/System"}
     return schema
 
 

@@ -1,18 +1,22 @@
-"""Test jobs: one for each kernel and machine under `[test]`, unless the same tree has passed the same tests there."""
+"""Test jobs: one for each kernel and machine, unless the same tree has passed the same tests there.
+
+Machines are those under `[test]` of kci.toml, and a hosted runner for the CPU.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from kci.config.facts import needs_device
-from kci.matrix.catalog.runners import Runner, Runners
+from kci.config.sources.test_files import MARKER
+from kci.matrix.catalog.runners import HOSTED_TESTS, Runner, Runners
 from kci.matrix.variants import parse_variant_name
-from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
+from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg, UntestedKernel
 
 _MINUTES = 60
 
@@ -37,7 +41,7 @@ class CarriedTree(msgspec.Struct, frozen=True):
 
 
 class TestMachine(msgspec.Struct, frozen=True):
-    """A machine under `[test]`, and the variants of a kernel for it."""
+    """A machine that tests, and the variants of a kernel for it."""
 
     __test__ = False  # pytest would take it for a test
 
@@ -52,13 +56,41 @@ class TestMachine(msgspec.Struct, frozen=True):
         return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
 
 
-def machines_for(variants: Iterable[str], test: Mapping[tuple[str, str], Runner]) -> Iterator[TestMachine]:
-    """The machines under `[test]` that suit some of the variants."""
+def machines_for(
+    variants: Iterable[str], test: Mapping[tuple[str, str], Runner], marked: bool | None = True
+) -> list[TestMachine]:
+    """The machines that suit some of the variants; one for the CPU only if tests are `marked` for CI."""
     variants = tuple(variants)
-    for (backend, system), runner in sorted(test.items()):
+    machines: list[TestMachine] = []
+    for (backend, system), runner in sorted(test.items(), key=lambda item: (item[1].spare, item[0])):
         names = tuple(name for name in variants if _is_for(name, backend, system))
-        if names and backend != "noarch":
-            yield TestMachine(f"{backend}-{system}", backend, system, runner, names)
+        needless = runner.spare and any(machine.backend == backend for machine in machines)
+        if names and backend != "noarch" and not needless and (marked or needs_device(backend)):
+            machines.append(TestMachine(f"{backend}-{system}", backend, system, runner, names))
+    return machines
+
+
+def why_untested(variants: Collection[str], runners: Runners, marked: bool | None) -> str:
+    """The reason why no machine runs a kernel's tests; empty if one does, or without tests (`marked` is None)."""
+    if marked is None or machines_for(variants, runners.test, marked):
+        return ""
+    if not marked:
+        return f"none is marked `{MARKER}`"
+    parts = [parse_variant_name(name) for name in variants]
+    systems = sorted({part.system or HOSTED_TESTS[0] for part in parts if not needs_device(part.backend)})
+    if not systems:
+        return "no machine with a GPU is named"
+    off = not {*systems}.isdisjoint(HOSTED_TESTS)
+    return "kci.toml says `[test] cpu = false`" if off else f"no machine of {systems[0]} is named"
+
+
+def untested_kernels(
+    kernels: Iterable[KernelPlan], runners: Runners, marked: Mapping[str, bool | None]
+) -> tuple[UntestedKernel, ...]:
+    """The kernels with tests that run nowhere; `marked` is by kernel name."""
+    named = ((kernel.name, kernel.planned) for kernel in kernels if kernel.planned)
+    reasons = ((name, why_untested(planned, runners, marked.get(name))) for name, planned in named)
+    return tuple(UntestedKernel(name, reason) for name, reason in reasons if reason)
 
 
 def plan_tests(
@@ -68,20 +100,25 @@ def plan_tests(
     tests: Mapping[str, str] | None = None,
     trees: Mapping[str, CarriedTree] | None = None,
     whole: Collection[str] = (),
+    marked: Mapping[str, bool | None] | None = None,
 ) -> tuple[TestLeg, ...]:
     """The test legs of a run.
 
     A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these
-    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested.
+    `tests` (both by kernel name). Without such a tree nothing could be tested. Of kernels in `whole`, all variants of
+    the earlier tree are tested; for `marked` see `machines_for`.
     """
     built = {leg.kernel for leg in legs}
     test_legs = []
     for kernel in kernels:
         tree = (trees or {}).get(kernel.name)
         more = tree.digests if tree is not None and kernel.name in whole else ()
-        for machine in machines_for(sorted({*kernel.planned, *more}), runners.test):
+        for_ci = (marked or {}).get(kernel.name, True)
+        for machine in machines_for(sorted({*kernel.planned, *more}), runners.test, for_ci):
             inputs, run = machine.inputs((tests or {}).get(kernel.name, "")), ""
-            if tree is not None and kernel.name not in built and tree.digests.keys() >= {*machine.variants}:
+            if kernel.name not in built:
+                if tree is None or not tree.digests.keys() >= {*machine.variants}:
+                    continue
                 run, now = tree.run, TestPass(tree_under_test(tree.digests, machine.variants), inputs)
                 if inputs and tree.passed.get(machine.name) == now:
                     continue

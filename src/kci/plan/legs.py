@@ -15,7 +15,7 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
-from kci.plan.hardware_tests import CarriedTree, plan_tests
+from kci.plan.hardware_tests import CarriedTree, plan_tests, untested_kernels
 from kci.plan.plan import (
     CatalogName,
     KeptObjects,
@@ -154,6 +154,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     tests: Mapping[str, str] = {}
     """A hash of each kernel's tests."""
+    marked: Mapping[str, bool | None] = {}
+    """True for each kernel with tests that are marked for CI, False if none is, None without tests."""
     whole: bool = False
     """True to test all variants of an earlier tree."""
     sizes: Mapping[tuple[str, str], Size] = {}
@@ -240,8 +242,15 @@ def make_plan(
         skipped=tuple(skipped),
         commit=options.commit,
         tests=plan_tests(
-            kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
+            kernels,
+            legs,
+            runners,
+            options.tests,
+            options.trees,
+            {item.kernel for item in skipped if options.whole},
+            options.marked,
         ),
+        untested=untested_kernels(kernels, runners, options.marked),
     )
 
 

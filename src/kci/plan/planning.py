@@ -27,6 +27,7 @@ from kci.plan.estimates import (
 )
 from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
+from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
@@ -106,8 +107,11 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         touched = touched_since(names, workspace, request.affected)
         faulty = tuple(item for item in faulty if item.path in touched)
         bare = [item for item in bare if item.kernel in {names[path] for path in touched}]
+    request = _with_marks(request, workspace, matrix, trees)
     if request.fingerprints or request.published:
         request = _with_fingerprints(request, workspace, matrix, trees)
+    if touches is not None:
+        request = _with_tested(request, touches)
     trees.save()
     took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, request, durations=took)
@@ -129,12 +133,31 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs of a tier, for kernels that pass `require_readable`."""
     matrix, _ = split_without_component(workspace, workspace.matrix(Choice(tier=tier)))
-    return make_plan(matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix))
+    request = _with_marks(PlanRequest(split=split), workspace, matrix, SourceTrees())
+    return make_plan(matrix, workspace.runners, _complete(request, workspace, matrix))
 
 
 def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> PlanRequest:
     grouping = workspace.settings.settings.plan.group
     return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(workspace.kernels, matrix))
+
+
+def _with_marks(request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees) -> PlanRequest:
+    kernels = {kernel.directory: kernel.build for kernel in workspace.kernels}
+    inputs = ((item, KernelInputs(kernels[item.path], Path(item.path), trees.of(item.path))) for item in matrix.kernels)
+    return msgspec.structs.replace(request, marked={item.name: files.marked for item, files in inputs})
+
+
+def _with_tested(request: PlanRequest, touches: Sequence[Touch]) -> PlanRequest:
+    # What changed tests need is built where no earlier run has the tree.
+    again = {touch.kernel for touch in touches if touch.tests}
+    trees = {name: tree.digests for name, tree in request.trees.items()}
+    skip = {
+        (name, variant): reason
+        for (name, variant), reason in request.skip.items()
+        if name not in again or variant in trees.get(name, ())
+    }
+    return msgspec.structs.replace(request, skip=skip)
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
@@ -170,7 +193,7 @@ def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matri
         others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
         also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
         unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
-    tests = {name: by_kernel[name].tests() for name in by_kernel} if workspace.runners.test else {}
+    tests = {name: by_kernel[name].tests() for name in by_kernel}
     return msgspec.structs.replace(request, prints=prints, skip=unchanged, tests=tests, whole=request.affected is None)
 
 

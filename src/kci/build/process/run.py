@@ -20,6 +20,7 @@ from kci.utils.suggest import count
 
 _Process = subprocess.Popen[str]
 _SHOWN_LINES = 200
+_SHOWN_END = 64 * 1024
 _GUARD = Path(__file__).with_name("guard_script.py")
 
 Log = Callable[[str], None]
@@ -83,6 +84,14 @@ class ProgramResult(msgspec.Struct, frozen=True):
     code: int
     output: str
     """stdout and stderr."""
+
+    def ends(self) -> str:
+        """The output; of a very long one the beginning and the end."""
+        if len(self.output) <= 4 * _SHOWN_END:
+            return self.output.strip()
+        head, tail = self.output[:_SHOWN_END], self.output[-3 * _SHOWN_END :]
+        lost = count(len(self.output) - 4 * _SHOWN_END, "character")
+        return f"{head}\n... ({lost} left out) ...\n{tail}".strip()
 
     def tail(self) -> str:
         """The last lines of the output."""

@@ -32,6 +32,7 @@ from kci.config.sources.imports import (
     with_parents,
 )
 from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops
+from kci.config.sources.test_files import TESTS, check_tests
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -276,6 +277,8 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
+    paths = sorted((kernel_dir / TESTS).rglob("*.py"))
+    tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
@@ -283,6 +286,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
             *check_package(own, where, package, (OPS,)),
+            *check_tests(tests, build),
             *check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES)),
         ]
 
@@ -290,7 +294,8 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         with suppress(OSError):  # the check reports the unreadable file
 
             def state() -> object:
-                return _checker_version(), package, [(path, seen.digest(file)) for path, file in every]
+                files = [(path, seen.digest(file)) for path, file in (*every, *tests)]
+                return _checker_version(), package, build.general.version, build.general.hub, files
 
             yield from seen.answer(where, state, list[Diagnostic], check)
             return

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.facts import HOST
 from kci.config.settings import BackendImages, Limit, Machine, Machines, Settings
 from kci.config.values import RunnerKind, System
 from kci.utils.shipped import Dated, shipped
@@ -27,6 +28,8 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     """Per hour, in `currency`."""
     currency: str = ""
     pool_size: int | None = None
+    spare: bool = False
+    """True if it tests only what no other machine of its backend tests."""
 
     @property
     def hosted(self) -> bool:
@@ -66,6 +69,7 @@ class Runners(msgspec.Struct, frozen=True):
     own: dict[tuple[str, str], Runner] = {}
     """Runners of kci.toml by backend (or `noarch`) and system, before `runner`."""
     test: dict[tuple[str, str], Runner] = {}
+    """Machines that test, by backend and system: those of kci.toml, and hosted ones for the CPU."""
     limits: tuple[Limit, ...] = ()
     nix: frozenset[str] = frozenset()
     """Systems and backends of the nix builder, for variants without an image."""
@@ -205,10 +209,23 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
         runner=defaults.runner,
         build=build,
         own=_machines(settings.runners, defaults.runner),
-        test=_machines(settings.test, {}),
+        test=_test_machines(settings, defaults),
         limits=settings.limits,
         nix=frozenset(map(str, (*settings.nix.systems, *settings.nix.backends))),
     )
+
+
+def _test_machines(settings: Settings, defaults: Runners) -> dict[tuple[str, str], Runner]:
+    named = _machines(settings.test_machines, {})
+    if settings.test.get(RunnerKind(HOST)) is False:
+        return {place: runner for place, runner in named.items() if place[0] != HOST}
+    usual, spare = (defaults.runner[system] for system in HOSTED_TESTS)
+    hosted = dict(zip(HOSTED_TESTS, (usual, msgspec.structs.replace(spare, spare=True)), strict=True))
+    return {(str(HOST), system): runner for system, runner in hosted.items()} | named
+
+
+HOSTED_TESTS = ("x86_64-linux", "aarch64-linux")
+"""Where GitHub's runners test variants for the CPU: on the second where there are none for the first."""
 
 
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:

@@ -15,6 +15,7 @@ from pathlib import Path
 from kci.config.discovery import RepositorySettings, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
+from kci.config.sources.test_files import TESTS, is_marked, is_test_file
 from kci.config.values import HEADER_ENDINGS, python_name
 from kci.errors import FindingsError, rule_error
 from kci.matrix.archs import too_old
@@ -28,7 +29,6 @@ BINDING = ""
 SEALED = ("metadata.json", "metadata.json.sigstore")
 """Files that sealing writes; copies in the package would pass for them."""
 
-_TESTS = "tests"
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
 """Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they name pytest."""
@@ -122,7 +122,7 @@ class KernelInputs:
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
         beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
-        places = [self.inside(_TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
+        places = [self.inside(TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
         files: set[tuple[str, str]] = set()
         folders: set[str] = set()
         while places:
@@ -134,6 +134,14 @@ class KernelInputs:
                 folders.add(real)
                 places += self.tree.below(real)
         return frozenset(files), frozenset(folders)
+
+    @cached_property
+    def marked(self) -> bool | None:
+        """True if tests are marked for CI, False if none is, None without tests."""
+        files = [real for path, real in self.tests[0] if real and path.endswith(".py")]
+        if not any(is_test_file(path) for path, real in self.tests[0] if real):
+            return None
+        return any(is_marked(self.tree.content(real)) for real in files)
 
     def _may_be_of_pytest(self, path: str) -> bool:
         real = self.tree.file(path)
