@@ -48,7 +48,7 @@ def pytest_configure(config):
 # @pytest.mark.kernels_ci
 """
 HOSTED = {"cpu-x86_64-linux": ["ubuntu-24.04"]}
-NO_GPU = "no machine with a GPU is named"
+NO_GPU, NO_CPU = "no machine with a GPU is named", "no machine for the CPU is named"
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,8 @@ NO_GPU = "no machine with a GPU is named"
         (("cpu", "cuda"), "", MARKED, HOSTED, ""),
         (("cpu",), "[test]\ncpu = true\n", MARKED, HOSTED, ""),
         (("cpu",), '[test.cpu.x86_64-linux]\nlabels = ["own"]\n', MARKED, {"cpu-x86_64-linux": ["own"]}, ""),
-        (("cpu",), "[test]\ncpu = false\n", MARKED, {}, "kci.toml says `[test] cpu = false`"),
-        (("cpu",), '[test]\ncpu = false\n[test.any.x86_64-linux]\nlabels = ["own"]\n', MARKED, {},
-         "kci.toml says `[test] cpu = false`"),
+        (("cpu",), "[test]\ncpu = false\n", MARKED, {}, NO_CPU),
+        (("cpu",), '[test]\ncpu = false\n[test.any.x86_64-linux]\nlabels = ["own"]\n', MARKED, {}, NO_CPU),
         (("cpu",), "", UNMARKED, {}, "none is marked `kernels_ci`"),
         (("cpu",), "", "", {}, ""),
         (("cuda", "rocm"), "", MARKED, {}, NO_GPU),
@@ -86,9 +85,10 @@ def test_what_a_hosted_runner_can_test_is_tested_without_a_key(
 @pytest.mark.parametrize("systems", [("x86_64-linux", "aarch64-linux"), ("aarch64-linux",)])
 def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
     variants = [f"torch213-cxx11-cpu-{system}" for system in systems]
-    (machine,) = machines_for(variants, runners_from(Settings()).test)
+    (machine,) = machines_for(variants, runners_from(Settings()))
     assert (machine.system, machine.variants) == (systems[0], (variants[0],))
-    assert why_untested(["torch213-cpu-aarch64-darwin"], default_runners(), True).startswith("no machine of aarch64")
+    assert not why_untested(variants, runners_from(Settings()), True)
+    assert why_untested(["torch213-cpu-aarch64-darwin"], runners_from(Settings()), True) == f"tests: not run, {NO_CPU}"
 
 
 CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'

@@ -110,7 +110,6 @@ CASES = [
         "published",
         Inputs(
             names=("relu", "rms-norm"),
-            tested=True,
             publish=Publish(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
         ),
         shipped_pins(),
@@ -121,7 +120,6 @@ CASES = [
             names=("relu",),
             forks="dispatch",
             comment=True,
-            tested=True,
             compiled=True,
             nix=True,
             part_jobs=2,
@@ -144,7 +142,6 @@ OTHERS = [
         Inputs(
             names=("relu",),
             comment=True,
-            tested=True,
             compiled=True,
             part_jobs=1,
             publish=Publish(attest=False),

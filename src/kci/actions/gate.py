@@ -17,7 +17,6 @@ from kci.actions.common import (
     set_output,
 )
 from kci.cli._answers import left_out_table
-from kci.cli._output import markdown_text
 from kci.diagnostics import escape_data, escape_property
 from kci.run.gate import (
     NO_PLAN,
@@ -61,8 +60,6 @@ def main() -> None:
     if wrong := job_problem(results, len(releases)):
         fail(wrong, 1, "see what these jobs say")
     print(success_summary(plan), flush=True)
-    if plan.untested:
-        add_summary([markdown_text(plan.untested_sentence)], [])
     tested = Counter(test.kernel for test in plan.tests)
     trees = [
         (name, len(run.records[name].present) if name in kernels else "as before", tested[name])

@@ -38,7 +38,7 @@ from kci.plan.github_limits import (
     output_units,
     untested,
 )
-from kci.plan.plan import MAX_MATRIX, UntestedKernel, allowances
+from kci.plan.plan import MAX_MATRIX, allowances
 from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published
@@ -92,9 +92,12 @@ def main() -> None:
         print_diagnostics(untested(whole.plan, planned.plan))
     elif machines == "own":
         planned = planned.with_plan(only_own(planned.plan))
-    if not callers or watch:
-        planned = planned.with_plan(without_tests(planned.plan, watch=watch))
     plan = planned.plan
+    if not callers or watch:  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
+        kept = tuple(test for test in plan.tests if callers and needs_device(test.backend))
+        lost = {} if callers else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
+        plan = msgspec.structs.replace(plan, tests=kept, untested=plan.untested | lost)
+        planned = planned.with_plan(plan)
     runs = {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
@@ -106,20 +109,9 @@ def main() -> None:
     for name, value in outputs.items():
         set_output(name, value)
     set_output("parallel", str(allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX))
-    # A common matrix has legs only; a caller's has kernels that are only tested, too.
-    tested = callers and any(test.run for test in plan.tests)
-    set_output("has-work", "true" if plan.legs or tested else "false")
+    set_output("has-work", "true" if plan.legs or plan.tests else "false")
     write_plan(planned)
     report(planned)
-
-
-def without_tests(plan: kci.Plan, *, watch: bool) -> kci.Plan:
-    """The plan without tests that get no job: all in one common matrix, those for the CPU where each leg has tested."""
-    if watch:
-        return msgspec.structs.replace(plan, tests=tuple(test for test in plan.tests if needs_device(test.backend)))
-    names = sorted({test.kernel for test in plan.tests})
-    untested = [UntestedKernel(name, "one common matrix has no jobs for them") for name in names]
-    return msgspec.structs.replace(plan, tests=(), untested=(*plan.untested, *untested))
 
 
 def tier_of(settings: Settings, name: str) -> str:

@@ -89,8 +89,6 @@ def command(
     Examples:
         # test what this machine built
         kci test
-        # run one test again
-        kci test -k test_gradient
         # test with this Python's torch, on the GPU
         kci test --no-isolation
     """

@@ -182,11 +182,9 @@ def settings_schema() -> dict[str, Any]:
     schema = document_schema(Settings, title, value_definition, file="kci.schema.json")
     for table, names in (("runners", "RunnerKind"), ("test", "RunnerKind"), ("images", "Backend")):
         schema["properties"][table]["propertyNames"] = {"$ref": f"#/$defs/{names}"}
-    for table in ("runners", "test"):
-        values = schema["properties"][table]["additionalProperties"]
-        for value in values.get("anyOf", [values]):
-            if value["type"] == "object":
-                value["propertyNames"] = {"$ref": "#/$defs/System"}
+    values = [schema["properties"][table]["additionalProperties"] for table in ("runners", "test")]
+    for value in (values[0], values[1]["anyOf"][0]):
+        value["propertyNames"] = {"$ref": "#/$defs/System"}
     return schema
 
 

@@ -80,9 +80,6 @@ class Machine(Table, frozen=True):
 Machines = dict[RunnerKind, dict[System, Machine]]
 """Runners that build or test, by backend and system. A backend's own entry precedes `any`."""
 
-TestMachines = dict[RunnerKind, dict[System, Machine] | bool]
-"""As `Machines`; `cpu = false` is for no tests on kci's own choice of a hosted runner."""
-
 
 class BackendImages(Table, frozen=True):
     """Build images by system, or by system and compute version (`{compute}`); other versions get kci's image."""
@@ -268,7 +265,8 @@ class Settings(Table, frozen=True):
     runners: Machines = {}  # noqa: RUF012  - msgspec copies it
     images: dict[Backend, BackendImages] = {}  # noqa: RUF012
     """Build images by backend."""
-    test: TestMachines = {}  # noqa: RUF012
+    test: dict[RunnerKind, dict[System, Machine] | bool] = {}  # noqa: RUF012
+    """As `runners`; false for a backend that is not tested."""
     limits: tuple[Limit, ...] = ()
     tiers: dict[str, UserTier] = {}  # noqa: RUF012
     plan: PlanTable = PlanTable()
@@ -285,10 +283,6 @@ class Settings(Table, frozen=True):
     inputs: tuple[DeclaredInputs, ...] = ()
     """Files outside of kernel directories that sources may include; they count as inputs."""
     lint: LintSettings = LintSettings()
-
-    @property
-    def test_machines(self) -> Machines:
-        return {backend: table for backend, table in self.test.items() if isinstance(table, dict)}
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """Paths outside of a kernel's directory that its sources may include, relative to kci.toml."""

@@ -21,7 +21,6 @@ from kci.plan.hardware_tests import TestMachine, machines_for, why_untested
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.plan.legs import image_of
-from kci.plan.plan import TESTS_NOT_RUN
 from kci.plan.workspace import Choice, Workspace
 from kci.utils.git import GitRefusedError, list_blobs, read_blob, read_objects, ref_names, run_git
 from kci.utils.suggest import suggestion
@@ -167,7 +166,7 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def machines(self) -> dict[str, tuple[str, TestMachine]]:
-        machines = machines_for(self.variants, self.workspace.runners.test, self.prints.inputs.marked)
+        machines = machines_for(self.variants, self.workspace.runners, self.prints.inputs.marked)
         return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines}
 
 
@@ -283,7 +282,7 @@ def _by_files(path: str, view: _KernelChange) -> Touch:
     elif is_test:
         now = view.now
         why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
-        reason = "read by the tests" + (f"; {TESTS_NOT_RUN}{why}" if why else "")
+        reason = "; ".join(filter(None, ("read by the tests", why)))
     else:
         reason = "no `src` of build.toml lists it, and no variant carries it"
     return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)

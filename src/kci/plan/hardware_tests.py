@@ -1,22 +1,19 @@
-"""Test jobs: one for each kernel and machine, unless the same tree has passed the same tests there.
-
-Machines are those under `[test]` of kci.toml, and a hosted runner for the CPU.
-"""
+"""Test jobs: one for each kernel and machine, unless the same tree has passed the same tests there."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from kci.config.facts import needs_device
-from kci.config.sources.test_files import MARKER
-from kci.matrix.catalog.runners import HOSTED_TESTS, Runner, Runners
+from kci.matrix.catalog.runners import Runner, Runners
 from kci.matrix.variants import parse_variant_name
-from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg, UntestedKernel
+from kci.plan.inputs.kernel_inputs import MARKER
+from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
 
 _MINUTES = 60
 
@@ -56,41 +53,24 @@ class TestMachine(msgspec.Struct, frozen=True):
         return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
 
 
-def machines_for(
-    variants: Iterable[str], test: Mapping[tuple[str, str], Runner], marked: bool | None = True
-) -> list[TestMachine]:
-    """The machines that suit some of the variants; one for the CPU only if tests are `marked` for CI."""
-    variants = tuple(variants)
-    machines: list[TestMachine] = []
-    for (backend, system), runner in sorted(test.items(), key=lambda item: (item[1].spare, item[0])):
+def machines_for(variants: Iterable[str], runners: Runners, marked: bool | None = True) -> Iterator[TestMachine]:
+    """The machines that suit some of the variants; those for the CPU only if tests are `marked` for CI."""
+    variants, seen = tuple(variants), set[str]()
+    for (backend, system), runner in sorted(runners.test.items(), key=lambda item: (item[1].spare, item[0])):
         names = tuple(name for name in variants if _is_for(name, backend, system))
-        needless = runner.spare and any(machine.backend == backend for machine in machines)
-        if names and backend != "noarch" and not needless and (marked or needs_device(backend)):
-            machines.append(TestMachine(f"{backend}-{system}", backend, system, runner, names))
-    return machines
+        tests = backend != "noarch" and (marked or needs_device(backend))
+        if names and tests and not (runner.spare and backend in seen):
+            seen.add(backend)
+            yield TestMachine(f"{backend}-{system}", backend, system, runner, names)
 
 
 def why_untested(variants: Collection[str], runners: Runners, marked: bool | None) -> str:
-    """The reason why no machine runs a kernel's tests; empty if one does, or without tests (`marked` is None)."""
-    if marked is None or machines_for(variants, runners.test, marked):
+    """The reason why no job runs a kernel's tests; empty if one can, or without tests (`marked` is None)."""
+    if marked is None or not variants or any(machines_for(variants, runners, marked)):
         return ""
-    if not marked:
-        return f"none is marked `{MARKER}`"
-    parts = [parse_variant_name(name) for name in variants]
-    systems = sorted({part.system or HOSTED_TESTS[0] for part in parts if not needs_device(part.backend)})
-    if not systems:
-        return "no machine with a GPU is named"
-    off = not {*systems}.isdisjoint(HOSTED_TESTS)
-    return "kci.toml says `[test] cpu = false`" if off else f"no machine of {systems[0]} is named"
-
-
-def untested_kernels(
-    kernels: Iterable[KernelPlan], runners: Runners, marked: Mapping[str, bool | None]
-) -> tuple[UntestedKernel, ...]:
-    """The kernels with tests that run nowhere; `marked` is by kernel name."""
-    named = ((kernel.name, kernel.planned) for kernel in kernels if kernel.planned)
-    reasons = ((name, why_untested(planned, runners, marked.get(name))) for name, planned in named)
-    return tuple(UntestedKernel(name, reason) for name, reason in reasons if reason)
+    device = all(needs_device(parse_variant_name(name).backend) for name in variants)
+    machine = f"no machine {'with a GPU' if device else 'for the CPU'} is named"
+    return f"tests: not run, {machine if marked else f'none is marked `{MARKER}`'}"
 
 
 def plan_tests(
@@ -105,8 +85,8 @@ def plan_tests(
     """The test legs of a run.
 
     A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these
-    `tests` (both by kernel name). Without such a tree nothing could be tested. Of kernels in `whole`, all variants of
-    the earlier tree are tested; for `marked` see `machines_for`.
+    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested. `marked` is that
+    of `PlanOptions`.
     """
     built = {leg.kernel for leg in legs}
     test_legs = []
@@ -114,7 +94,7 @@ def plan_tests(
         tree = (trees or {}).get(kernel.name)
         more = tree.digests if tree is not None and kernel.name in whole else ()
         for_ci = (marked or {}).get(kernel.name, True)
-        for machine in machines_for(sorted({*kernel.planned, *more}), runners.test, for_ci):
+        for machine in machines_for(sorted({*kernel.planned, *more}), runners, for_ci):
             inputs, run = machine.inputs((tests or {}).get(kernel.name, "")), ""
             if kernel.name not in built:
                 if tree is None or not tree.digests.keys() >= {*machine.variants}:

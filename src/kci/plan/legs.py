@@ -15,7 +15,7 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
-from kci.plan.hardware_tests import CarriedTree, plan_tests, untested_kernels
+from kci.plan.hardware_tests import CarriedTree, plan_tests, why_untested
 from kci.plan.plan import (
     CatalogName,
     KeptObjects,
@@ -232,6 +232,8 @@ def make_plan(
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
     legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
+    carried = {item.kernel for item in skipped if options.whole}
+    untested = {item.name: why_untested(item.planned, runners, options.marked.get(item.name)) for item in kernels}
     return Plan(
         schema=1,
         tier=matrix.tier,
@@ -241,16 +243,8 @@ def make_plan(
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         commit=options.commit,
-        tests=plan_tests(
-            kernels,
-            legs,
-            runners,
-            options.tests,
-            options.trees,
-            {item.kernel for item in skipped if options.whole},
-            options.marked,
-        ),
-        untested=untested_kernels(kernels, runners, options.marked),
+        tests=plan_tests(kernels, legs, runners, options.tests, options.trees, carried, options.marked),
+        untested={name: why for name, why in untested.items() if why},
     )
 
 

@@ -172,16 +172,6 @@ class UnplannedVariant(msgspec.Struct, frozen=True):
         return f"{self.reason} [{self.path}:{self.line}]" if self.path else self.reason
 
 
-TESTS_NOT_RUN = "tests: not run, "
-
-
-class UntestedKernel(msgspec.Struct, frozen=True):
-    """A kernel with tests that no job runs."""
-
-    kernel: str
-    reason: str
-
-
 class SkippedVariant(msgspec.Struct, frozen=True):
     """A published variant that need not be built."""
 
@@ -227,7 +217,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Suppressions of kci.toml for trees: merge jobs have no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     tests: tuple[TestLeg, ...] = ()
-    untested: tuple[UntestedKernel, ...] = ()
+    untested: dict[str, str] = {}
+    """The kernels with tests that no job runs, and why."""
     leave_out: StaleVariants | None = None
     """The policy for published variants that it leaves out; None without publishing."""
     attempt: Annotated[int, Meta(ge=1)] = 1
@@ -237,12 +228,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def untested_sentence(self) -> str:
-        """Whose tests run nowhere, and why; empty if there are none."""
-        by_reason: dict[str, list[str]] = {}
-        for item in self.untested:
-            by_reason.setdefault(item.reason, []).append(item.kernel)
-        parts = (f"{TESTS_NOT_RUN}{reason} ({', '.join(names)})" for reason, names in sorted(by_reason.items()))
-        return "; ".join(parts)
+        named = {why: [name for name, its in self.untested.items() if its == why] for why in self.untested.values()}
+        return "; ".join(f"{why} ({', '.join(names)})" for why, names in sorted(named.items()))
 
     def kernel(self, name: str) -> KernelPlan | None:
         return next((kernel for kernel in self.kernels if kernel.name == name), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +107,9 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         touched = touched_since(names, workspace, request.affected)
         faulty = tuple(item for item in faulty if item.path in touched)
         bare = [item for item in bare if item.kernel in {names[path] for path in touched}]
-    request = _with_marks(request, workspace, matrix, trees)
     if request.fingerprints or request.published:
-        request = _with_fingerprints(request, workspace, matrix, trees)
-    if touches is not None:
-        request = _with_tested(request, touches)
+        again = {touch.kernel for touch in touches or () if touch.tests}
+        request = _with_fingerprints(request, workspace, matrix, trees, again)
     trees.save()
     took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, request, durations=took)
@@ -133,31 +131,14 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs of a tier, for kernels that pass `require_readable`."""
     matrix, _ = split_without_component(workspace, workspace.matrix(Choice(tier=tier)))
-    request = _with_marks(PlanRequest(split=split), workspace, matrix, SourceTrees())
-    return make_plan(matrix, workspace.runners, _complete(request, workspace, matrix))
+    return make_plan(matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix))
 
 
 def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> PlanRequest:
-    grouping = workspace.settings.settings.plan.group
-    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(workspace.kernels, matrix))
-
-
-def _with_marks(request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees) -> PlanRequest:
-    kernels = {kernel.directory: kernel.build for kernel in workspace.kernels}
-    inputs = ((item, KernelInputs(kernels[item.path], Path(item.path), trees.of(item.path))) for item in matrix.kernels)
-    return msgspec.structs.replace(request, marked={item.name: files.marked for item, files in inputs})
-
-
-def _with_tested(request: PlanRequest, touches: Sequence[Touch]) -> PlanRequest:
-    # What changed tests need is built where no earlier run has the tree.
-    again = {touch.kernel for touch in touches if touch.tests}
-    trees = {name: tree.digests for name, tree in request.trees.items()}
-    skip = {
-        (name, variant): reason
-        for (name, variant), reason in request.skip.items()
-        if name not in again or variant in trees.get(name, ())
-    }
-    return msgspec.structs.replace(request, skip=skip)
+    grouping, trees, kernels = workspace.settings.settings.plan.group, SourceTrees(), workspace.kernels
+    inputs = [KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory)) for kernel in kernels]
+    marked = {item.build.name: item.marked for item in inputs}
+    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
@@ -175,7 +156,9 @@ def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Ke
     return frozenset(_with_fingerprints(request, workspace, matrix, SourceTrees()).skip)
 
 
-def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees) -> PlanRequest:
+def _with_fingerprints(
+    request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees, tested: Collection[str] = ()
+) -> PlanRequest:
     by_kernel: dict[str, Fingerprints] = {}
 
     def source(kernel: Kernel) -> Fingerprints:
@@ -194,7 +177,10 @@ def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matri
         also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
         unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
     tests = {name: by_kernel[name].tests() for name in by_kernel}
-    return msgspec.structs.replace(request, prints=prints, skip=unchanged, tests=tests, whole=request.affected is None)
+    # What is tested again is in the tree of an earlier run, or is built.
+    carried = {(name, variant) for name, tree in request.trees.items() for variant in tree.digests}
+    skip = {key: why for key, why in unchanged.items() if key[0] not in tested or key in carried}
+    return msgspec.structs.replace(request, prints=prints, skip=skip, tests=tests, whole=request.affected is None)
 
 
 def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Duration]) -> Iterator[Alternative]:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from kci.config.discovery import RepositorySettings
 from kci.config.document import KeyPath
-from kci.config.facts import BACKENDS, HOST
+from kci.config.facts import BACKENDS
 from kci.config.settings import Machine, Settings
-from kci.config.values import RunnerKind, Tier, is_branch, quoted
+from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.matrix.catalog.runners import hosted_runners
 from kci.matrix.lints import LintFinding
@@ -22,9 +22,9 @@ class _Subject(NamedTuple):
     kernels: Collection[str] | None
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
-        for name, table in (("runners", self.settings.runners), ("test", self.settings.test_machines)):
+        for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
             for backend, by_system in table.items():
-                for system, machine in by_system.items():
+                for system, machine in by_system.items() if isinstance(by_system, dict) else ():
                     yield (name, backend, system), machine
 
 
@@ -131,9 +131,6 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         price = f"a number from 0 to {_MOST_EXPENSIVE}"
         yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price
         yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
-    for kind, table in settings.test.items():
-        machines = "a table with a machine for a system; only `cpu` can be true or false"
-        yield ("test", kind), isinstance(table, dict) or kind == RunnerKind(HOST), bool, machines
     for index, limit in enumerate(settings.limits):
         for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
             number = getattr(limit, key.replace("-", "_"))

@@ -23,10 +23,10 @@ from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
 from kci.config.facts import BACKENDS, HOST, depends_table, needs_device
-from kci.config.sources.test_files import MARKER, TESTS
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
+from kci.plan.inputs.kernel_inputs import MARKER
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.bounded_json import decode_json
 from kci.utils.cache import make_once
@@ -394,7 +394,7 @@ def _run_pytest(
     keyword: str,
 ) -> TestReport:
     report = folder / "report.xml"
-    command = [str(python), "-m", "pytest", TESTS, "-m", MARKER, "-q", "-p", "no:cacheprovider"]
+    command = [str(python), "-m", "pytest", "tests", "-m", MARKER, "-q", "-p", "no:cacheprovider"]
     command += ["-o", "verbosity_assertions=2", *(["-k", keyword] if keyword else [])]
     command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
     log(f"running the tests of {metadata.name} marked {MARKER}")
@@ -410,7 +410,7 @@ def _run_pytest(
         state = TestState.FAILED
     else:
         state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
-    output = "" if state is TestState.PASSED else done.ends()
+    output = "" if state is TestState.PASSED else done.tail(3000, 1000)
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
 

@@ -20,7 +20,6 @@ from kci.matrix.variants import Kind
 from kci.plan.check import require_readable
 from kci.plan.estimates import check_time
 from kci.plan.github_limits import check_limits
-from kci.plan.hardware_tests import machines_for
 from kci.plan.plan import MAX_MATRIX, Plan, Role, caller_count
 from kci.plan.planning import plan_everything
 from kci.plan.workspace import Workspace
@@ -149,11 +148,6 @@ def render_workflows(
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         tiers=tuple(sorted(chosen.tiers)),
-        tested=any(
-            machines_for(kernel.planned, workspace.runners.test)
-            for plan in bounds.plans.values()
-            for kernel in plan.kernels
-        ),
         compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
         part_jobs=_part_jobs(bounds.plans.values()),

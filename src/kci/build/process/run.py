@@ -20,7 +20,6 @@ from kci.utils.suggest import count
 
 _Process = subprocess.Popen[str]
 _SHOWN_LINES = 200
-_SHOWN_END = 64 * 1024
 _GUARD = Path(__file__).with_name("guard_script.py")
 
 Log = Callable[[str], None]
@@ -85,19 +84,12 @@ class ProgramResult(msgspec.Struct, frozen=True):
     output: str
     """stdout and stderr."""
 
-    def ends(self) -> str:
-        """The output; of a very long one the beginning and the end."""
-        if len(self.output) <= 4 * _SHOWN_END:
-            return self.output.strip()
-        head, tail = self.output[:_SHOWN_END], self.output[-3 * _SHOWN_END :]
-        lost = count(len(self.output) - 4 * _SHOWN_END, "character")
-        return f"{head}\n... ({lost} left out) ...\n{tail}".strip()
-
-    def tail(self) -> str:
-        """The last lines of the output."""
+    def tail(self, last: int = _SHOWN_LINES, first: int = 0) -> str:
+        """The last lines of the output, and some of the first."""
         lines = self.output.strip().splitlines()
-        cut = [f"... ({count(len(lines) - _SHOWN_LINES, 'line')} left out)"] if len(lines) > _SHOWN_LINES else []
-        return "\n".join(cut + lines[-_SHOWN_LINES:])
+        left = len(lines) - first - last
+        cut = [*lines[:first], f"... ({count(left, 'line')} left out)"] if left > 0 else []
+        return "\n".join(cut + lines[-last if left > 0 else 0 :])
 
 
 def silent(_line: str) -> None:

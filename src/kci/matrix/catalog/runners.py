@@ -205,27 +205,17 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     build = dict(defaults.build)
     for backend, images in settings.images.items():
         build[backend] = _with_images(build.get(backend) or UNKNOWN_BUILD, images)
+    usual, other = (defaults.runner[system] for system in ("x86_64-linux", "aarch64-linux"))
+    hosted = {(HOST, "x86_64-linux"): usual, (HOST, "aarch64-linux"): msgspec.structs.replace(other, spare=True)}
+    test = hosted | _machines({kind: table for kind, table in settings.test.items() if isinstance(table, dict)}, {})
     return Runners(
         runner=defaults.runner,
         build=build,
         own=_machines(settings.runners, defaults.runner),
-        test=_test_machines(settings, defaults),
+        test={place: test[place] for place in test if settings.test.get(RunnerKind(place[0])) is not False},
         limits=settings.limits,
         nix=frozenset(map(str, (*settings.nix.systems, *settings.nix.backends))),
     )
-
-
-def _test_machines(settings: Settings, defaults: Runners) -> dict[tuple[str, str], Runner]:
-    named = _machines(settings.test_machines, {})
-    if settings.test.get(RunnerKind(HOST)) is False:
-        return {place: runner for place, runner in named.items() if place[0] != HOST}
-    usual, spare = (defaults.runner[system] for system in HOSTED_TESTS)
-    hosted = dict(zip(HOSTED_TESTS, (usual, msgspec.structs.replace(spare, spare=True)), strict=True))
-    return {(str(HOST), system): runner for system, runner in hosted.items()} | named
-
-
-HOSTED_TESTS = ("x86_64-linux", "aarch64-linux")
-"""Where GitHub's runners test variants for the CPU: on the second where there are none for the first."""
 
 
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 from kci.config.discovery import RepositorySettings, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
-from kci.config.sources.test_files import TESTS, is_marked, is_test_file
+from kci.config.sources.package_rules import TESTS
 from kci.config.values import HEADER_ENDINGS, python_name
 from kci.errors import FindingsError, rule_error
 from kci.matrix.archs import too_old
@@ -29,6 +30,11 @@ BINDING = ""
 SEALED = ("metadata.json", "metadata.json.sigstore")
 """Files that sealing writes; copies in the package would pass for them."""
 
+MARKER = "kernels_ci"
+"""The pytest marker of the tests that CI runs; its declaration in a conftest.py marks none."""
+
+_MARKED = re.compile(rb"""^[^#\n]*\b(?:mark\.|add_marker\(\s*["'])%b\b""" % MARKER.encode(), re.MULTILINE)
+_TEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
 """Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they name pytest."""
@@ -138,10 +144,9 @@ class KernelInputs:
     @cached_property
     def marked(self) -> bool | None:
         """True if tests are marked for CI, False if none is, None without tests."""
-        files = [real for path, real in self.tests[0] if real and path.endswith(".py")]
-        if not any(is_test_file(path) for path, real in self.tests[0] if real):
-            return None
-        return any(is_marked(self.tree.content(real)) for real in files)
+        files = {path: real for path, real in self.tests[0] if real and path.endswith(".py")}
+        found = any(_MARKED.search(self.tree.content(real)) for real in files.values())
+        return found if any(map(_TEST_FILE.fullmatch, files)) else None
 
     def _may_be_of_pytest(self, path: str) -> bool:
         real = self.tree.file(path)
