@@ -14,6 +14,7 @@ from conftest import add_package
 from kci.actions import plan
 from kci.actions.common import run_action
 from kci.config.settings import PullRequest, Schedule, Settings
+from kci.plan.plan import read_plan
 
 BUILD = """
 [general]
@@ -47,7 +48,8 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     no_git_environment: None,
     where: str,
 ) -> None:
-    files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN}
+    marked = "@pytest.mark.kernels_ci\ndef test_it(): pass\n"
+    files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN, "tests/test_it.py": marked}
     repository = add_package(write_tree(tmp_path / "repository", files))
     commit_all(repository)
     (tmp_path / "temp").mkdir()
@@ -67,6 +69,10 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     assert ("KCI317" in said) is (where == "for a fork"), "what is not tested there is said"
     matrix = json.loads(outputs_in(tmp_path / "output")["matrix"])
     assert {leg["backend"] for leg in matrix["include"]} == MACHINES[where]
+    planned = read_plan(tmp_path / "temp" / "kci-plan" / "kci-plan.json")
+    assert planned.tests == (), "no job of a common matrix tests, and the gate would wait for one"
+    said = {"everywhere": {"some-kernel": "tests: not run, a common matrix has none"}, "of ones own": {}}
+    assert planned.untested == said.get(where, said["everywhere"])
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_keys_without_labels_describe_the_default_runner() -> None:
     assert made.machine("cpu", "aarch64-windows") is None, "nothing says which machine that is"
 
 
-def test_runners_that_test_have_no_defaults() -> None:
-    made = runners('[test.cuda.x86_64-linux]\nlabels = ["l4"]\n')
+def test_runners_that_test_have_no_defaults_but_for_the_cpu() -> None:
+    made = runners('[test]\ncpu = false\ncuda.x86_64-linux.labels = ["l4"]\n')
     assert {place: runner.labels for place, runner in made.test.items()} == {("cuda", "x86_64-linux"): ("l4",)}
 
 

@@ -90,6 +90,40 @@ def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None
     assert first_failure([report]) == f"{CPU}: failed: assert 41 == 42"
 
 
+LONG = """
+import pytest
+pytestmark = pytest.mark.kernels_ci
+def test_first():
+    print("the first output")
+    assert list(range(300)) == list(range(1, 301))
+@pytest.mark.parametrize("n", range(60))
+def test_more(n):
+    print("\\n".join(f"line {n} of {number}" for number in range(ROWS)))
+    assert False
+"""
+
+
+@pytest.mark.parametrize(("rows", "cut"), [("5", False), ("100", True)])
+def test_what_failing_tests_said_is_not_cut(tmp_path: Path, python: Path, rows: str, cut: bool) -> None:
+    report = outcome(tmp_path, GOOD, test_it=LONG.replace("ROWS", rows))
+    assert "the first output" in report.output
+    assert "line 59 of 4\n" in report.output
+    assert "Full output truncated" not in report.output, "by pytest itself"
+    assert ("lines left out" in report.output) is cut
+    assert ("line 30 of 4\n" in report.output) is not cut
+
+
+def test_a_keyword_selects_tests_and_makes_no_record(tmp_path: Path, python: Path) -> None:
+    make_variant(tmp_path / "tree", CPU, files={"__init__.py": "def answer(): return 41\n"})
+    kernel = sources(tmp_path, test_it=f"{TEST}@pytest.mark.kernels_ci\ndef test_other(): pass\n")
+    words = ("test", tmp_path / "tree", "--variant", CPU, "--kernel", kernel)
+    for keyword, code, said in (("other", 0, "passed"), ("answer", 1, "failed"), ("nothing", 1, "nothing ran")):
+        done = kci(*words, "-k", keyword, KCI_CACHE=str(tmp_path))
+        assert (done.code, said in done.stdout) == (code, True), done.stderr
+    done = kci(*words, "-k", "other", "--record", tmp_path / "record.json")
+    assert (done.code, (tmp_path / "record.json").exists()) == (2, False)
+
+
 SKIPPED = "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
 
 

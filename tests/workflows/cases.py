@@ -110,7 +110,6 @@ CASES = [
         "published",
         Inputs(
             names=("relu", "rms-norm"),
-            tested=True,
             publish=Publish(
                 environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, pull_request=("relu",)
             ),
@@ -123,7 +122,6 @@ CASES = [
             names=("relu",),
             forks="dispatch",
             comment=True,
-            tested=True,
             compiled=True,
             nix=True,
             part_jobs=2,
@@ -146,7 +144,6 @@ OTHERS = [
         Inputs(
             names=("relu",),
             comment=True,
-            tested=True,
             compiled=True,
             part_jobs=1,
             publish=Publish(attest=False, pull_request=True),

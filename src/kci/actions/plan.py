@@ -26,6 +26,7 @@ from kci.actions.common import (
 )
 from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
+from kci.config.facts import needs_device
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
 from kci.plan.affected import pull_request_base
@@ -53,6 +54,7 @@ def main() -> None:
     if jobs and not callers:
         fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
     flag_input("upload", default="false")
+    watch = flag_input("watch", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
     workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
@@ -94,6 +96,11 @@ def main() -> None:
     elif machines == "own":
         planned = planned.with_plan(only_own(planned.plan))
     plan = planned.plan
+    if not callers or watch:  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
+        kept = tuple(test for test in plan.tests if callers and needs_device(test.backend))
+        lost = {} if callers else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
+        plan = msgspec.structs.replace(plan, tests=kept, untested=plan.untested | lost)
+        planned = planned.with_plan(plan)
     runs = {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
@@ -105,9 +112,7 @@ def main() -> None:
     for name, value in outputs.items():
         set_output(name, value)
     set_output("parallel", str(allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX))
-    # A common matrix has legs only; a caller's has kernels that are only tested, too.
-    tested = callers and any(test.run for test in plan.tests)
-    set_output("has-work", "true" if plan.legs or tested else "false")
+    set_output("has-work", "true" if plan.legs or plan.tests else "false")
     write_plan(planned)
     report(planned)
 

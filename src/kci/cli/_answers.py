@@ -45,8 +45,8 @@ class AnswerTable(msgspec.Struct, frozen=True):
     below: str = ""
 
     def text(self) -> str:
-        shown = table(self.headers, self.rows, self.layout)
-        return f"{shown}\n{paragraph(self.below)}" if self.below else shown
+        shown = table(self.headers, self.rows, self.layout) if self.rows or not self.below else ""
+        return f"{shown}\n{paragraph(self.below)}".lstrip("\n") if self.below else shown
 
     def markdown_head(self) -> list[str]:
         sentence = [markdown_text(self.below), ""] if self.below else []
@@ -168,7 +168,8 @@ def tests_table(plan: Plan) -> AnswerTable:
         for test in plan.tests
     )
     layout = Layout(drop=("variants", "runner"), cut=("kernel", "runner"))
-    return AnswerTable("Tests", ("kernel", "test", "runner", "tree", "variants"), rows, layout)
+    headers = ("kernel", "test", "runner", "tree", "variants")
+    return AnswerTable("Tests", headers, rows, layout, plan.untested_sentence)
 
 
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
@@ -182,7 +183,7 @@ def touches_table(touches: Sequence[Touch]) -> AnswerTable:
 def plan_tables(plan: Plan, forecast: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
     changes = [touches_table(touches)] if touches else []
     legs = [legs_table(plan, forecast), *([backends_table(plan)] if plan.legs else [])]
-    return [*legs, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
+    return [*legs, *([tests_table(plan)] if plan.tests or plan.untested else []), *unbuilt_tables(plan), *changes]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:

@@ -105,6 +105,6 @@ def command(
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []
             tables += [legs_table(plan, planned.estimate)]
-            tables += [tests_table(plan)] if plan.tests else []
+            tables += [tests_table(plan)] if plan.tests or plan.untested else []
             click.echo("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))

@@ -61,6 +61,7 @@ from kci.utils.cache import default_cache
     type=PATH,
     help="Use this Python's torch, kernels and pytest, and test the variants that it can load.",
 )
+@click.option("-k", "keyword", default="", metavar="NAME", help="Run only the tests that pytest -k selects.")
 @click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
 @click.option(
     "--leg",
@@ -75,6 +76,7 @@ def command(
     torch: str | None,
     no_isolation: bool,
     python: Path | None,
+    keyword: str,
     record: Path | None,
     leg: str | None,
     allow_empty: bool,
@@ -90,6 +92,8 @@ def command(
         # test with this Python's torch, on the GPU
         kci test --no-isolation
     """
+    if keyword and record is not None:
+        raise UsageError("-k and --record: a record of some tests would pass for one of all", hint="leave out one")
     if kernel is None:
         place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel
@@ -115,6 +119,7 @@ def command(
                 isolation=isolation,
                 torch=torch or _built_with(workspace, directory.name),
                 python=python,
+                keyword=keyword,
             )
             reports.append(report)
     except KciError as error:

@@ -216,8 +216,9 @@ def settings_schema() -> dict[str, Any]:
     schema = document_schema(Settings, title, value_definition, file="kci.schema.json")
     for table, names in (("runners", "RunnerKind"), ("test", "RunnerKind"), ("images", "Backend")):
         schema["properties"][table]["propertyNames"] = {"$ref": f"#/$defs/{names}"}
-    for table in ("runners", "test"):
-        schema["properties"][table]["additionalProperties"]["propertyNames"] = {"$ref": "#/$defs/System"}
+    values = [schema["properties"][table]["additionalProperties"] for table in ("runners", "test")]
+    for value in (values[0], values[1]["anyOf"][0]):
+        value["propertyNames"] = {"$ref": "#/$defs/System"}
     return schema
 
 

@@ -282,7 +282,8 @@ class Settings(Table, frozen=True):
     runners: Machines = {}  # noqa: RUF012  - msgspec copies it
     images: dict[Backend, BackendImages] = {}  # noqa: RUF012
     """Build images by backend."""
-    test: Machines = {}  # noqa: RUF012
+    test: dict[RunnerKind, dict[System, Machine] | bool] = {}  # noqa: RUF012
+    """As `runners`; false for a backend that is not tested."""
     limits: tuple[Limit, ...] = ()
     tiers: dict[str, UserTier] = {}  # noqa: RUF012
     plan: PlanTable = PlanTable()

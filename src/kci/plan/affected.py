@@ -17,7 +17,7 @@ from kci.config.settings import KCI_TOML
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.fingerprint import NIX, STEPS, Fingerprints
-from kci.plan.hardware_tests import TestMachine, machines_for
+from kci.plan.hardware_tests import TestMachine, machines_for, why_untested
 from kci.plan.inputs.kernel_inputs import FLAKE, KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.plan.legs import toolchain_of
@@ -189,7 +189,7 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def machines(self) -> dict[str, tuple[str, TestMachine]]:
-        machines = machines_for(self.variants, self.workspace.runners.test)
+        machines = machines_for(self.variants, self.workspace.runners, self.prints.inputs.marked)
         return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines}
 
 
@@ -309,9 +309,9 @@ def _by_files(path: str, view: _KernelChange) -> Touch:
     if readers:
         reason = "an input of these variants" if touched else "an input, the same for every planned variant"
     elif is_test:
-        reason = "read by the tests"
-        if not view.now.machines:
-            reason = f"{reason}, and no job runs them: kci.toml has no machine for the kernel under [test]"
+        now = view.now
+        why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
+        reason = "; ".join(filter(None, ("read by the tests", why)))
     else:
         reason = "no `src` of build.toml lists it, and no variant carries it"
     return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)

@@ -91,7 +91,10 @@ def lint_kernel(
     if tree is not None:
         findings += lint_sources(kernel, tree, errors_only=errors_only)
         if not errors_only:
-            findings += [*lint_standards(kernel, catalog, tree), *flake_narrows(kernel, catalog, Path(kernel.directory))]
+            findings += [
+                *lint_standards(kernel, catalog, tree),
+                *flake_narrows(kernel, catalog, Path(kernel.directory)),
+            ]
     findings += lint_matrix(kernel, catalog, errors_only=errors_only)
     return sorted(findings, key=in_file_order)
 

@@ -185,8 +185,8 @@ def _work(
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    # A kernel without a leg is included if it tests an earlier tree.
-    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run or unmerged})
+    # A kernel without a leg is included if it tests an earlier tree, or is looked at a second time.
+    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests})
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))

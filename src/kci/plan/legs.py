@@ -15,7 +15,7 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
-from kci.plan.hardware_tests import CarriedTree, plan_tests
+from kci.plan.hardware_tests import CarriedTree, plan_tests, why_untested
 from kci.plan.plan import (
     CatalogName,
     KeptObjects,
@@ -154,6 +154,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     tests: Mapping[str, str] = {}
     """A hash of each kernel's tests."""
+    marked: Mapping[str, bool | None] = {}
+    """True for each kernel with tests that are marked for CI, False if none is, None without tests."""
     whole: bool = False
     """True to test all variants of an earlier tree."""
     sizes: Mapping[tuple[str, str], Size] = {}
@@ -230,6 +232,8 @@ def make_plan(
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
     legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
+    carried = {item.kernel for item in skipped if options.whole}
+    untested = {item.name: why_untested(item.planned, runners, options.marked.get(item.name)) for item in kernels}
     return Plan(
         schema=1,
         tier=matrix.tier,
@@ -240,9 +244,8 @@ def make_plan(
         skipped=tuple(skipped),
         commit=options.commit,
         loads=tuple(sorted({str(item.backend) for kernel in matrix.kernels for item in kernel.variants if item.loads})),
-        tests=plan_tests(
-            kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
-        ),
+        tests=plan_tests(kernels, legs, runners, options.tests, options.trees, carried, options.marked),
+        untested={name: why for name, why in untested.items() if why},
     )
 
 

@@ -217,6 +217,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Suppressions of kci.toml for trees: merge jobs have no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     tests: tuple[TestLeg, ...] = ()
+    untested: dict[str, str] = {}
+    """The kernels with tests that no job runs, and why."""
     leave_out: StaleVariants | None = None
     """The policy for published variants that it leaves out; None without publishing."""
     attempt: Annotated[int, Meta(ge=1)] = 1
@@ -225,6 +227,11 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         require_schema(self.schema, 1)
+
+    @property
+    def untested_sentence(self) -> str:
+        named = {why: [name for name, its in self.untested.items() if its == why] for why in self.untested.values()}
+        return "; ".join(f"{why} ({', '.join(names)})" for why, names in sorted(named.items()))
 
     def kernel(self, name: str) -> KernelPlan | None:
         return next((kernel for kernel in self.kernels if kernel.name == name), None)

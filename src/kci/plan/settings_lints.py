@@ -24,7 +24,7 @@ class _Subject(NamedTuple):
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
             for backend, by_system in table.items():
-                for system, machine in by_system.items():
+                for system, machine in by_system.items() if isinstance(by_system, dict) else ():
                     yield (name, backend, system), machine
 
 

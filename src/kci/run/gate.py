@@ -147,7 +147,7 @@ class RunUploads(msgspec.Struct, frozen=True):
             else:
                 continue
             if record is None or record.attempt < self.plan.attempt:
-                reasons[test.kernel, test.name] = NO_RESULT_MESSAGE
+                reasons[test.kernel, test.name] = _NO_TEST
             elif not record.passed:
                 reasons[test.kernel, test.name] = record.error or "it failed"
             elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):
@@ -225,6 +225,8 @@ def read_index(place: Path, log: Log) -> TreeIndex:
         log(f"everything is built once more: {place} is no list of trees: {error}")
     return TreeIndex()
 
+
+_NO_TEST = f"{NO_RESULT_MESSAGE}, or the workflow is older than the tests (`kci render`)"
 
 _NO_RECORD = (
     "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
@@ -340,7 +342,8 @@ def success_summary(plan: Plan) -> str:
     done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
     done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
     done += [f"{count(len(plan.skipped), 'variant')} unchanged"] if plan.skipped else []
-    return f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
+    text = f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
+    return "; ".join(filter(None, (text, plan.untested_sentence)))
 
 
 class PublishableKernel(msgspec.Struct, frozen=True):

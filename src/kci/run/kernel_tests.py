@@ -27,6 +27,7 @@ from kci.config.facts import BACKENDS, HOST, depends_table, needs_device
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
+from kci.plan.inputs.kernel_inputs import MARKER
 from kci.run.load_script import MARK
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.bounded_json import decode_json
@@ -141,7 +142,6 @@ def _answer(python: Path) -> str:
     return answers[-1]
 
 
-MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
 _LOAD = Path(__file__).with_name("load_script.py")
@@ -174,7 +174,7 @@ class TestReport(msgspec.Struct, frozen=True):
     failed: Annotated[int, Meta(ge=0)] = 0
     skipped: Annotated[int, Meta(ge=0)] = 0
     output: Annotated[str, Meta(max_length=4000)] = ""
-    """End of the output, for failures."""
+    """The output of a failure."""
 
 
 def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
@@ -266,8 +266,9 @@ def run_kernel_tests(
     isolation: bool = True,
     torch: str | None = None,
     python: Path | None = None,
+    keyword: str = "",
 ) -> TestReport:
-    """Load a variant and run its kernel's tests.
+    """Load a variant and run its kernel's tests, those that pytest's `-k` selects by a `keyword`.
 
     Without `sources`, the directory of build.toml, the variant is only loaded. `isolation` loads it with kci's CPU
     torch, of minor version `torch` or the newest fitting one; `python` names an environment with torch, kernels and
@@ -291,7 +292,7 @@ def run_kernel_tests(
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        return _run_pytest(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
+        return _run_pytest(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log, keyword)
 
 
 class LoadedVariant(msgspec.Struct, frozen=True):
@@ -427,9 +428,11 @@ def _run_pytest(
     folder: Path,
     dependencies: Path | None,
     log: Log,
+    keyword: str,
 ) -> TestReport:
     report = folder / "report.xml"
     command = [str(python), "-m", "pytest", "tests", "-m", MARKER, "-q", "-p", "no:cacheprovider"]
+    command += ["-o", "verbosity_assertions=2", *(["-k", keyword] if keyword else [])]
     command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
     log(f"running the tests of {metadata.name} marked {MARKER}")
     tree = folder / "tree"
@@ -444,7 +447,7 @@ def _run_pytest(
         state = TestState.FAILED
     else:
         state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
-    output = "" if state is TestState.PASSED else done.tail()
+    output = "" if state is TestState.PASSED else done.tail(3000, 1000)
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
 

@@ -287,6 +287,8 @@ def _tests(uploads: RunUploads) -> Iterator[str]:
         record = uploads.tests.get(key)
         state = "**failed**" if key in lacking else _counts(record) if record else "**did not run**"
         yield f"| {code(test.kernel)} | {code(test.name)} | {state} |"
+    if uploads.plan.untested:
+        yield from ("", code(uploads.plan.untested_sentence))
 
 
 def _counts(record: TestRecord) -> str:

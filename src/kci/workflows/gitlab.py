@@ -189,6 +189,7 @@ def _test(test: TestLeg) -> dict[str, Any]:
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if needs_device(test.backend) else ""
     return {
         "job": f"{test.kernel}: test {test.name}",
+        "image": "" if python else gitlab_data().image,
         "tags": _tags(test.runner, test.system),
         "timeout": test.timeout,
         "record": record,

@@ -75,7 +75,6 @@ class Inputs(msgspec.Struct, frozen=True):
     schedule: str = ""
     """A cron line; empty for one that `cron` derives from the names."""
     tiers: tuple[str, ...] = ()
-    tested: bool = False
     compiled: bool = False
     """True if a kernel is compiled, so that objects are kept between runs."""
     nix: bool = False
@@ -137,11 +136,10 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
         "own_results": own.results,
         "split": inputs.part_jobs > 0,
         "part_names": part_names(inputs.part_jobs),
-        "from_base": inputs.tested or inputs.compiled,
     }
 
 
-_EVERYTHING = Inputs((), submodules=True, tested=True, compiled=True, nix=True, part_jobs=1)
+_EVERYTHING = Inputs((), submodules=True, compiled=True, nix=True, part_jobs=1)
 
 
 def _same_commit_action(action: str) -> str:

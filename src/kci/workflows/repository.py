@@ -148,7 +148,6 @@ def render_workflows(
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         tiers=tuple(sorted(chosen.tiers)),
-        tested=bool(workspace.runners.test),
         compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
         part_jobs=_part_jobs(bounds.plans.values()),

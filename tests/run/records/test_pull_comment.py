@@ -116,6 +116,12 @@ def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:
     assert "### kci: what the run came to is not known\n" in world.comment()
 
 
+def test_tests_that_run_nowhere_are_said(world: World) -> None:
+    why = "tests: not run, no machine with a GPU is named"
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=(leg(CUDA, "relu"),), untested={"relu": why, "silu": why}))
+    assert f"\n`{why} (relu, silu)`\n" in world.comment()
+
+
 def test_tests_are_counted(world: World) -> None:
     test = TestLeg("relu", "relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60)
     manifest = Manifest("relu", 1, (CUDA,), (Present(CUDA, "d", "cuda", Origin("x")),), (), complete=True)

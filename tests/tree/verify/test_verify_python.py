@@ -60,7 +60,7 @@ OTHERS = {"layers": "", "sub__thing": ""}
 
 @pytest.mark.rule(
     "KCI724", "KCI770", "KCI771", "KCI772", "KCI773", "KCI776", "KCI780",
-    "KCI781", triggers=False,
+    "KCI778", "KCI781", triggers=False,
 )  # fmt: skip
 def test_what_kernels_do_is_fine(tmp_path: Path) -> None:
     assert variant(tmp_path, GOOD, **OTHERS) == []
@@ -369,6 +369,32 @@ def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
         assert [item.rule for item in found] == (["KCI781"] if wrong else []), text
         if wrong:
             assert (found[0].path, found[0].line) == (f"{root}/torch-ext/b.cpp", 2)
+
+
+LOADS = {
+    'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=2)': 2,
+    'import kernels\nNAME, = "x",\nREPO = "acme/gated-norm"\nNEW = 2\nkernels.get_kernel(repo_id=REPO, version=NEW)': 5,
+    'from kernels import LayerRepository as L\nL("acme/gated-norm", layer_name="X", version=3)': 2,
+    'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=1)': 0,
+    'from kernels import get_kernel\nget_kernel("acme/other", version=2)': 0,
+    'from elsewhere import get_kernel\nget_kernel("acme/gated-norm", version=2)  # kernels': 0,
+    "from kernels import get_kernel\nget_kernel(*names, version=version, **more)": 0,
+    "kernels version def f(:": 0,
+}
+
+
+@pytest.mark.rule("KCI778", triggers=True)
+@pytest.mark.parametrize(("text", "line"), LOADS.items())
+def test_a_test_that_loads_another_version_than_build_toml_has(tmp_path: Path, text: str, line: int) -> None:
+    root = kernel(tmp_path)
+    (root / "tests" / "more").mkdir(parents=True)
+    (root / "tests" / "test_a.py").write_text('from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n')
+    (root / "tests" / "more" / "test_b.py").write_text(text)
+    found = [item for item in verify(root) if item.rule.startswith("KCI77")]
+    assert [(item.rule, item.path, item.line) for item in found if "test_b" in item.path] == (
+        [("KCI778", f"{root}/tests/more/test_b.py", line)] if line else []
+    )
+    assert len(found) == 1 + bool(line)
 
 
 def kernel(

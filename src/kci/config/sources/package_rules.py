@@ -28,11 +28,12 @@ from kci.config.sources.imports import (
     PackageModule,
     Reach,
     module_name,
+    node_span,
     python_table,
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops, resolve_names
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -43,6 +44,7 @@ from kci.version import __version__
 
 MAX_BYTES = 4 * 1024 * 1024
 _NATIVE = (".so", ".pyd", ".dylib", ".dll")
+TESTS = "tests"
 OPS = "_ops"
 """The module that every build generates."""
 
@@ -142,6 +144,27 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         return None, [finding("KCI770", message, span=Span(line, column, line, column + 1))]
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
+
+
+def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Diagnostic]:
+    version, hub = build.general.version, build.general.hub
+    own = {build.name, ((hub and hub.repo_id) or "").rpartition("/")[2]}
+    for shown, file in files:
+        nodes: list[ast.AST] = []
+        with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # running them says it
+            text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
+            nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
+        names, assigned = resolve_names(nodes), [node for node in nodes if isinstance(node, ast.Assign)]
+        values = {name.id: node.value for node in assigned for name in node.targets if isinstance(name, ast.Name)}
+        for node in nodes:
+            if isinstance(node, ast.Call) and names.canonical(node.func).startswith("kernels."):
+                given = {key.arg: key.value for key in node.keywords} | dict(zip(["repo_id"], node.args, strict=False))
+                parts = (given.get("repo_id"), given.get("version"))
+                match tuple(values.get(part.id) if isinstance(part, ast.Name) else part for part in parts):
+                    case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) if asked != version:
+                        if name.rpartition("/")[2] in own:
+                            message = f"it loads version {asked} of {name}, and build.toml has version {version}"
+                            yield finding("KCI778", message, path=shown, span=node_span(given["version"]))
 
 
 def _tree(text: bytes) -> ast.Module:
@@ -291,6 +314,8 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.exists()]
+    paths = sorted((kernel_dir / TESTS).rglob("*.py"))
+    tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
@@ -298,6 +323,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
             *check_package(own, where, package, (OPS,)),
+            *_check_tests(tests, build),
             *check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES)),
             *render_card(kernel).findings,
         ]
@@ -306,7 +332,8 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         with suppress(OSError):  # the check reports the unreadable file
 
             def state() -> object:
-                return checker_version(), package, [(path, seen.digest(file)) for path, file in every]
+                files = [(path, seen.digest(file)) for path, file in (*every, *tests)]
+                return checker_version(), package, build.general.version, build.general.hub, files
 
             yield from seen.answer(where, state, list[Diagnostic], check)
             return

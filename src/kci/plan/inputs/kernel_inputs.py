@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from kci.config.discovery import RepositorySettings, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
+from kci.config.sources.package_rules import TESTS
 from kci.config.values import HEADER_ENDINGS, python_name
 from kci.errors import FindingsError, rule_error
 from kci.matrix.archs import too_old
@@ -29,7 +31,11 @@ SEALED = ("metadata.json", "metadata.json.sigstore")
 """Files that sealing writes; copies in the package would pass for them."""
 
 FLAKE = ("flake.nix", "flake.lock")
-_TESTS = "tests"
+MARKER = "kernels_ci"
+"""The pytest marker of the tests that CI runs; its declaration in a conftest.py marks none."""
+
+_MARKED = re.compile(rb"""^[^#\n]*\b(?:mark\.|add_marker\(\s*["'])%b\b""" % MARKER.encode(), re.MULTILINE)
+_TEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
 """Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they name pytest."""
@@ -134,7 +140,7 @@ class KernelInputs:
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
         beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
-        places = [self.inside(_TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
+        places = [self.inside(TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
         files: set[tuple[str, str]] = set()
         folders: set[str] = set()
         while places:
@@ -146,6 +152,13 @@ class KernelInputs:
                 folders.add(real)
                 places += self.tree.below(real)
         return frozenset(files), frozenset(folders)
+
+    @cached_property
+    def marked(self) -> bool | None:
+        """True if tests are marked for CI, False if none is, None without tests."""
+        files = {path: real for path, real in self.tests[0] if real and path.endswith(".py")}
+        found = any(_MARKED.search(self.tree.content(real)) for real in files.values())
+        return found if any(map(_TEST_FILE.fullmatch, files)) else None
 
     def _may_be_of_pytest(self, path: str) -> bool:
         real = self.tree.file(path)
