@@ -187,6 +187,73 @@ def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> N
     assert [item.rule for item in variant(tmp_path, text)] == ["KCI772"]
 
 
+HELPER = "def add_op_namespace_prefix(name):\n    return 'gated_norm::' + name\n"
+GUARDED = "try:\n    from {} import add_op_namespace_prefix\nexcept ImportError:\n    " + HELPER.replace(
+    "\n    ", "\n        "
+)
+USES = "import torch\n{}\n@torch.library.custom_op({}('x'), mutates_args=())\ndef f(x): ...\n"
+BY_NAME = ("from .names import add_op_namespace_prefix", "add_op_namespace_prefix")
+
+
+@pytest.mark.rule("KCI779", triggers=True)
+@pytest.mark.parametrize(
+    ("helper", "used", "called"),
+    [
+        (GUARDED.format("._ops"), *BY_NAME),
+        (HELPER, *BY_NAME),
+        ("from .._ops import add_op_namespace_prefix as own\n" + HELPER.replace("'gated", "own('gated"), *BY_NAME),
+        (HELPER, "from . import names", "names.add_op_namespace_prefix"),
+        (HELPER, "from .names import add_op_namespace_prefix as named", "named"),
+        (HELPER, "from .names import *", "add_op_namespace_prefix"),
+        ("from .names import add_op_namespace_prefix", *BY_NAME),
+        ("", "from helpers import add_op_namespace_prefix", "add_op_namespace_prefix"),
+        ("", "from ..... import add_op_namespace_prefix", "add_op_namespace_prefix"),
+        ("", "add_op_namespace_prefix = str", "add_op_namespace_prefix"),
+    ],
+)
+def test_a_prefix_function_that_is_not_the_kernel_s(tmp_path: Path, helper: str, used: str, called: str) -> None:
+    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", sub__names=helper)
+    assert [(item.rule, item.severity) for item in found if item.rule in ("KCI772", "KCI779")] == [
+        ("KCI779", "warning")
+    ]
+
+
+@pytest.mark.rule("KCI772", "KCI779", triggers=False)
+@pytest.mark.parametrize(
+    ("helper", "used", "called"),
+    [
+        (GUARDED.format(".._ops"), *BY_NAME),
+        ("from .._ops import add_op_namespace_prefix as own", "from .names import own", "own"),
+        ("from ..more.deep import *\nfrom ..more.deep import given", "from .names import given as named", "named"),
+        ("", "from .._ops import add_op_namespace_prefix as named", "named"),
+        ("", "from .._ops import *", "add_op_namespace_prefix"),
+        ("", "from .. import _ops as o", "o.add_op_namespace_prefix"),
+        ("", "from .. import _ops\nnamed = _ops.add_op_namespace_prefix", "named"),
+        ("", "from .. import add_op_namespace_prefix", "add_op_namespace_prefix"),
+        ("", GUARDED.format(".._ops"), "add_op_namespace_prefix"),
+        ("", "from .._ops import torch_add_op_namespace_prefix", "torch_add_op_namespace_prefix"),
+    ],
+)
+def test_the_kernel_s_own_prefix_function_under_whatever_name(
+    tmp_path: Path, helper: str, used: str, called: str
+) -> None:
+    others = {"more__deep": "from .._ops import add_op_namespace_prefix as given", "sub__names": helper}
+    others |= {
+        "./__init__": "from ._ops import add_op_namespace_prefix",
+        "_ops": OPS + OPS.replace("def ", "def torch_"),
+    }
+    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", **others)
+    assert [item.rule for item in found] == []
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize("used", ["from .._ops import ops as add", "from .names import add", GUARDED.format("._ops")])
+def test_another_function_gives_no_prefix(tmp_path: Path, used: str) -> None:
+    called = "add_op_namespace_prefix" if "except" in used else "add"
+    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", sub__names="def add(x): return x")
+    assert [item.rule for item in found] == ["KCI772"]
+
+
 FINE = [
     'import torch\nlib = torch.library.Library("aten", "IMPL")\nlib.impl("relu", f)\n',
     "from torch.library import Library\nfrom ._ops import ops\nlib = Library(ops.__name__, 'FRAGMENT')\n",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from kci.config.sources.imports import last_name, node_span
+from kci.config.sources.imports import OpFinding, last_name, node_span
 from kci.diagnostics import Diagnostic, Span, finding
 
 PREFIX = "add_op_namespace_prefix"
@@ -86,11 +87,11 @@ def may_define_ops(text: bytes, package: str) -> bool:
 _WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 
 
-def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Iterator[Diagnostic]:
+def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Iterator[OpFinding]:
     """Yield the findings about ops of a Python file, without paths."""
     names = resolve_names(nodes)
-    for call, _, what in fixed_namespace_calls(tree, nodes, names):
-        yield _unprefixed(call, what)
+    for call, argument, what in fixed_namespace_calls(tree, nodes, names):
+        yield _unprefixed(call, argument, what, names)
     for inner in nodes:
         if (
             isinstance(inner, ast.Attribute)
@@ -98,21 +99,20 @@ def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Itera
             and names.canonical(inner) == f"torch.ops.{package}"
         ):
             message = f"it uses torch.ops.{package}, and no build of this kernel registers that namespace"
-            yield finding("KCI780", message, hint=_FROM_OPS, span=node_span(inner))
+            yield partial(finding, "KCI780", message, hint=_FROM_OPS, span=node_span(inner)), ""
 
 
 def fixed_namespace_calls(
     tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
 ) -> Iterator[tuple[ast.Call, ast.expr, str]]:
-    """Yield calls with an op name of a fixed namespace: the call, the argument, and the function's name."""
+    """Yield calls with an op name whose namespace may be fixed: the call, the argument, and the function's name."""
     judged = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             for decorator in node.decorator_list:
                 if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
                     judged.add(id(decorator))
-                    if not _prefixed(decorator.args[0], names):
-                        yield decorator, decorator.args[0], f"{last_name(decorator.func)} of {node.name}"
+                    yield decorator, decorator.args[0], f"{last_name(decorator.func)} of {node.name}"
     for inner in nodes:
         if isinstance(inner, ast.Call) and id(inner) not in judged:
             yield from _call(inner, names)
@@ -136,24 +136,27 @@ def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr
         if isinstance(kind, ast.Constant) and kind.value == "IMPL":
             return  # It extends an existing namespace such as aten.
     argument = node.args[0] if node.args else next((item.value for item in node.keywords if item.arg == keyword), None)
-    if argument is None or _prefixed(argument, names):
-        return
-    if _fixed(argument) or (isinstance(argument, ast.Call) and last_name(argument.func) in PREFIXES):
+    if argument is not None and (_fixed(argument) or _prefix_like(argument, names)):
         yield node, argument, target
 
 
-def _unprefixed(node: ast.Call, function: str) -> Diagnostic:
+def _unprefixed(node: ast.Call, argument: ast.expr, function: str, names: FileNames) -> OpFinding:
     name = last_name(node.func)
-    message = f"{function} takes its op name without {PREFIX}"
-    hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
-    return finding("KCI772", message, hint=hint, span=node_span(node))
+    dotted = names.canonical(argument.func) if isinstance(argument, ast.Call) else ""
+    if dotted.isidentifier() and "*" in names.dotted:
+        dotted = names.dotted["*"].replace("*", dotted)
+    hint = f"import {PREFIX} from the package's own _ops, then {name}({PREFIX}(...))"
+    rule, message = "KCI772", f"{function} takes its op name without {PREFIX}"
+    if _prefix_like(argument, names):
+        rule, message = "KCI779", f"{function} takes its op name by {dotted or PREFIX}, which may be another function"
+    return partial(finding, rule, message, hint=hint, span=node_span(node)), dotted
 
 
-def _prefixed(argument: ast.expr, names: FileNames) -> bool:
-    # a function that only has the name of the prefix function does not count
-    if not isinstance(argument, ast.Call) or last_name(argument.func) not in PREFIXES:
+def _prefix_like(argument: ast.expr, names: FileNames) -> bool:
+    # by its name; of the file's own functions none is the right one
+    if not isinstance(argument, ast.Call) or last_name(argument.func) in names.defined:
         return False
-    return not (isinstance(argument.func, ast.Name) and argument.func.id in names.defined)
+    return not {last_name(argument.func), names.canonical(argument.func).rpartition(".")[2]}.isdisjoint(PREFIXES)
 
 
 def _fixed(argument: ast.expr) -> bool:

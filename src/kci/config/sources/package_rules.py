@@ -33,7 +33,7 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops, resolve_names
+from kci.config.sources.op_rules import PREFIXES, SUFFIXES, check_cpp, check_ops, may_define_ops, resolve_names
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -128,7 +128,13 @@ def check_package(
     for where, module in modules:
         for site in module.sites:
             yield from _import(graph, module, site, where, package)
+        for found, function in module.op_names:
+            if graph.origin(module, function) not in _PREFIX_FUNCTIONS:
+                yield found(path=where)
     yield from _backend_gaps(graph, modules, package)
+
+
+_PREFIX_FUNCTIONS = tuple(f"_ops.{name}" for name in PREFIXES)
 
 
 def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
@@ -136,8 +142,9 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         tree = _tree(text)
-        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text, package.name) else ()
-        return read_module(name, tree), list(ops)
+        ops = list(check_ops(tree, list(ast.walk(tree)), package.name)) if may_define_ops(text, package.name) else []
+        module = msgspec.structs.replace(read_module(name, tree), op_names=tuple(item for item in ops if item[1]))
+        return module, [found() for found, function in ops if not function]
     except SyntaxError as error:
         message = f"it does not parse for Python {python_table().loader}: {error.msg}"
         line, column = error.lineno or 1, max(1, error.offset or 1)
