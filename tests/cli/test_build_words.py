@@ -31,6 +31,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "jobs": st.none() | st.integers(1, 10**6),
     "stop_after": st.none() | st.floats(0, 10**6),
     "isolation": st.booleans(),
+    "load": st.booleans(),
     "unique_id": st.none() | TEXT,
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "part": st.sampled_from([None, "1/1", "3/16"]),

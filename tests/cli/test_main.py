@@ -204,7 +204,7 @@ def test_matrix_json_is_the_documented_form() -> None:
     (kernel,) = answer["kernels"]
     assert {"name", "path", "version", "variants", "dropped"} <= set(kernel)
     keys = {"name", "kind", "backend", "system", "torch", "compute", "stable_abi", "tvm_ffi", "archs", "bundled"}
-    assert all(set(variant) == keys for variant in kernel["variants"])
+    assert all(set(variant) - {"loads"} == keys for variant in kernel["variants"])
     dropped = {"system", "backend", "torch", "compute", "rule", "reason", "path", "line"}
     assert all(set(entry) == dropped for entry in kernel["dropped"])
     assert (

@@ -9,7 +9,7 @@ _PYTHON = """\
 # Says what it has, loads everything, and runs two tests.
 case "$*" in
   *_backend*) echo 'kci-load-result:{"torch": "2.14.0", "toolkit": "13.0", "backend": "cuda"}' ;;
-  *get_local_kernel*) echo 'kci:[]' ;;
+  *get_local_kernel*) echo 'kci-loaded:{"torch": "2.14.0"}' ;;
   "-m pytest "*)
     for word; do case "$word" in --junitxml=*) report=${word#--junitxml=} ;; esac; done
     echo '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0"/></testsuites>' > "$report"

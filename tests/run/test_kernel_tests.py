@@ -34,6 +34,17 @@ def get_kernel(name, version=None):
     known = dict(entry.split("=") for entry in os.environ["LOCAL_KERNELS"].split(":"))
     return get_local_kernel(Path(known[name]), "cpu")
 """
+TORCH = """
+import types
+class Module:
+    training = True
+    def forward(self, x): pass
+class Library:
+    def __init__(self, ns): self.ns = ns
+    def define(self, schema): return schema.partition("(")[0]
+__version__, nn, library = "2.13.0+cpu", types.SimpleNamespace(Module=Module), types.SimpleNamespace(Library=Library)
+autograd, _C = types.SimpleNamespace(Function=type(None)), types.SimpleNamespace(_dispatch_get_all_op_names=list)
+"""
 TEST = """
 import pytest
 from kernels import get_kernel
@@ -53,7 +64,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     Of the plugins that this project's own tests have it takes none: kci's environments have none, and they are slow.
     """
-    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
+    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS, "torch.py": TORCH})
     (tmp_path / "bin").mkdir()
     made = program(
         tmp_path / "bin",

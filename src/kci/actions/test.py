@@ -33,6 +33,7 @@ from kci.run.kernel_tests import (
     loadable_variants,
     run_kernel_tests,
     select_variants,
+    torch_of,
 )
 from kci.run.records import TEST_FILE, ci_run, record_tests, write_record
 from kci.tree.manifest import read_manifest
@@ -111,11 +112,12 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     variants = select_variants(tree, present, isolation=python is None)
     if python is not None:
         variants = loadable_variants(variants, python)
+    workspace = kci.open_workspace([kernel])
     reports = []
     for directory in variants:
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, show, cache=default_cache(),
+                directory, kernel, show, cache=default_cache(), torch=torch_of(workspace, directory.name),
                 isolation=python is None, python=python,
             )  # fmt: skip
             print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")

@@ -105,9 +105,10 @@ def command(
     dry_run: bool,
     **build_options: Any,
 ) -> int:
-    """Build variants of KERNEL, one after the other. Prints the directory of each.
+    """Build variants of KERNEL, one after the other, and load each. Prints the directory of each.
 
-    Exits with 1 if one does not meet the requirements; its directory stays, since it may still serve on this machine.
+    Exits with 1 if one does not load or does not meet the requirements; its directory stays, since it may still serve
+    on this machine. One whose torch cannot be had is not loaded: no error here, and one in a job of a CI run.
 
     Examples:
         # build one variant

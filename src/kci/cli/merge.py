@@ -100,7 +100,8 @@ def _text(manifest: Manifest) -> str:
     lines = [tree_title(manifest)]
     for entry in manifest.present:
         carried = "  (kept from the earlier tree)" if entry.origin.carried else ""
-        lines.append(f"  {entry.variant}{carried}")
+        unloaded = f"  ({entry.loaded})" if entry.loaded and not entry.loaded.torch else ""
+        lines.append(f"  {entry.variant}{carried}{unloaded}")
     if manifest.planned is not None:
         lines += [f"  missing: {name}" for name in manifest.missing] or ["  all planned variants are there"]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
-from kci.config.values import Version, text_of
+from kci.config.values import Version
 from kci.errors import FindingsError, KciError, UsageError, first_error
 from kci.plan.github_limits import refuse_errors
 from kci.plan.hardware_tests import tree_under_test
@@ -29,6 +29,7 @@ from kci.run.kernel_tests import (
     probe,
     run_kernel_tests,
     select_variants,
+    torch_of,
     why_not_testable,
 )
 from kci.run.records import record_tests, write_record
@@ -117,7 +118,7 @@ def command(
                 progress_log(),
                 cache=default_cache(),
                 isolation=isolation,
-                torch=torch or _built_with(workspace, directory.name),
+                torch=torch or torch_of(workspace, directory.name),
                 python=python,
                 keyword=keyword,
             )
@@ -192,10 +193,4 @@ def _workspace(sources: Path | None) -> Workspace | None:
         workspace = load_workspace([str(sources)], None) if sources is not None else None
         if workspace and workspace.only_kernel():
             return workspace
-    return None
-
-
-def _built_with(workspace: Workspace | None, variant: str) -> str | None:
-    with suppress(KciError):
-        return text_of(workspace.variant(variant).torch) or None if workspace else None
     return None

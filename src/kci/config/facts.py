@@ -61,7 +61,7 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     only_index: bool = False
     """True if no index but torch's own has its wheels."""
     loads: bool = False
-    """True if there are wheels of torch for it, with which a kernel can be loaded without a device."""
+    """True if there are wheels of torch for it on Linux, with which a kernel can be loaded without a device."""
     driver: str = ""
     """The driver's library, which few kernels link and only a machine with a device has."""
     # for `kci init`: endings of the templates for its source, by framework; frameworks that it is usual with
@@ -114,7 +114,7 @@ BACKENDS: Mapping[str, BackendFacts] = {
         title="CANN", old_names=("npu",), compute_prefix="cann", device="a device for cann", components=False
     ),
     Backend.CPU: BackendFacts(
-        title="CPU", compiled=True, tvm_ffi=True, defines=("-DCPU_KERNEL",), loads=True,
+        title="CPU", compiled=True, tvm_ffi=True, defines=("-DCPU_KERNEL",),
         templates={"torch": "_cpu.cpp", "tvm-ffi": ".cpp"}, usual=("torch", "torch-noarch", "tvm-ffi"),
     ),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS, HOST, floors
 from kci.config.model import Build
 from kci.config.reader import Kernel
-from kci.config.values import Tier, Version
+from kci.config.values import SYSTEMS, Tier, Version
 from kci.matrix.archs import variant_archs
 from kci.matrix.catalog.loading import outside_range
 from kci.matrix.catalog.rows import ArchTables, Catalog, RemovedRow, Row
@@ -140,19 +140,20 @@ class _Selection:
                 self.drop(row, _SUPPORTED)
         rows = [*supported, *outside]
         pairs = self.beside(chosen, outside)
-        # with each torch of a range, which no other backend has room for
-        own = {id(variant) for _, variant in pairs if variant.backend == HOST}
-        return [
-            (row, replace(variant, loads=_loads(variant, rows)) if id(variant) in own else variant)
-            for row, variant in pairs
-        ]
+        torches = {
+            system: [row.torch for row in rows if (row.backend, row.system) == (HOST, system)] for system in SYSTEMS
+        }
+        loads = [_loads(item, torches[item.system]) if item.backend == HOST else () for _, item in pairs]
+        return [(row, replace(item, loads=each)) for (row, item), each in zip(pairs, loads, strict=True)]
 
     def oldest_and_newest(self, variant: Variant, rows: list[Row]) -> tuple[str, ...]:
-        """Of the torch versions that a variant can be loaded with, as far as the kernel is built for them."""
+        """The two torch versions at the ends of what a variant can be loaded with; one for a full ABI."""
         if variant.stable_abi is None:
             return _loads(variant, ())
-        mine = (row for row in rows if row.bundled or row.torch == variant.torch)
-        versions = _loads(variant, (row for row in mine if why_excluded(self.build, row) is None))
+        if variant.backend == HOST:  # for which there is each torch
+            least = self.build.torch.minver if self.build.torch is not None else None
+            return _loads(variant, [max(variant.stable_abi, least or variant.stable_abi)])
+        versions = _loads(variant, _torches(variant, (row for row in rows if why_excluded(self.build, row) is None)))
         return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
 
     def pr(self, candidates: list[Row]) -> Pairs:
@@ -320,14 +321,19 @@ def _one_for_all(row: Row) -> Decision:
     return Decision("KCI207", reason, ("torch", "stable-abi", str(row.backend)))
 
 
-def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
-    if variant.torch is None or not (BACKENDS[variant.backend].loads and variant.system.endswith("-linux")):
+def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
+    facts = BACKENDS[variant.backend]
+    if variant.torch is None or not (variant.backend == HOST or (facts.loads and variant.system.endswith("-linux"))):
         return ()
     if variant.stable_abi is None:
         return (variant.torch.text,)
+    versions = sorted({variant.torch, *torches})
+    return tuple(dict.fromkeys(item.minor_text for item in versions if item >= variant.stable_abi))
+
+
+def _torches(variant: Variant, rows: Iterable[Row]) -> list[Version]:
     same = (variant.backend, variant.system, variant.compute)
-    torches = sorted({row.torch for row in rows if (row.backend, row.system, row.compute) == same})
-    return tuple(dict.fromkeys(item.minor_text for item in torches if item >= variant.stable_abi))
+    return [row.torch for row in rows if row.bundled and (row.backend, row.system, row.compute) == same]
 
 
 def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:

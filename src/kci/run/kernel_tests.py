@@ -24,10 +24,11 @@ from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
 from kci.config.facts import BACKENDS, HOST, depends_table, needs_device
-from kci.config.values import python_name
-from kci.errors import FindingsError, MissingToolError, UsageError, one_line
+from kci.config.values import python_name, text_of
+from kci.errors import FindingsError, KciError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
 from kci.plan.inputs.kernel_inputs import MARKER
+from kci.plan.workspace import Workspace
 from kci.run.load_script import MARK
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.bounded_json import decode_json
@@ -369,6 +370,13 @@ def loader_for(
     declared = [package.package for package in packages if package is not None]
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
     return Loader(python, pip_install(python), declared)
+
+
+def torch_of(workspace: Workspace | None, variant: str) -> str | None:
+    """The torch that a variant is tested with: the newest that its kernel is built for; None if nothing says so."""
+    with suppress(KciError):
+        return text_of(workspace.variant(variant).torch) or None if workspace else None
+    return None
 
 
 def has_passed(report: TestReport, *, allow_empty: bool = False) -> bool:

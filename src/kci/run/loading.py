@@ -12,6 +12,7 @@ from kci.build.process.run import Log
 from kci.build.request import BuildOptions
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import is_reachable
+from kci.build.toolchains.environment import kci_environment
 from kci.config.facts import BACKENDS
 from kci.diagnostics import finding, rules
 from kci.errors import FindingsError, KciError, MissingToolError, first_error, one_line
@@ -34,20 +35,18 @@ def load_built(
     must, metadata = variant.must_load and not options.archs, read_metadata(directory / FILE_NAME)
     loaded: list[str] = []
     reason = "`--no-load` was given" if not options.load else "" if variant.loads else _why_none(variant, chosen)
-    for torch in variant.loads if options.load else ():
+    for torch in reversed(variant.loads) if options.load else ():  # the one that it was built with comes first
         try:
             loaded.append(_load(directory, variant, metadata, torch, options, log))
-        except MissingToolError as error:
-            if must and options.run:
+        except (MissingToolError, DriverMissingError) as error:
+            must = must and isinstance(error, MissingToolError)
+            reason = f"{torch}: {first_error(error)}" if loaded else first_error(error)
+            if must and not loaded and options.run:
                 message = f"{variant.name} was built and is not loaded: {error.message}"
                 raise MissingToolError(message, hint=f"run the job again; {NARROWING}") from error
-            reason = first_error(error)
             break
-        except DriverMissingError as error:
-            must, reason = False, error.message
-            break
-    result = Loading(tuple(dict.fromkeys(loaded)), reason, must)
-    log(f"{variant.name}: {result if reason else f'loaded with {result}'}")
+    result = Loading(tuple(dict.fromkeys(reversed(loaded))), reason, must)
+    log(f"{variant.name}: {'loaded with ' if loaded else ''}{result}")
     return result
 
 
@@ -58,11 +57,9 @@ class DriverMissingError(KciError):
 def _why_none(variant: Variant, chosen: Collection[str] | None) -> str:
     if chosen is not None and variant.backend not in chosen:
         return f"`load` in [plan] of kci.toml leaves out {variant.backend}"
-    if not BACKENDS[variant.backend].loads or variant.torch is None:
-        return f"kci knows no torch for {BACKENDS[variant.backend].title} to load it with"
-    if not variant.system.endswith("-linux"):
-        return f"kci loads variants on Linux, and this one is for {variant.system}"
-    return "the compat tier loads variants for the CPU"
+    if BACKENDS[variant.backend].loads and variant.torch is not None and variant.system.endswith("-linux"):
+        return "the compat tier loads variants for the CPU"
+    return f"kci knows no torch for {BACKENDS[variant.backend].title} on {variant.system}"
 
 
 def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, options: BuildOptions, log: Log) -> str:
@@ -73,9 +70,14 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
         raise MissingToolError(f"without isolation, {why}")
     if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
+    flavour = toolchains().flavour(variant.backend, variant.compute)
+    index = toolchains().index_url(flavour)
+    made = kci_environment(options.cache, torch, flavour).complete or not options.isolation
+    if torch != variant.loads[-1] and not made and not is_reachable(index):
+        raise MissingToolError(f"{index} cannot be reached")
     loader = loader_for(
         directory, metadata, log, cache=options.cache, isolation=options.isolation, torch=torch, python=None,
-        flavour=toolchains().flavour(variant.backend, variant.compute),
+        flavour=flavour,
     )  # fmt: skip
     packages = loader.install(options.cache, log)
     log(f"loading {directory.name} with torch {torch}")

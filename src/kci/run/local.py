@@ -131,7 +131,7 @@ class KeptBuilds:
         chosen, place = self._settings.plan.load, kept.directory.with_name(_LOADED)
         with suppress(OSError, ValueError):
             known = read_json(place, Loading)
-            if not known.reason and self._options.isolation:
+            if known.torch and self._options.isolation:
                 return known
         loaded = load_built(kept.directory, variant, chosen, self._options, log)
         write_atomic(place, msgspec.json.encode(loaded))

@@ -41,14 +41,21 @@ class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of loading a variant."""
 
     torch: tuple[Word, ...] = ()
-    """The releases that it was loaded with, such as `2.13.0+cpu`."""
+    """The releases that it was loaded with, such as `2.13.0+cpu`; none if it was not loaded."""
     reason: Annotated[str, Meta(max_length=1000)] = ""
-    """Why it was not loaded with every torch that it is for; empty if it was."""
+    """Why it was not loaded, or not with each torch that it is for."""
     must: bool = False
-    """True if it is not to be published without."""
+    """True if it is not to be published unless it was."""
 
     def __str__(self) -> str:
-        return f"not loaded: {self.reason}" if self.reason else f"torch {', '.join(self.torch)}"
+        if not self.torch:
+            return f"not loaded: {self.reason}"
+        return f"torch {', '.join(self.torch)}" + (f"; not loaded with {self.reason}" if self.reason else "")
+
+
+def loading_text(loaded: Loading | None) -> str:
+    """What tables and comments say about it."""
+    return "not known" if loaded is None else str(loaded)
 
 
 UNKNOWN_LOADING = "nobody recorded that it was; `kci build --pack` and `kci run` load what they build"
@@ -225,7 +232,7 @@ class Manifest(msgspec.Struct, frozen=True):
     def unloaded(self) -> dict[str, str]:
         """The variants that are not to be published without having been loaded, and were not; each with the reason."""
         known = {item.variant: item.loaded for item in self.present if item.loaded is not None}
-        return {name: loaded.reason for name, loaded in known.items() if loaded.must and loaded.reason}
+        return {name: loaded.reason for name, loaded in known.items() if loaded.must and not loaded.torch}
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)

@@ -139,4 +139,4 @@ def test_the_compat_tier_builds_a_stable_abi_as_the_release_does() -> None:
     released, watched_one = workspace.variant(STABLE), workspace.variant(STABLE, tier="compat")
     assert watched_one.kind is Kind.STABLE_ABI
     assert watched_one.loads == ("2.11", "2.12", "2.13", "2.14")
-    assert msgspec.structs.replace(watched_one, loads=()) == released
+    assert msgspec.structs.replace(watched_one, loads=released.loads) == released

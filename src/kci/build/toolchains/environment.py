@@ -264,7 +264,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
     return environment.python
 
 
-_GPU_ROOM = 10
+GPU_ROOM = 10
 """Gigabytes for torch for a GPU with its libraries, and for their wheels while they are unpacked."""
 
 
@@ -275,8 +275,8 @@ def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
         hint = f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}"
         raise MissingToolError(f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}", hint=hint)
     cache.mkdir(parents=True, exist_ok=True)
-    if (free := shutil.disk_usage(cache).free // 10**9) < _GPU_ROOM:
-        message = f"torch for {flavour} needs {_GPU_ROOM} GB of disk while it is installed, and {cache} has {free}"
+    if (free := shutil.disk_usage(cache).free // 10**9) < GPU_ROOM:
+        message = f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} has {free}"
         raise MissingToolError(message, hint=f"make room, or set {CACHE_VARIABLE} to another disk")
 
 
