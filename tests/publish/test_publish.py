@@ -321,7 +321,8 @@ def kernel_dir(tmp_path: Path, extra: str = "") -> Path:
 
 
 def test_pruning_removes_what_the_kernel_should_no_longer_have(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    kernel = kernel_dir(tmp_path)
+    kernel = kernel_dir(tmp_path).rename(tmp_path / "src")
+    (kernel / "benchmarks").rename(tmp_path / "benchmarks")
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text("[publish]\nprune = true\n")
     published = {**there("torch-rocm"), **there("torch-xpu")}

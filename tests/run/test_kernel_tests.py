@@ -94,6 +94,14 @@ def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: P
     assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
 
 
+def test_the_tests_of_a_kernel_in_src_lie_beside_it(tmp_path: Path, python: Path) -> None:
+    sources(tmp_path, test_it=TEST).rename(tmp_path / "all")
+    inner = write_tree(tmp_path / "all" / "src", {"build.toml": ""})
+    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
+    report = run_kernel_tests(variant, inner, quiet, cache=tmp_path)
+    assert (report.state, report.passed) == (TestState.PASSED, 1), report.output
+
+
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
     report = outcome(tmp_path, {"__init__.py": "def answer(): return 41\n"}, test_it=TEST)
     assert (report.state, report.failed) == (TestState.FAILED, 1)

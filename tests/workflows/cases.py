@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kci.config.settings import Publish
+from kci.config.values import PublishOn
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
 from kci.workflows.render import Inputs, render, render_reusable
 from kci.workflows.rendered_files import Pin, shipped_pins
@@ -146,7 +147,7 @@ OTHERS = [
             comment=True,
             compiled=True,
             part_jobs=1,
-            publish=Publish(attest=False, pull_request=True),
+            publish=Publish(attest=False, pull_request=True, on=PublishOn.PUSH),
         ),
         _pinned(),
     ),
@@ -173,6 +174,7 @@ OTHERS = [
         ),
         _pinned(),
     ),
+    Case("short-and-pushed", Inputs(names=("relu",), short=True, publish=Publish(on=PublishOn.PUSH)), _pinned()),
 ]
 """Those that hold what is left of the templates to the same tests."""
 

@@ -347,10 +347,11 @@ def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_pat
 @pytest.mark.rule("KCI454", triggers=True)
 def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
     add_kernel(tmp_path / "one")
-    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n")
+    (tmp_path / "kci.toml").write_text('[pull-request]\ncomment = true\n[publish]\non = "push"\n')
     done = kci("render", "--ci", "gitlab", "--output", tmp_path)
     assert done.code == 0
-    assert "GitLab's file has nothing for `pull-request.comment` of kci.toml" in done.stderr
+    for key in ("pull-request.comment", "publish.on"):
+        assert f"GitLab's file has nothing for `{key}` of kci.toml" in done.stderr
 
 
 @pytest.mark.rule("KCI454", triggers=False)

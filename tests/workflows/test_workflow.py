@@ -195,7 +195,7 @@ def test_the_short_file_calls_one_workflow_that_gets_no_more_than_it_has() -> No
     (caller,) = parsed(files[RELEASE_FILE])["jobs"].values()
     assert caller["permissions"] == {"actions": "read", "contents": "read"}
     assert caller["uses"] == f"kci/build/{CALLED}@v1"
-    assert len(parsed(REUSABLE[CALLED])[True]["workflow_call"]["inputs"]) == 6
+    assert len(parsed(REUSABLE[CALLED])[True]["workflow_call"]["inputs"]) == 7
     for text in REUSABLE.values():
         assert "kci/build@" not in text, "its actions are those of its own commit"
         for job in parsed(text)["jobs"].values():
@@ -206,6 +206,19 @@ def test_the_short_file_calls_one_workflow_that_gets_no_more_than_it_has() -> No
     called, publish = parsed(published[PUBLISH_FILE])["jobs"].values()
     assert called["permissions"] == caller["permissions"], "nothing that runs code of a kernel has an identity"
     assert (publish["environment"], publish["permissions"]["id-token"]) == ("hub", "write")
+
+
+@pytest.mark.parametrize("case", ["published-alone", "short-and-pushed"])
+def test_where_each_push_publishes_one_file_builds_it_and_others_go_on_from_there(case: str) -> None:
+    files = case_of(case).files()
+    kci, publishing = (parsed(files[file]) for file in (RELEASE_FILE, PUBLISH_FILE))
+    assert "push" not in kci[True]
+    assert publishing[True]["push"] == {"branches": ["main"]}
+    for text in (str(kci["jobs"]), str(publishing["jobs"])):
+        assert "kci-publish.yml" in text
+        assert "kci.yml" not in text
+    if case == "short-and-pushed":
+        assert kci["jobs"]["kci"]["with"] == {"trees": "kci-publish.yml"}
 
 
 @pytest.mark.parametrize("case", ["published", "short-and-published"])

@@ -77,6 +77,14 @@ def _above_with(start: Path, name: str) -> Iterator[Path]:
             yield place
 
 
+def companion(directory: Path, name: str) -> Path:
+    """A kernel's `tests`, card or `benchmarks`: beside build.toml, or else beside the `src` that build.toml is in."""
+    own, top = directory / name, directory.resolve()
+    if top.name != "src" or os.path.lexists(own) or (top / ".git").exists():
+        return own
+    return Path(os.path.normpath(directory / os.pardir)) / name
+
+
 def read_kernels(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
     """Read every kernel of `find_kernels`; invalid ones come second."""
     kernels, faulty = [], []

@@ -8,7 +8,18 @@ from fnmatch import fnmatchcase
 from msgspec import field
 
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, KernelName, RunnerKind, StaleVariants, System, Tier, Version
+from kci.config.values import (
+    Backend,
+    Forks,
+    Grouping,
+    KernelName,
+    PublishOn,
+    RunnerKind,
+    StaleVariants,
+    System,
+    Tier,
+    Version,
+)
 
 
 class RowTable(Table, frozen=True):
@@ -209,6 +220,8 @@ class Publish(Table, frozen=True):
     """True if `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
     environment: str = "hub"
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
+    on: PublishOn = PublishOn.TAG
+    """The event that publishes: the push of a tag, or each push to the default branch."""
     tags: tuple[str, ...] = ("v*",)
     """The tags whose push publishes; patterns as GitHub has them."""
     attest: bool = True

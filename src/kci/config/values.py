@@ -73,6 +73,14 @@ class StaleVariants(enum.StrEnum):
     REMOVE = "remove"
 
 
+class PublishOn(enum.StrEnum):
+    """The event that publishes."""
+
+    TAG = "tag"
+    PUSH = "push"
+    """Each push to the default branch."""
+
+
 class Grouping(enum.StrEnum):
     """The variants that one leg builds."""
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kci.config.discovery import companion
 from kci.config.sources.card import CARD
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity, rules
@@ -97,7 +98,7 @@ def read_release(
         if directory_digest(hashes) != entry.digest:
             raise _changed_error(tree / entry.variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
-    for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
+    for path in companion(sources, BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
         if path.is_file() and not path.is_symlink():
             files[f"{BENCHMARKS}{path.name}"] = local_file(path)
     return Release(manifest, dict(sorted(files.items())), inside.get(CARD))

@@ -24,7 +24,7 @@ from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.sources.card import CARD, render_card
-from kci.config.values import PLACEHOLDER_OWNER, StaleVariants, is_branch
+from kci.config.values import PLACEHOLDER_OWNER, PublishOn, StaleVariants, is_branch
 from kci.diagnostics import Diagnostic, without_secrets
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.plan.workspace import Workspace
@@ -436,9 +436,10 @@ def hub_settings(workspace: Workspace) -> list[str]:
     if jobs is None:
         return []
     tags = ", ".join(f"`{tag}`" for tag in jobs.tags)
+    limit = "the default branch" + (f" and the tags {tags}" if jobs.on is PublishOn.TAG else "")
     lines = [
-        f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, and limit it to the "
-        f"default branch and the tags {tags}. The jobs that publish wait for a reviewer.",
+        f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, and limit it to "
+        f"{limit}. The jobs that publish wait for a reviewer.",
         "On the Hub, the settings of each repository below: add a trusted publisher for GitHub Actions with the owner "
         f"and name of this repository, the workflow `{PurePosixPath(PUBLISH_FILE).name}` and the environment "
         f"`{jobs.environment}`. No token is stored.",

@@ -23,6 +23,7 @@ from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
+from kci.config.discovery import companion
 from kci.config.facts import BACKENDS, HOST, depends_table, needs_device
 from kci.config.values import python_name, text_of
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError, one_line
@@ -290,10 +291,11 @@ def run_kernel_tests(
         loaded = load_alone(variant_dir, metadata, Path(folder), python, own)
         if loaded.error:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.output)
-        if sources is None or not (sources / "tests").is_dir():
+        tests = companion(sources, "tests") if sources else None
+        if tests is None or not tests.is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        return _run_pytest(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log, keyword)
+        return _run_pytest(python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword)
 
 
 class LoadedVariant(msgspec.Struct, frozen=True):

@@ -7,13 +7,14 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from kci.config.settings import Publish
-from kci.config.values import Forks, Tier
+from kci.config.values import Forks, PublishOn, Tier
 from kci.errors import FindingsError, UnsafeError
 from kci.matrix.catalog.runners import hosted_runners
 from kci.plan.github_limits import LIMIT_KEYS
@@ -119,6 +120,7 @@ def render(
 
 
 def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
+    by_push = inputs.publish is not None and inputs.publish.on is PublishOn.PUSH
     return msgspec.structs.asdict(inputs) | {
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
@@ -130,6 +132,7 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
         "dispatched": inputs.forks == Forks.DISPATCH,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "publish": inputs.publish,
+        "push_file": PurePosixPath(PUBLISH_FILE if by_push else RELEASE_FILE).name,
         "reusable": False,
         "point": own.mark,
         "job_ids": list(own.job_ids),

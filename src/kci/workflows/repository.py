@@ -13,7 +13,7 @@ import msgspec
 
 from kci.config.discovery import RepositorySettings
 from kci.config.settings import KCI_TOML, Publish, Settings
-from kci.config.values import Forks, Tier
+from kci.config.values import Forks, PublishOn, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
@@ -188,8 +188,10 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     require_readable(workspace)
     notes: list[Diagnostic] = []
     chosen = workspace.settings.settings
-    if chosen.pull_request.comment:
-        notes.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
+    by_push = chosen.publish.on is PublishOn.PUSH
+    for key, is_set in (("pull-request.comment", chosen.pull_request.comment), ("publish.on", by_push)):
+        if is_set:
+            notes.append(finding("KCI454", f"GitLab's file has nothing for `{key}` of {KCI_TOML}"))
     inputs = Inputs(
         names=(),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
@@ -266,7 +268,7 @@ def publish_jobs(repository: RepositorySettings) -> Publish | None:
         return None
     chosen = repository.settings.publish
     return Publish(
-        environment=chosen.environment, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign,
+        environment=chosen.environment, on=chosen.on, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign,
         pull_request=chosen.pull_request,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from kci.config.discovery import RepositorySettings, drop_suppressed
+from kci.config.discovery import RepositorySettings, companion, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
 from kci.config.reader import Kernel
@@ -321,7 +321,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.exists()]
-    paths = sorted((kernel_dir / TESTS).rglob("*.py"))
+    paths = sorted(companion(kernel_dir, TESTS).rglob("*.py"))
     tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
 
     def check() -> list[Diagnostic]:

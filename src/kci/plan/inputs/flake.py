@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from kci.config.discovery import companion
 from kci.config.document import parse_document
 from kci.config.facts import BACKENDS
-from kci.config.reader import BUILD_TOML, Kernel
+from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
 from kci.config.values import SYSTEMS
 from kci.diagnostics import Diagnostic, Span, finding
@@ -50,7 +51,7 @@ def torch_versions(raw: bytes) -> tuple[int, str] | None:
 def flake_narrows(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
     """KCI170: the flake.nix of a kernel lets the reference build other variants than kci plans."""
     try:
-        flake = torch_versions(read_bounded(directory / FLAKE))
+        flake = torch_versions(read_bounded(file := companion(directory, FLAKE)))
     except (OSError, ValueError):
         return
     if flake is None:
@@ -66,5 +67,5 @@ def flake_narrows(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator
     else:
         hint = "kci runs no Nix; say in kci.toml what it leaves out, for example:"
         keys = 'drop = ["backend == cpu and system == aarch64-linux"]'
-    path, span = kernel.document.path.removesuffix(BUILD_TOML) + FLAKE, Span(line, 1, line, 1)
-    yield finding("KCI170", message, hint=f"{hint}\n{overlay_text(kernel.build.name, keys)}", path=path, span=span)
+    hint += f"\n{overlay_text(kernel.build.name, keys)}"
+    yield finding("KCI170", message, hint=hint, path=file.as_posix(), span=Span(line, 1, line, 1))

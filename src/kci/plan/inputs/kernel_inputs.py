@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from kci.config.discovery import RepositorySettings, find_root, find_settings
+from kci.config.discovery import RepositorySettings, companion, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
 from kci.config.sources.package_rules import TESTS
@@ -140,7 +140,8 @@ class KernelInputs:
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
         beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
-        places = [self.inside(TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
+        own = os.path.relpath(companion(Path(self.tree.root, self.kernel), TESTS), self.tree.root)
+        places = [Path(own).as_posix(), *(path for path in beside if self._may_be_of_pytest(path))]
         files: set[tuple[str, str]] = set()
         folders: set[str] = set()
         while places:
