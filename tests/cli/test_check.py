@@ -218,7 +218,11 @@ def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
     add_package(tmp_path / "kernels" / "b")
     for words in (["check", "kernels"], ["plan", "kernels"]):
         done = kci(*words)
-        assert (done.code, "2 kernels are named" in done.stderr, "kernels/b, kernels/c" in done.stderr) == (1, True, True)
+        assert (done.code, "2 kernels are named" in done.stderr, "kernels/b, kernels/c" in done.stderr) == (
+            1,
+            True,
+            True,
+        )
 
 
 def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,9 @@ def command(kernels: tuple[str, ...]) -> None:
         kci doctor
     """
     workspace = _workspace(kernels)
-    declared = {str(item) for kernel in workspace.kernels for item in kernel.build.general.backends} if workspace else ()
+    declared = (
+        {str(item) for kernel in workspace.kernels for item in kernel.build.general.backends} if workspace else ()
+    )
     catalog = workspace.catalog if workspace else load_catalog()
     checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
     settings = _settings(workspace) if workspace else []

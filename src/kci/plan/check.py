@@ -111,7 +111,9 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees) -> l
     return [item for item in findings if item.severity is Severity.ERROR]
 
 
-def _check_group(directories: list[str], catalog: str | None, remember: Path | None, progress: Progress) -> tuple[CheckResult, Workspace]:
+def _check_group(
+    directories: list[str], catalog: str | None, remember: Path | None, progress: Progress
+) -> tuple[CheckResult, Workspace]:
     files: list[str] = []
     diagnostics: list[Diagnostic] = []
     settings = RepositorySettings()
