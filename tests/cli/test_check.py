@@ -183,9 +183,9 @@ def four_kernels(place: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Non
     for name in ("a", "b", "c", "d"):
         folder = place / "kernels" / name
         folder.mkdir(parents=True)
-        (folder / "build.toml").write_text(NOARCH)
+        (folder / "build.toml").write_text(NOARCH.replace("norm", f"norm-{name}", 1))
         add_package(folder)
-        (folder / "build.toml").write_text(text)
+        (folder / "build.toml").write_text(text.replace("norm", f"norm-{name}", 1))
     monkeypatch.chdir(place)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
 
@@ -201,6 +201,28 @@ def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.
     assert every.stderr.count("KCI107") == 4
     assert "hint: `kci update kernels/c` writes edition 5\n" in every.stderr
     assert every.stdout == "4 files checked: 0 errors, 4 warnings, 0 infos\n"
+
+
+def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for matrix and plan."""
+    part = '[torch]\nminver = "2.99"\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["a.cpp"]\n'
+    four_kernels(tmp_path, monkeypatch, NOARCH.replace("[torch-noarch]", part))
+    for name in "abcd":
+        (tmp_path / "kernels" / name / "a.cpp").touch()
+    for words in (["check", "kernels/a"], ["matrix", "kernels/a"], ["plan", "kernels/a"]):
+        done = kci(*words)
+        assert (done.code, "KCI217" in done.stderr) == (1, True), done
+    (tmp_path / "kernels" / "b" / "build.toml").write_text(NOARCH.replace("norm", "norm-c", 1))
+    add_package(tmp_path / "kernels" / "b")
+    for words in (["check", "kernels"], ["plan", "kernels"]):
+        done = kci(*words)
+        assert (done.code, "2 kernels are named" in done.stderr, "kernels/b, kernels/c" in done.stderr) == (
+            1,
+            True,
+            True,
+        )
 
 
 def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

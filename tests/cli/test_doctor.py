@@ -83,6 +83,7 @@ def test_with_kernels_it_says_what_is_built_here_and_what_to_set_on_github(tmp_p
     told = kci("doctor", tmp_path / "kernel", KCI_CACHE=str(tmp_path / "cache"))
     assert told.code == 0, told.stderr
     assert "2 of 2 variants are for this system" in told.stdout
+    assert ("cuda 13.0" in told.stdout, "rocm" in told.stdout) == (True, False), "only what the kernel declares"
     assert "require the status check `kci`" in told.stdout
     assert "self-hosted" not in told.stdout
     (tmp_path / "kernel" / "kci.toml").write_text('[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n')

@@ -325,7 +325,7 @@ def test_the_short_file_takes_the_place_of_the_long_ones_and_back(repository: Pa
     assert (done.code, "removed" in done.stdout) == (0, True)
     assert "the short file has nothing for `pull-request.comment` of kci.toml" in done.stderr
     folder = repository / ".github" / "workflows"
-    assert [file.name for file in folder.iterdir()] == ["kci.yml"]
+    assert sorted(file.name for file in folder.iterdir()) == ["kci-compat.yml", "kci.yml"]
     assert kci("render", "--check").code == 0, "the header of the file says that it is short"
     assert kci("render", "--no-short").code == 0
     assert sorted(file.name for file in folder.iterdir()) == [
@@ -334,8 +334,22 @@ def test_the_short_file_takes_the_place_of_the_long_ones_and_back(repository: Pa
     assert kci("render", "--short", "--ci", "gitlab").code == 2
 
 
+@pytest.mark.rule("KCI455", triggers=True)
+@pytest.mark.rule("KCI455", triggers=False)
+@pytest.mark.rule("KCI450", triggers=True)
+def test_a_rendered_file_that_git_ignores_is_named(repository: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    (repository / ".gitignore").write_text(".*\n!.github/\nSnakefile\n")
+    said = {ci: kci("render", "--ci", ci).stderr for ci in ("github", "gitlab", "snakemake")}
+    assert [ci for ci, text in said.items() if "git ignores this file" in text] == ["gitlab", "snakemake"]
+    (repository / ".gitignore").write_text("")
+    assert "git ignores" not in kci("render", "--ci", "gitlab").stderr
+    assert "KCI450" in said["gitlab"]
+    assert "KCI_INSTALL" in said["gitlab"]
+
+
 def test_the_short_file_goes_with_publishing(repository: Path) -> None:
     (repository / "kci.toml").write_text("[publish]\n")
     assert kci("render", "--short").code == 0
     written = sorted(file.name for file in (repository / ".github" / "workflows").iterdir())
-    assert written == ["kci-publish.yml", "kci.yml"]
+    assert written == ["kci-compat.yml", "kci-publish.yml", "kci.yml"]

@@ -136,6 +136,9 @@ class CommandGroup(_WithExamples, click.Group):
 
 
 class _Commands(_WithExamples, click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
@@ -178,7 +181,7 @@ class _Commands(_WithExamples, click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"max_content_width": 100})
-@click.version_option(__version__, message="kci %(version)s")
+@click.version_option(__version__, "-V", "--version", message="kci %(version)s")
 def kci() -> None:
     """CI for GPU kernels: from build.toml to a verified tree of binaries.
 

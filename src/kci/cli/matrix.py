@@ -51,7 +51,7 @@ def command(
     """
     if output in ("names", "github"):
         refuse_idle(f"with --format {output}", explain=explain)
-    workspace = load_workspace(kernels, selection["catalog"])
+    workspace = load_workspace(kernels, selection["catalog"], names=selection["names"])
     choice = take_choice(selection)
     faulty: list[Diagnostic] = []
     matrix = workspace.matrix(choice, explain=explain)

@@ -80,7 +80,7 @@ def command(
         split=output != "github",
         **{name: selection[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    workspace = load_workspace(kernels, selection["catalog"], set_aside=True)
+    workspace = load_workspace(kernels, selection["catalog"], set_aside=True, names=selection["names"])
     try:
         planned = plan_run(workspace, request, slow_progress("checked", "kernels"))
     except NoSoundKernelError as error:

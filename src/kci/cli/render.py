@@ -35,7 +35,7 @@ from kci.workflows.snakemake import SNAKEFILE
 @click.option(
     "--short/--no-short",
     default=None,
-    help="Write a file of a few lines that calls kci's reusable workflow, in place of every job.",
+    help="Write two files of a few lines that call kci's reusable workflow, in place of every job.",
 )
 @click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
 @click.option(
@@ -93,7 +93,7 @@ def command(
     Examples:
         # write the workflows
         kci render
-        # one short file that calls kci's own workflow
+        # short files that call kci's own workflow
         kci render --short
         # fail if they are out of date
         kci render --check

@@ -50,7 +50,7 @@ def command(
         # build only some variants
         kci run --where 'torch == newest' --backend cpu
     """
-    workspace = load_workspace(kernels, selection["catalog"])
+    workspace = load_workspace(kernels, selection["catalog"], names=selection["names"])
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(isolation=isolation, jobs=jobs)
     try:

@@ -14,7 +14,7 @@ import msgspec
 from kci.config.document import Document, read_document
 from kci.config.reader import BUILD_TOML, Kernel, read_as, read_kernel
 from kci.config.settings import KCI_TOML, Ignore, Settings
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, MissingToolError, UsageError
 
 
@@ -94,6 +94,23 @@ def read_kernels(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKer
         except FindingsError as error:
             faulty.append(FaultyKernel(directory, "", error.message, error.diagnostics))
     return kernels, faulty
+
+
+def same_names(kernels: Iterable[tuple[str, str]]) -> list[Diagnostic]:
+    """KCI304 for kernels (name and directory) of one name."""
+    places: dict[str, list[str]] = {}
+    for name, place in kernels:
+        places.setdefault(name, []).append(place)
+    return [
+        finding(
+            "KCI304",
+            f"{len(same)} kernels are named {name!r}: {', '.join(same)}",
+            path=f"{same[1]}/{BUILD_TOML}",
+            hint="give one of them another name, or plan them in separate runs",
+        )
+        for name, same in sorted(places.items())
+        if len(same) > 1
+    ]
 
 
 def invalid_kernels_error(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:

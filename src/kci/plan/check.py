@@ -16,6 +16,7 @@ from kci.config.discovery import (
     find_root,
     find_settings,
     read_kernels,
+    same_names,
 )
 from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.reader import Kernel, build_toml_path, read_kernel
@@ -71,10 +72,17 @@ def check_kernels(
         by_root.setdefault(find_root(Path(directory))[0], []).append(directory)
     files: list[str] = []
     diagnostics: list[Diagnostic] = []
+    kernels: list[Kernel] = []
+    empty: list[tuple[Diagnostic, ...]] = []
     for _, group in sorted(by_root.items()):
-        checked = _check_group(group, catalog, remember, progress)
+        checked, workspace = _check_group(group, catalog, remember, progress)
         files += checked.files
         diagnostics += checked.diagnostics
+        kernels += workspace.kernels
+        empty.append(_nothing_selected(workspace))
+    diagnostics += same_names((kernel.build.name, kernel.directory) for kernel in kernels)
+    if kernels and all(empty) and not any(item.severity is Severity.ERROR for item in diagnostics):
+        diagnostics += [item for items in empty for item in items]
     return CheckResult(tuple(sorted(files)), tuple(sorted(diagnostics, key=in_file_order)))
 
 
@@ -108,7 +116,9 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees) -> l
     return [item for item in findings if item.severity is Severity.ERROR]
 
 
-def _check_group(directories: list[str], catalog: str | None, remember: Path | None, progress: Progress) -> CheckResult:
+def _check_group(
+    directories: list[str], catalog: str | None, remember: Path | None, progress: Progress
+) -> tuple[CheckResult, Workspace]:
     files: list[str] = []
     diagnostics: list[Diagnostic] = []
     settings = RepositorySettings()
@@ -123,7 +133,7 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         overlays = overlays_of(settings)
     except FindingsError as error:
         diagnostics += error.diagnostics
-    names = set()
+    kernels: list[Kernel] = []
     trees = SourceTrees(remember)
     tree = trees.of(directories[0])
     of_sources: list[Diagnostic] = []
@@ -135,12 +145,13 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         except FindingsError as error:
             diagnostics += error.diagnostics
             continue
-        names.add(kernel.build.name)
+        kernels.append(kernel)
         unlisted = list(include_not_listed(kernel, settings, tree))
         catalog_rows = for_kernel(rows, overlays, kernel.build.name)
         diagnostics += lint_kernel(kernel, catalog_rows, tree.at(Path(directory)), unlisted)
         of_sources += source_findings(kernel, settings, tree.remembered)
     trees.save()
+    names = {kernel.build.name for kernel in kernels}
     if settings.document is not None:
         files.append(settings.document.path)
         settings_values = settings.settings
@@ -149,7 +160,17 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         if meant - {None, *names}:
             names |= {kernel.build.name for kernel in read_kernels([str(settings.root)])[0]}
         diagnostics += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
-    return CheckResult(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
+    result = CheckResult(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
+    return result, Workspace(tuple(kernels), settings, rows, tuple(overlays))
+
+
+def _nothing_selected(workspace: Workspace) -> tuple[Diagnostic, ...]:
+    try:
+        workspace.require_variants(workspace.matrix(), Choice())
+    except FindingsError as error:
+        path = workspace.kernels[0].document.path if len(workspace.kernels) == 1 else ""
+        return tuple(replace(item, path=path) for item in error.diagnostics)
+    return ()
 
 
 def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, list[Diagnostic]]:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from kci.config.discovery import same_names
 from kci.config.facts import BACKENDS
 from kci.config.values import Grouping, quoted, text_of
-from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
@@ -342,18 +342,5 @@ def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> s
 
 
 def _refuse_duplicates(matrix: Matrix) -> None:
-    paths: dict[str, list[str]] = {}
-    for kernel in matrix.kernels:
-        paths.setdefault(kernel.name, []).append(kernel.path)
-    problems: list[Diagnostic] = [
-        finding(
-            "KCI304",
-            f"{len(places)} kernels are named {name!r}: {', '.join(places)}",
-            path=f"{places[1]}/build.toml",
-            hint="give one of them another name, or plan them in separate runs",
-        )
-        for name, places in sorted(paths.items())
-        if len(places) > 1
-    ]
-    if problems:
+    if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
         raise FindingsError("kernels of one plan need different names", diagnostics=problems)

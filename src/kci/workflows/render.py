@@ -102,7 +102,7 @@ def render(
         "uses": lambda action: _uses(action, pins),
         "unreleased": unreleased(pins),
     }
-    templates = {RELEASE_FILE: "github/short.yml.j2"} if inputs.short else dict(_TEMPLATES)
+    templates = dict.fromkeys(_TEMPLATES, "github/short.yml.j2") if inputs.short else dict(_TEMPLATES)
     if not inputs.short:
         templates |= _CALLED
     if inputs.publish is not None:
@@ -112,7 +112,9 @@ def render(
     if inputs.comment and not inputs.short:
         templates |= {COMMENT_FILE: "github/comment.yml.j2"}
     jinja = template_environment()
-    rendered = {path: tidy(jinja.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    rendered = {
+        path: tidy(jinja.get_template(name).render(values, path=path)) for path, name in sorted(templates.items())
+    }
     if lost := [*own.unplaced_parts(rendered), *own.misplaced_jobs(rendered[RELEASE_FILE])]:
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
     filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
@@ -129,6 +131,7 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
         "caller_names": caller_names(inputs.callers),
         "kernel_file": KERNEL_FILE,
+        "compat_file": COMPAT_FILE,
         "dispatched": inputs.forks == Forks.DISPATCH,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "publish": inputs.publish,

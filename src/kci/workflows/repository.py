@@ -36,6 +36,7 @@ from kci.workflows.rendered_files import (
     compare,
     drift_diagnostics,
     fixed_pins,
+    is_released,
     own_pin,
     read_committed,
     recorded_options,
@@ -166,11 +167,14 @@ def render_workflows(
     if bounds.refused:
         raise FindingsError("GitHub would not take these runs", diagnostics=bounds.refused)
     if reference := unreleased(pins):
-        message = f"these workflows use {reference}, which does not exist before the first release of kci"
-        hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
-        notes.append(finding("KCI450", message, hint=hint))
-    compared = _compared(root, files, committed)
-    return msgspec.structs.replace(compared, notes=tuple(notes))
+        notes.append(
+            _unreleased(f"these workflows use {reference}", f"`[actions]` of {KCI_TOML}: `repository` and `ref`")
+        )
+    return _compared(root, files, committed, notes)
+
+
+def _unreleased(what: str, hint: str) -> Diagnostic:
+    return finding("KCI450", f"{what}, which does not exist before the first release of kci", hint=hint)
 
 
 def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
@@ -200,9 +204,11 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         submodules=has_submodules(root),
         publish=publish_jobs(workspace.settings),
     )
+    if not is_released():
+        hint = "set the variable KCI_INSTALL of the project to what pip installs in its place"
+        notes.append(_unreleased("this file installs `kci` from the package index", hint))
     files = render_gitlab(inputs)
-    compared = _compared(root, files, read_committed(root, files))
-    return msgspec.structs.replace(compared, notes=tuple(notes))
+    return _compared(root, files, read_committed(root, files), notes)
 
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
@@ -226,7 +232,7 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
         sizes=leg_sizes(plan, workspace.runners),
     )
     files = render_snakemake(inputs)
-    return _compared(root, files, read_committed(root, files))
+    return _compared(root, files, read_committed(root, files), [])
 
 
 def has_submodules(root: Path) -> bool:
@@ -250,11 +256,22 @@ def _part_jobs(plans: Iterable[Plan]) -> int:
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
-def _compared(root: Path, files: dict[str, str], committed: Mapping[str, str]) -> RenderedFiles:
+_UNHIDE = "take it out of .gitignore: `git check-ignore -v` names the line"
+
+
+def _compared(
+    root: Path, files: dict[str, str], committed: Mapping[str, str], notes: Sequence[Diagnostic]
+) -> RenderedFiles:
+    ignored = run_git(root, "check-ignore", "-z", "--stdin", stdin="\0".join(sorted(files)).encode())
+    hidden = [
+        finding("KCI455", "git ignores this file, so that it never reaches the server", path=path, hint=_UNHIDE)
+        for path in os.fsdecode(ignored or b"").split("\0")
+        if path
+    ]
     comparisons = compare(files, committed)
     diagnostics = tuple(drift_diagnostics(comparisons))
     rewritten = tuple(path for path in sorted(files) if committed.get(path, "") != files[path])
-    return RenderedFiles(root, files, tuple(comparisons), diagnostics, rewritten)
+    return RenderedFiles(root, files, tuple(comparisons), diagnostics, rewritten, (*notes, *hidden))
 
 
 def read_recorded_options(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:

@@ -104,6 +104,18 @@ def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(rep
     assert faulty(repository) == ["unread", "wrong"]
 
 
+def test_commands_choose_kernels_by_name(repository: Path) -> None:
+    """A broken kernel beside the chosen one holds up nothing."""
+    for words in (["matrix", "--format", "names"], ["plan", "--format", "json"]):
+        assert kci(*words, repository, "--kernel", "sound").code == 0
+        assert kci(*words, repository, "--kernel", "unread").code == 1
+        assert kci(*words, repository, "--kernel", "sund").code == 2
+    plan = json.loads(kci("plan", repository, "--kernel", "sound", "--format", "json").stdout)
+    assert ([kernel["name"] for kernel in plan["kernels"]], plan["faulty"]) == (["sound"], [])
+    done = kci("run", repository, "--kernel", "sound", "--only", "nothing")
+    assert (done.code, "KCI217" in done.stderr) == (1, True), done
+
+
 def test_one_kernel_by_its_name(repository: Path) -> None:
     workspace = open_workspace([repository], set_aside=True)
     assert [kernel.build.name for kernel in workspace.only(["sound"]).kernels] == ["sound"]
