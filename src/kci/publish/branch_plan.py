@@ -208,9 +208,8 @@ class BranchGoal(msgspec.Struct, frozen=True):
     def changes(self, remote_files: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare the files of a branch with this goal.
 
-        A branch without a commit has `inherited` its `build/` from the main branch, which is of version 1.
+        A branch without a commit of its own has `inherited` its `build/` from the main branch, of another version.
         """
-        inherited = inherited and self.version != MAIN_VERSION
         others = variants_on(remote_files) - self.variants
         removed = others if inherited else others - self.expected if self.expected is not None else set()
         removed |= others & self.removed
@@ -296,19 +295,26 @@ class BranchReplacement(msgspec.Struct, frozen=True):
 
         FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones (KCI815).
         """
-        before = self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
-        self._require_version(goal, before)
+        self._require_version(goal)
+        before = self._manifest()
         if before is not None and before.version == self.release.manifest.version:
             self._require_newer(before)
         return msgspec.structs.replace(goal, removed=self._left_out(changes.kept_variants))
 
-    def _require_version(self, goal: BranchGoal, before: Manifest | None) -> None:
+    def version_there(self, default: int) -> int:
+        """The version that is on the branch, or the default."""
+        names = sorted(variants_on(self.remote_files))
+        found = (present.version for name in names if (present := self._metadata(name)))
+        before = self._manifest()
+        return before.version if before is not None else next(found, default)
+
+    def _manifest(self) -> Manifest | None:
+        return self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
+
+    def _require_version(self, goal: BranchGoal) -> None:
         if branch_version(goal.branch) == goal.version:
             return
-        others = (
-            present.version for name in sorted(variants_on(self.remote_files)) if (present := self._metadata(name))
-        )
-        version = before.version if before is not None else next(others, goal.version)
+        version = self.version_there(goal.version)
         if version != goal.version:
             kernel = self.release.manifest.kernel
             message = f"{self.place} has version {version} of {kernel}, and the tree is version {goal.version}"

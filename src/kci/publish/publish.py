@@ -250,18 +250,18 @@ class Publisher(msgspec.Struct, frozen=True):
         if page is not None and there is not None and gives_way(page, there, partial(self.target.read, at)):
             files = {path: file for path, file in goal.files.items() if file is not page}
             goal = msgspec.structs.replace(goal, files=files)
-        inherited = goal.branch != MAIN and at == heads.get(MAIN)
+        check, inherited = None, False
+        if replacement is not None:
+            place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
+            check = BranchReplacement(*replacement, place, remote_files, read, self.log)
+            # The main branch may be at the commit of a version: what is of this version is the branch's own.
+            inherited = goal.branch != MAIN and at == heads.get(MAIN)
+            inherited = inherited and check.version_there(MAIN_VERSION) != goal.version
         changes = goal.changes(remote_files, inherited=inherited)
-        if replacement is None or (inherited and goal.version != MAIN_VERSION):
+        if check is None or inherited or (changes.empty and check.terms.leave_out is not StaleVariants.REMOVE):
             return head, remote_files, goal, changes
-        release, terms = replacement
-        if changes.empty and terms.leave_out is not StaleVariants.REMOVE:
-            return head, remote_files, goal, changes
-        place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
-        final_goal = BranchReplacement(release, terms, place, remote_files, read, self.log).resolve_variants(
-            goal, changes
-        )
-        return head, remote_files, final_goal, final_goal.changes(remote_files, inherited=inherited)
+        final_goal = check.resolve_variants(goal, changes)
+        return head, remote_files, final_goal, final_goal.changes(remote_files)
 
     def _confirm(self, goal: BranchGoal, commit: str, changes: BranchChanges) -> PublishedBranch:
         difference = goal.changes(self.target.files(commit))
