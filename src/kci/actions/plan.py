@@ -44,6 +44,9 @@ from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
 
+MAX_INPUT = 120 * 1024
+"""Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has all inputs."""
+
 
 def main() -> None:
     """Plan once and set the outputs."""
@@ -51,7 +54,7 @@ def main() -> None:
     jobs = part_jobs(text_input("parts", "false"))
     if jobs and not callers:
         fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
-    flag_input("upload", default="false")
+    uploaded = flag_input("upload", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
     workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
@@ -97,6 +100,11 @@ def main() -> None:
         "callers": caller_matrices(plan, callers, runs, jobs) if callers else "",
         "plan": "" if callers else compact_json(plan.tree_plan()),
     }
+    if len(compact_json(outputs["plan"]).encode()) > MAX_INPUT:
+        outputs["plan"] = "too large for an input: download the artifact run-plan.*"
+        if not uploaded:
+            hint = 'set `upload: "true"`, and name the folder with the artifact run-plan.* to kci/build/merge'
+            fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     for name, value in outputs.items():
