@@ -202,7 +202,7 @@ _CLOSEST = 5
 
 
 def cron_problem(text: str) -> str:
-    """What a cron line must be for GitHub to keep to it; empty if it is: numbers, names, ranges, steps and lists."""
+    """The words for what a cron line must be, so that GitHub keeps to it; empty if it is."""
     fields = text.split()
     if len(fields) != len(_CRON) or not text.isascii():
         return "five fields, such as `17 4 * * 1`"
