@@ -297,11 +297,11 @@ def test_cron_lines(line: str) -> None:
 
 _NO_CRON = {
     "five fields, such as": ("", "* * * *", "* * * * * *", "@daily", "\N{ARABIC-INDIC DIGIT THREE} * * * *"),
-    "minutes from 0 to 59": ("60 * * * *", "5-1 * * * *", "*/0 * * * *", "a * * * *", "1-2-3 * * * *", "-1 * * * *"),
-    "hours from 0 to 23, and '24' is none": ("0 24 * * *",),
-    "days from 1 to 31": ("0 0 0 * *",),
-    "months from 1 to 12": ("0 0 * 13 *",),
-    "days of the week from 0 to 7": ("0 0 * * 8",),
+    "from 0 to 59 in": ("60 * * * *", "5-1 * * * *", "*/0 * * * *", "a * * * *", "1-2-3 * * * *", "-1 * * * *"),
+    "from 0 to 23 in '24'": ("0 24 * * *",),
+    "from 1 to 31 in": ("0 0 0 * *",),
+    "from 1 to 12 in": ("0 0 * 13 *",),
+    "from 0 to 7 in": ("0 0 * * 8",),
     "5 minutes between": ("* * * * *", "*/2 * * * *", "0,3 0 * * *", "58,2 * * * *", "1,58 0,23 * * *"),
     "a day that comes": ("0 0 31 2 *", "0 0 30-31 feb *", "0 0 31 4,6,9,11 */2"),
 }

@@ -189,12 +189,12 @@ _VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
 _TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
 _SECRET = re.compile(r"(?!GITHUB_)[A-Z_][A-Z0-9_]{0,99}", re.ASCII | re.IGNORECASE)
-_CRON: tuple[tuple[str, range, list[str]], ...] = (
-    ("minutes", range(60), []),
-    ("hours", range(24), []),
-    ("days", range(1, 32), []),
-    ("months", range(1, 13), ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
-    ("days of the week", range(8), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
+_CRON: tuple[tuple[range, list[str]], ...] = (
+    (range(60), []),
+    (range(24), []),
+    (range(1, 32), []),
+    (range(1, 13), ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
+    (range(8), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
 )
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CLOSEST = 5
@@ -207,10 +207,12 @@ def cron_problem(text: str) -> str:
     if len(fields) != len(_CRON) or not text.isascii():
         return "five fields, such as `17 4 * * 1`"
     values = []
-    for field, (name, allowed, names) in zip(fields, _CRON, strict=True):
-        parts = [_cron_values(part, allowed, names) for part in field.split(",")]
+    for field, allowed in zip(fields, _CRON, strict=True):
+        parts = [_cron_values(part, *allowed) for part in field.split(",")]
         if not all(parts):
-            return f"five fields with {name} from {allowed[0]} to {allowed[-1]}, and {quoted(field[:60])} is none"
+            return (
+                f"five fields that GitHub knows, and {quoted(field[:60])} is none: {allowed[0][0]} to {allowed[0][-1]}"
+            )
         values.append({value for part in parts for value in part})
     minutes, hours, days, months, _ = values
     if fields[4].startswith("*") and not any(day <= _DAYS[month - 1] for day in days for month in months):

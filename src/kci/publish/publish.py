@@ -23,8 +23,8 @@ from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.values import StaleVariants, is_branch
-from kci.diagnostics import Diagnostic, without_secrets
-from kci.errors import FindingsError, UsageError, rule_error
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError, UsageError, rule_error, without_secrets
 from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import (
     MAIN_VERSION,
