@@ -196,6 +196,7 @@ _CRON: tuple[tuple[range, list[str]], ...] = (
     (range(1, 13), ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
     (range(8), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
 )
+_CRON_PART = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/0*([1-9]\d{0,8}))?")
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _CLOSEST = 5
 """Minutes between two runs of a schedule on GitHub."""
@@ -207,12 +208,10 @@ def cron_problem(text: str) -> str:
     if len(fields) != len(_CRON) or not text.isascii():
         return "five fields, such as `17 4 * * 1`"
     values = []
-    for field, allowed in zip(fields, _CRON, strict=True):
-        parts = [_cron_values(part, *allowed) for part in field.split(",")]
+    for field, (allowed, names) in zip(fields, _CRON, strict=True):
+        parts = [_cron_values(part, allowed, names) for part in field.lower().split(",")]
         if not all(parts):
-            return (
-                f"five fields that GitHub knows, and {quoted(field[:60])} is none: {allowed[0][0]} to {allowed[0][-1]}"
-            )
+            return f"five fields, with values from {allowed[0]} to {allowed[-1]} in {quoted(field[:60])}"
         values.append({value for part in parts for value in part})
     minutes, hours, days, months, _ = values
     if fields[4].startswith("*") and not any(day <= _DAYS[month - 1] for day in days for month in months):
@@ -224,18 +223,12 @@ def cron_problem(text: str) -> str:
 
 
 def _cron_values(part: str, allowed: range, names: list[str]) -> range:
-    value, slash, step = part.partition("/")
+    match = _CRON_PART.fullmatch(part)
+    first, last, step = match.groups() if match else ("none", None, None)
+    last = last or (first if first and not step else str(allowed[-1]))
     ends = [names.index(end) + allowed[0] if end in names else int(end[:9]) if end.isdigit() else -1
-            for end in value.lower().split("-")]  # fmt: skip
-    ends = [allowed[0], allowed[-1]] if value == "*" else [*ends, allowed[-1]] if slash and len(ends) == 1 else ends
-    if (
-        len(ends) > 2
-        or ends != sorted(ends)
-        or not {*ends} <= {*allowed}
-        or (slash and not (step.isdigit() and int(step[:9])))
-    ):
-        return range(0)
-    return range(ends[0], ends[-1] + 1, int(step[:9])) if slash else range(ends[0], ends[-1] + 1)
+            for end in (first or str(allowed[0]), last)]  # fmt: skip
+    return range(ends[0], ends[1] + 1, int(step or 1)) if all(end in allowed for end in ends) else range(0)
 
 
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
