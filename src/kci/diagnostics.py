@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import enum
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 import msgspec
 import tomli
@@ -139,32 +137,6 @@ def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
 def printable_lines(text: str) -> str:
     """The same, with line breaks and tabs kept."""
     return re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
-
-
-_SECRET_NAMES = re.compile(r"(?:^|_)(?:JWT|KEY|PASS(?:WD|WORD)?|PAT|SECRET|TOKEN)(?=$|_)(?!.*_(?:DIR|FILE|PATH|URL)$)")
-_LOGIN = re.compile(r"(?<=://)[^\s/'\"<>]*@")
-_BEHIND = re.compile(
-    r"(bearer |authorization: basic |[?&][\w.-]*(?:credential|key|password|sig|signature|token)=)[^\s&'\"<>]+", re.I
-)
-_TOKEN = re.compile(r"\b(?:gh[a-z]|github_pat|glpat|hf|pypi)[_-][\w-]{16,}")
-_SHORTEST = 6
-"""Characters of a secret; a shorter one is found in other words."""
-
-
-def without_secrets(text: str) -> str:
-    """An address, or what a client says, with `***` for logins, tokens and the secrets of the environment."""
-    forms = {form for secret in _secrets() for form in (secret, quote(secret, safe=""), unquote(secret))}
-    long = sorted((re.escape(form) for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
-    text = re.sub("|".join(long), "***", text, flags=re.I) if long else text
-    return _TOKEN.sub("***", _BEHIND.sub(r"\1***", _LOGIN.sub("***@", text)))
-
-
-def _secrets() -> Iterator[str]:
-    for name, value in os.environ.items():
-        if _SECRET_NAMES.search(name):
-            yield from map(str.strip, value.splitlines())
-        for login in _LOGIN.findall(value):
-            yield login[:-1].partition(":")[2] or login[:-1]
 
 
 def render_github(diagnostic: Diagnostic) -> str:

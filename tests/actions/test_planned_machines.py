@@ -11,7 +11,7 @@ from act.harness import commit_all
 from action_inputs import inputs_of, outputs_in
 from buildkit import write_tree
 from conftest import add_package
-from kci.actions import plan
+from kci.actions import merge, plan
 from kci.actions.common import run_action
 from kci.config.settings import PullRequest, Schedule, Settings
 from kci.plan.plan import read_plan
@@ -37,6 +37,34 @@ src = ["a.cpp"]
 OWN = '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 OWN += '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 MACHINES = {"everywhere": {"cpu", "cuda"}, "of ones own": {"cuda"}, "for a fork": {"cpu"}}
+
+
+@pytest.mark.parametrize("upload", ["true", "false"])
+def test_a_plan_that_is_larger_than_a_variable_goes_through_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], upload: str
+) -> None:
+    """GitHub gives an action its inputs in the environment."""
+    repository = add_package(write_tree(tmp_path / "repository", {"build.toml": BUILD, "a.cpp": ""}))
+    monkeypatch.setattr(plan, "MAX_INPUT", 100)
+    monkeypatch.chdir(repository)
+    for attempt in (1, 2):
+        temp = tmp_path / f"run-plan.{attempt}"
+        temp.mkdir()
+        given = {"RUNNER_TEMP": temp, "GITHUB_OUTPUT": tmp_path / "output", "GITHUB_RUN_ATTEMPT": attempt}
+        for name, value in (given | inputs_of(only="torch213-*x86_64-linux", upload=upload)).items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(SystemExit) as ended:
+            run_action(plan.main)
+    if upload == "false":
+        assert (ended.value.code, "larger than an input" in capsys.readouterr().out) == (1, True)
+        return
+    assert ended.value.code == 0
+    said = outputs_in(tmp_path / "output")["plan"]
+    assert merge.plan_file(str(tmp_path)) == tmp_path / "run-plan.2" / "kci-plan" / "kci-plan.json"
+    for wrong in (said, str(repository)):
+        with pytest.raises(SystemExit) as ended:
+            merge.plan_file(wrong)
+        assert ended.value.code == 2
 
 
 @pytest.mark.programs

@@ -105,6 +105,27 @@ def test_a_checkout_has_what_the_authors_has(repository: Path, file: str, text: 
     assert told == [wanted.get("submodules")] * 2, "the trigger's variables are those of the pipeline that it starts"
 
 
+@pytest.mark.parametrize(("settings", "submodules", "token"), [
+    ('token = "READ_TOKEN"', "recursive", "${{ secrets.READ_TOKEN || github.token }}"),
+    ("submodules = false", None, None),
+])  # fmt: skip
+def test_private_submodules(repository: Path, settings: str, submodules: str | None, token: str | None) -> None:
+    """A called workflow has no secret that it is not given."""
+    (repository / ".gitmodules").write_text('[submodule "up"]\n\tpath = csrc/up\n\turl = git@github.com:acme/up.git\n')
+    (repository / "kci.toml").write_text(f'[checkout]\n{settings}\n[pull-request]\nforks = "dispatch"\n')
+    assert kci("render").code == 0
+    files = {path.name: read_yaml(path.read_text()) for path in (repository / ".github/workflows").iterdir()}
+    jobs = [job for file in files.values() for job in file["jobs"].values()]
+    steps = [step for job in jobs for step in job.get("steps", ())]
+    checkouts = [step["with"] for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+    assert {(given.get("submodules"), given.get("token")) for given in checkouts} == {(submodules, token)}
+    passed = [job.get("secrets") for job in jobs if "kci-kernel.yml" in job.get("uses", "")]
+    assert len(passed) > 3
+    assert passed == [{"READ_TOKEN": "${{ secrets.READ_TOKEN }}"} if token else None] * len(passed)
+    assert ("secrets" in files["kci-kernel.yml"][True]["workflow_call"]) == bool(token)
+    assert "nothing for `checkout`" in kci("render", "--short").stderr
+
+
 def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
     file = repository / RELEASE
     file.parent.mkdir(parents=True)

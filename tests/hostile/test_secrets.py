@@ -12,8 +12,7 @@ import pytest
 from cli.runner import kci
 from kci.build.process.run import ProgramResult
 from kci.build.toolchains import downloads
-from kci.diagnostics import without_secrets
-from kci.errors import FindingsError, MissingToolError, first_line_of
+from kci.errors import FindingsError, MissingToolError, first_line_of, without_secrets
 from kci.publish.hub import hub_client
 from kci.run import machine_report
 from kci.utils.git import last_line

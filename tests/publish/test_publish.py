@@ -639,18 +639,6 @@ def test_a_dry_run_asks_once(hub: FakeHub, tmp_path: Path) -> None:
     assert (done.code, f"{REPO} cannot be read: no answer" in done.stderr) == (1, True), done.stderr
 
 
-@pytest.mark.parametrize(
-    "endpoint", ["", "hf-mirror.com", "ftp://hub.example", "https://", "http://hub:port", "http://[::1"]
-)
-def test_an_endpoint_that_is_no_address(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str
-) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    done = publish(make_tree(tmp_path))
-    assert (done.code, "HF_ENDPOINT is no address" in done.stderr) == (2, True), done.stderr
-    assert hub.log == []
-
-
 IN_AN_HOUR = "You have exceeded the rate limit for repository commits. You can retry this action in about 1 hour."
 
 

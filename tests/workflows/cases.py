@@ -138,7 +138,7 @@ CASES = [
 """Those that have golden files."""
 
 OTHERS = [
-    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins()),
+    Case("one", Inputs(names=("relu",), submodules=True, token="READ_TOKEN", lfs=True), shipped_pins()),
     Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch", comment=True), _pinned(), OWN),
     Case(
         "published-alone",

@@ -17,8 +17,8 @@ import msgspec
 
 from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
-from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable, without_secrets
-from kci.errors import KciError
+from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
+from kci.errors import KciError, without_secrets
 from kci.utils.bounded_json import decode_json
 
 INPUTS = "KCI_INPUTS"

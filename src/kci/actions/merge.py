@@ -24,7 +24,7 @@ from kci.actions.common import (
 from kci.cli._answers import count_findings, findings_markdown, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
 from kci.config.discovery import SuppressedFinding
-from kci.run.records import RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
+from kci.run.records import PLAN_FILE, RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.utils.suggest import count
 
@@ -127,13 +127,14 @@ def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> P
 
 
 def plan_file(plan: str) -> Path | None:
-    """The plan as a file: the input is JSON, which can exceed a command line, or a path."""
+    """The plan as a file: the input is JSON, a file, or a folder with the uploads of each attempt."""
     if not plan:
         return None
     if not plan.startswith("{"):
-        if not Path(plan).is_file():
-            fail(f"the input `plan` is neither JSON nor a file: {plan[:200]!r}", 2)
-        return Path(plan)
+        files = [*Path(plan).rglob(PLAN_FILE)] if Path(plan).is_dir() else [Path(plan)]
+        if not all(file.is_file() for file in files) or not files:
+            fail(f"the input `plan` is neither JSON nor a file or folder with it: {plan[:200]!r}", 2)
+        return files[0] if len(files) == 1 else max(files, key=lambda file: kci.read_plan(file).attempt)
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path

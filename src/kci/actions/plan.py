@@ -46,6 +46,9 @@ from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
 
+MAX_INPUT = 120 * 1024
+"""Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has all inputs."""
+
 
 def main() -> None:
     """Plan once and set the outputs."""
@@ -53,7 +56,7 @@ def main() -> None:
     jobs = part_jobs(text_input("parts", "false"))
     if jobs and not callers:
         fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
-    flag_input("upload", default="false")
+    uploaded = flag_input("upload", default="false")
     watch = flag_input("watch", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
@@ -105,7 +108,7 @@ def main() -> None:
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
         "callers": caller_matrices(plan, callers, runs, jobs) if callers else "",
-        "plan": "" if callers else compact_json(plan.tree_plan()),
+        "plan": "" if callers else _merge_input(plan, uploaded=uploaded),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
@@ -115,6 +118,16 @@ def main() -> None:
     set_output("has-work", "true" if plan.legs or plan.tests else "false")
     write_plan(planned)
     report(planned)
+
+
+def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
+    text = compact_json(plan.tree_plan())
+    if len(compact_json(text).encode()) <= MAX_INPUT:
+        return text
+    if not uploaded:
+        hint = 'set `upload: "true"`, and name the folder with the artifact run-plan.* to kci/build/merge'
+        fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
+    return "too large for an input: download the artifact run-plan.*"
 
 
 def tier_of(settings: Settings, name: str) -> str:

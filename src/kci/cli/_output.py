@@ -15,17 +15,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from kci.diagnostics import (
-    Diagnostic,
-    Severity,
-    escape_data,
-    printable,
-    printable_lines,
-    render_github,
-    render_text,
-    without_secrets,
-)
-from kci.errors import KciError
+from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
+from kci.errors import KciError, without_secrets
 
 
 class Options(NamedTuple):

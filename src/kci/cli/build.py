@@ -14,8 +14,8 @@ from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName, refuse_idle
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
-from kci.diagnostics import Severity, without_secrets
-from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
+from kci.diagnostics import Severity
+from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error, without_secrets
 from kci.matrix.variants import artifact_name
 from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, leg_commands
 from kci.run.records import VariantFailure, ci_run, write_failure

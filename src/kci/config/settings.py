@@ -164,6 +164,15 @@ class Nix(Table, frozen=True):
     backends: tuple[Backend, ...] = ()
 
 
+class Checkout(Table, frozen=True):
+    """How the jobs of rendered files fetch the repository."""
+
+    submodules: bool = True
+    """False fetches no submodule."""
+    token: str | None = None
+    """The secret with a token that may read private submodules."""
+
+
 class PullRequest(Table, frozen=True):
     """The builds of a pull request."""
 
@@ -301,6 +310,7 @@ class Settings(Table, frozen=True):
     tiers: dict[str, UserTier] = {}  # noqa: RUF012
     plan: PlanTable = PlanTable()
     nix: Nix = Nix()
+    checkout: Checkout = Checkout()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.facts import needs_device
-from kci.matrix.catalog.runners import Runner, Runners
+from kci.matrix.catalog.runners import Runner, Runners, max_job_minutes
 from kci.matrix.variants import parse_variant_name
 from kci.plan.inputs.kernel_inputs import MARKER
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
@@ -113,7 +113,7 @@ def plan_tests(
                     system=machine.system,
                     variants=machine.variants,
                     runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
-                    timeout=limit.timeout_minutes or _MINUTES,
+                    timeout=min(limit.timeout_minutes or _MINUTES, max_job_minutes(runner)),
                     inputs=inputs,
                     run=run,
                 )

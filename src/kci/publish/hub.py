@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kci.diagnostics import printable, without_secrets
-from kci.errors import FindingsError, KciError, MissingToolError, UsageError, first_line_of
+from kci.diagnostics import printable
+from kci.errors import FindingsError, KciError, MissingToolError, UsageError, first_line_of, without_secrets
 from kci.matrix.variants import is_variant_name
 from kci.tree.identity import SIGNATURE, Digest, make_digest, validate
 from kci.tree.manifest import read_manifest, read_sealed
@@ -44,18 +44,12 @@ _EXCHANGE = {
 def hub_client(token: str | bool) -> Any:
     """The client of the Hub; False is anonymous. MissingToolError if it is too old, UsageError for invalid settings."""
     try:
-        endpoint = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-        known = endpoint.scheme in ("http", "https") and endpoint.hostname and endpoint.port != 0
-    except ValueError:
-        known = False
-    if not known:
-        hint = "write it as https://huggingface.co, or unset it; it counts too if it is set to nothing"
-        raise UsageError("HF_ENDPOINT is no address of the web", hint=hint)
-    try:
         from huggingface_hub import HfApi, __version__
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+    except ValueError as error:
+        raise UsageError(f"huggingface_hub does not take HF_ENDPOINT: {first_line_of(error)}") from None
     if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
         minimum = ".".join(map(str, OLDEST_CLIENT))
         hint = "pip install --upgrade 'kci[hf]'"

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kci.diagnostics import without_secrets
-from kci.errors import FindingsError, KciError, first_line_of
+from kci.errors import FindingsError, KciError, first_line_of, without_secrets
 from kci.publish.branch_plan import LocalFile
 from kci.publish.hub import HubFile, TokenSource, hub_client, listed_files
 from kci.utils.bounded_json import read_bounded

@@ -25,8 +25,8 @@ from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.sources.card import CARD, render_card
 from kci.config.values import PLACEHOLDER_OWNER, PublishOn, StaleVariants, is_branch
-from kci.diagnostics import Diagnostic, without_secrets
-from kci.errors import FindingsError, UsageError, rule_error
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError, UsageError, rule_error, without_secrets
 from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import (
     MAIN_VERSION,

@@ -26,8 +26,7 @@ from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.build.toolchains.environment import TO_TEST
 from kci.config.facts import BACKENDS, HOST
-from kci.diagnostics import without_secrets
-from kci.errors import KciError
+from kci.errors import KciError, without_secrets
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kci.diagnostics import without_secrets
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import FindingsError, MissingToolError, without_secrets
 from kci.utils.cache import file_digest
-from kci.utils.walk import is_executable
+from kci.utils.walk import LFS_VERSION, is_executable
 
 _SECONDS = 300
 
@@ -137,17 +136,13 @@ def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | No
     entry = list_blobs(directory, commit, [path]).get(path)
     if entry is None or not entry.mode.startswith("100"):
         return None
-    return read_objects(directory, [entry.id], limit).get(entry.id)
+    size = run_git(directory, "cat-file", "-s", entry.id)
+    return read_objects(directory, [entry.id]).get(entry.id) if size is not None and int(size) <= limit else None
 
 
-def read_objects(directory: Path, identities: Sequence[str], limit: int | None = None) -> dict[str, bytes]:
-    """The content of blobs by id, without those over `limit` bytes and missing ones, as in a partial clone."""
+def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
+    """The content of blobs by id; missing ones are left out, as in a partial clone."""
     contents: dict[str, bytes] = {}
-    if limit is not None:
-        asked = "".join(f"{identity}\n" for identity in identities).encode()
-        listed = (run_git(directory, "cat-file", "--batch-check", stdin=asked) or b"").decode().splitlines()
-        found = [line.split() for line in listed if " blob " in line]
-        identities = [identity for identity, _, size in found if int(size) <= limit]
     for start in range(0, len(identities), _AT_ONCE):
         batch = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])
         output, at = run_git(directory, "cat-file", "--batch", stdin=batch.encode()) or b"", 0
@@ -158,11 +153,6 @@ def read_objects(directory: Path, identities: Sequence[str], limit: int | None =
                 contents[head[0].decode()] = output[at : at + size]
                 at += size + 1
     return contents
-
-
-_POINTER = re.compile(
-    rb"version https://git-lfs\.github\.com/spec/v1\n(?:ext-.*\n)*oid sha256:([0-9a-f]{64})\nsize \d+\n"
-)
 
 
 def changed_paths(top: Path, commit: str, *, submodules: str = "none") -> frozenset[str] | None:
@@ -202,11 +192,10 @@ def _is_dirty(submodule: Path, submodules: str) -> bool:
 
 def _same_as_pointer(top: Path, commit: str, names: Sequence[str]) -> set[str]:
     blobs = list_blobs(top, commit, [name for name in names if (top / name).is_file()])
-    contents = read_objects(top, sorted({blob.id for blob in blobs.values()}), 1024)
-    pointers = {name: _POINTER.fullmatch(contents.get(blob.id, b"")) for name, blob in blobs.items()}
-    modes = {name: "100755" if is_executable(top / name) else "100644" for name in blobs}
-    return {
-        name
-        for name, pointer in pointers.items()
-        if pointer and blobs[name].mode == modes[name] and pointer[1].decode() == file_digest(str(top / name))
-    }
+
+    def pointed(file: Path, like: Blob) -> Blob:
+        text = b"%sv1\noid sha256:%s\nsize %d\n" % (LFS_VERSION, file_digest(str(file)).encode(), file.stat().st_size)
+        kind = hashlib.sha256 if len(like.id) == 64 else hashlib.sha1
+        return Blob("100755" if is_executable(file) else "100644", kind(b"blob %d\0%s" % (len(text), text)).hexdigest())
+
+    return {name for name, blob in blobs.items() if blob == pointed(top / name, blob)}

@@ -60,6 +60,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """Kernel names, which spread the schedules of different repositories."""
     kernels: tuple[str, ...] = (".",)
     submodules: bool = False
+    token: str = ""
+    """The secret with the token of checkouts; empty for the job's own."""
     lfs: bool = False
     branch: str = "main"
     """A push to this branch builds a release."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kci.config.discovery import RepositorySettings
-from kci.config.settings import KCI_TOML, Publish, Settings
+from kci.config.settings import KCI_TOML, Checkout, Publish, Settings
 from kci.config.values import Forks, PublishOn, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
@@ -138,7 +138,8 @@ def render_workflows(
     inputs = Inputs(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in directories})),
-        submodules=has_submodules(root),
+        submodules=chosen.checkout.submodules and has_submodules(root),
+        token=chosen.checkout.token or "",
         lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
@@ -181,6 +182,7 @@ def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
     requested = {
         "pull-request.comment": chosen.pull_request.comment,
         "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
+        "checkout": chosen.checkout != Checkout(),
     }
     hint = "remove the setting, or run `kci render --no-short`"
     message = "the short file has nothing for `{}` of " + KCI_TOML
@@ -201,7 +203,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
-        submodules=has_submodules(root),
+        submodules=chosen.checkout.submodules and has_submodules(root),
         publish=publish_jobs(workspace.settings),
     )
     if not is_released():

@@ -123,6 +123,8 @@ class HostedRunners(Dated, frozen=True):
     """The label for jobs without a build: plan, merge, gate."""
     labels: dict[str, str]
     retired: frozenset[str]
+    short: dict[str, int]
+    """The most minutes of a job by label, where they are fewer than elsewhere."""
 
 
 hosted_runners = shipped("matrix/catalog/data/hosted.toml", HostedRunners)
@@ -184,7 +186,8 @@ def pool_of(runner: Runner) -> Pool:
 
 def max_job_minutes(runner: Runner) -> int:
     """The most minutes of a job on a runner."""
-    return quotas().max_minutes if runner.hosted else OWN_MINUTES
+    usual = quotas().max_minutes if runner.hosted else OWN_MINUTES
+    return min(hosted_runners().short.get(label.lower(), usual) for label in (*runner.labels, ""))
 
 
 def price_of(runner: Runner) -> tuple[float, str] | None:
