@@ -188,7 +188,7 @@ def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> N
     ],
 )
 def test_needed_libraries_by_backend(library: str, backend: str, major: str, allowed: bool) -> None:
-    assert bool(allowed_libraries(library, ("system", "torch", backend), major)) is allowed
+    assert bool(allowed_libraries(library, ("system", "system-more", "torch", backend), major)) is allowed
 
 
 @pytest.mark.rule("KCI746", triggers=True)

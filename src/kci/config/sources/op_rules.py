@@ -90,8 +90,17 @@ _WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Iterator[OpFinding]:
     """Yield the findings about ops of a Python file, without paths."""
     names = resolve_names(nodes)
-    for call, argument, what in fixed_namespace_calls(tree, nodes, names):
-        yield _unprefixed(call, argument, what, names)
+    judged = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
+                    judged.add(id(decorator))
+                    what = f"{last_name(decorator.func)} of {node.name}"
+                    yield _unprefixed(decorator, decorator.args[0], what, names)
+    for inner in nodes:
+        if isinstance(inner, ast.Call) and id(inner) not in judged:
+            yield from _call(inner, names)
     for inner in nodes:
         if (
             isinstance(inner, ast.Attribute)
@@ -102,26 +111,10 @@ def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Itera
             yield partial(finding, "KCI780", message, hint=_FROM_OPS, span=node_span(inner)), ""
 
 
-def fixed_namespace_calls(
-    tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
-) -> Iterator[tuple[ast.Call, ast.expr, str]]:
-    """Yield calls with an op name whose namespace may be fixed: the call, the argument, and the function's name."""
-    judged = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
-                    judged.add(id(decorator))
-                    yield decorator, decorator.args[0], f"{last_name(decorator.func)} of {node.name}"
-    for inner in nodes:
-        if isinstance(inner, ast.Call) and id(inner) not in judged:
-            yield from _call(inner, names)
-
-
 _FROM_OPS = "from ._ops import ops, then ops.<name>"
 
 
-def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+def _call(node: ast.Call, names: FileNames) -> Iterator[OpFinding]:
     name = last_name(node.func)
     function = names.canonical(node.func)
     by_name = function == name and name in _BY_REFERENCE and name not in names.defined
@@ -137,7 +130,7 @@ def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr
             return  # It extends an existing namespace such as aten.
     argument = node.args[0] if node.args else next((item.value for item in node.keywords if item.arg == keyword), None)
     if argument is not None and (_fixed(argument) or _prefix_like(argument, names)):
-        yield node, argument, target
+        yield _unprefixed(node, argument, target, names)
 
 
 def _unprefixed(node: ast.Call, argument: ast.expr, function: str, names: FileNames) -> OpFinding:
