@@ -238,7 +238,14 @@ def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
     found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB, Purpose.PUBLISH))
     tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
     assert (tested["tags"], tested["needs"], tested["timeout"]) == (["gpu"], ["k: merge"], "30 minutes")
-    assert "--python" in tested["script"][-1]
+    assert ("--python" in tested["script"][-1], "image" in tested) == (True, False)
+    hosted = msgspec.structs.replace(test, name="cpu-x86_64-linux", backend="cpu", runner=("ubuntu-24.04",))
+    on_cpu = jobs(child_pipeline(document([leg("torch-cuda")], tests=(hosted,))))["k: test cpu-x86_64-linux"]
+    assert (on_cpu["image"], "tags" in on_cpu, "--python" in on_cpu["script"][-1]) == (
+        gitlab_data().image,
+        False,
+        False,
+    )
     assert published["script"][-1] == "kci publish kci-tree --kernel k"
     assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
     assert "k: publish" not in jobs(child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP))

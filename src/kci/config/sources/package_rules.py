@@ -171,7 +171,7 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
                     case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) if asked != version:
                         if name.rpartition("/")[2] in own:
                             message = f"it loads version {asked} of {name}, and build.toml has version {version}"
-                            yield finding("KCI778", message, path=shown, span=node_span(given["version"]))
+                            yield finding("KCI783", message, path=shown, span=node_span(given["version"]))
 
 
 def _tree(text: bytes) -> ast.Module:
