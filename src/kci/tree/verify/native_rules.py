@@ -13,6 +13,7 @@ from kci.tree.verify.abi import (
     Exports,
     allowed_libraries,
     cpp_scope,
+    demangled,
     exceeded_cap,
     is_std_name,
     is_toolkit_name,
@@ -203,7 +204,10 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
             hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
             if fitting := torch_exports().versions_with(unexplained):  # all of std::
                 hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
-        message = f"undefined symbols without a version: {_shortened(unexplained)}"
+        elif not hint and any(symbol.startswith("_Z") and not is_std_name(symbol) for symbol in unexplained):
+            hint = "they are declared in a header and used, and no file in a `src` list of build.toml defines them: "
+            hint += "add that file, or define them as they are declared, with the same name and arguments"
+        message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
         yield finding("KCI746", message, hint=hint, path=where)
 
 
