@@ -17,6 +17,7 @@ from kci.errors import KciError, rule_error
 from kci.matrix.variants import parse_variant_name
 from kci.plan.estimates import Seconds
 from kci.plan.fingerprint import Key
+from kci.plan.hardware_tests import tree_under_test
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
@@ -195,6 +196,11 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def digests(self) -> dict[str, str]:
         return {item.variant: item.digest for item in self.present}
+
+    @property
+    def digest(self) -> str:
+        """Stands for the whole tree: what was judged is found again by it."""
+        return tree_under_test(self.digests)
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)

@@ -15,7 +15,6 @@ from kci.plan.plan import Plan, SkippedVariant, TestLeg
 from kci.run.gate import (
     INDEX_FILE,
     KEPT_DAYS,
-    OBJECTS_DAYS,
     ObjectsPlace,
     RunUploads,
     TreeIndex,
@@ -86,9 +85,11 @@ def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
 def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
     known = next_index(write_plan(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
     again = write_plan(tmp_path / "2", known)
-    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {"aa": ("41", 1)}
-    assert places(next_index(again, "42", 101 + KEPT_DAYS)) == {}
+    assert places(next_index(again, "42", 99 + KEPT_DAYS)) == {"aa": ("41", 1)}
+    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {}
     assert KEPT_DAYS < 90
+    for file in ("action.yml", "merge/action.yml"):
+        assert f'retention-days: "{KEPT_DAYS}"' in (ROOT / file).read_text(), "GitHub is asked for what kci counts on"
 
 
 CUDA = "torch-cuda"
@@ -212,9 +213,8 @@ def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: P
 def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
     record = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
     run = write_plan(tmp_path, TreeIndex(day=100), record)
-    assert next_index(run, "41", 99 + OBJECTS_DAYS).kept_objects()
-    assert not next_index(run, "41", 100 + OBJECTS_DAYS).kept_objects()
-    assert f'retention-days: "{OBJECTS_DAYS}"' in (ROOT / "action.yml").read_text()
+    assert next_index(run, "41", 99 + KEPT_DAYS).kept_objects()
+    assert not next_index(run, "41", 100 + KEPT_DAYS).kept_objects()
 
 
 @pytest.mark.parametrize(
