@@ -140,6 +140,14 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     # One that does not find the tree.
     gone = left(tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone"))
     assert places(next_index(gone, "43", 6)) == {}
+    # One whose merge fails, so that its test does not run, and one about a tree that is not the newest.
+    unmerged = msgspec.structs.replace(first, trees={"aa": msgspec.structs.replace(first.trees["aa"], passed={})})
+    failing = Plan(1, "release", (), (leg(CUDA, "aa"),), tests=(TEST,))
+    broken = RunUploads(failing, {"aa": KernelRecord("aa", 1, complete=False)}, index=unmerged)
+    assert index_after(broken, "43", 6).trees["aa"].passed == {}
+    stranger = Plan(1, "release", (), tests=(msgspec.structs.replace(TEST, run="40"),))
+    elsewhere = RunUploads(stranger, tests={("aa", TEST.name): passed_on("d1")}, index=unmerged)
+    assert index_after(elsewhere, "43", 6).trees["aa"].passed == {}
     # One that merges another tree, and does not come to testing.
     assert known(next_index(left(tmp_path / "5", second, (TEST, ROCM), "d2"), "43", 6)) == {}
 
