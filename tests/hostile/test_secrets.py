@@ -10,8 +10,10 @@ from urllib.parse import quote
 import pytest
 
 from cli.runner import kci
+from kci.actions.common import show
 from kci.build.process.run import ProgramResult
 from kci.build.toolchains import downloads
+from kci.cli._output import progress_log
 from kci.errors import FindingsError, MissingToolError, first_line_of, without_secrets
 from kci.publish.hub import hub_client
 from kci.run import machine_report
@@ -88,3 +90,10 @@ def test_the_client_s_own_log_has_no_secrets() -> None:
     record = logging.LogRecord("hub", logging.WARNING, "", 0, "while requesting %s", ("https://bob:pw@hub",), None)
     assert handler.filter(record)
     assert record.getMessage() == "while requesting https://***@hub"
+
+
+def test_progress_has_no_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    for log in (progress_log(), show):
+        log("https://bob:pw@index.example cannot be reached")
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("https://***@index.example") == 2

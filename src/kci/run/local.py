@@ -32,7 +32,7 @@ from kci.config.discovery import (
 from kci.config.reader import Kernel
 from kci.config.sources.card import render_card
 from kci.diagnostics import Diagnostic, rules
-from kci.errors import KciError, MissingToolError, first_error
+from kci.errors import KciError, MissingToolError, first_error, without_secrets
 from kci.matrix.variants import Kind, Variant, this_system
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.kernel_inputs import active
@@ -388,7 +388,8 @@ def _build(
     def update(**changes: object) -> None:
         emit((outcome, changes))
 
-    def log(line: str) -> None:
+    def log(said: str) -> None:
+        line = without_secrets(said)
         progress = read_progress(line)
         update(note=progress.command if progress else line, line=line, **({"progress": progress} if progress else {}))
 
