@@ -67,7 +67,7 @@ def test_the_examples_of_the_page_run_and_print_what_it_says(monkeypatch: pytest
         assert said.getvalue() == expected
 
 
-SCRIPTS = ("hipify_script.py",, "load_script.py")
+SCRIPTS = ("hipify_script.py", "load_script.py")
 """A program of its own."""
 
 
