@@ -41,7 +41,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import make_variant_dir
-from kci.run.loading import load_built
+from kci.run.load_built import load_built
 from kci.tree.manifest import Loading, Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions

@@ -55,7 +55,7 @@ class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def loading_text(loaded: Loading | None) -> str:
-    """The words of tables and comments for it."""
+    """The words of tables and comments about it."""
     return "not known" if loaded is None else str(loaded)
 
 
