@@ -38,11 +38,11 @@ from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
-from kci.run.build_leg import make_variant_dir
+from kci.run.build_leg import check_replaceable, make_variant_dir
 from kci.tree.manifest import Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
-from kci.utils.atomic import locked, writing
+from kci.utils.atomic import locked, replacing, writing
 from kci.utils.cache import default_cache, place_digest
 
 KEPT_BUILDS = 3
@@ -72,7 +72,7 @@ class KeptBuilds:
         """Hash of a local build's inputs, with the machine's compilers. Raises MissingToolError or FindingsError."""
         how, name = self._options, kernel.build.name
         compilers = toolchain_identity(variant, how.cache, builder=how.builder, isolation=how.isolation)
-        toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
+        toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}{' '.join(('', *how.archs))}"
         with self._guard:
             if name not in self._prints:
                 tree = self._sources.of(kernel.directory)
@@ -223,11 +223,14 @@ def run_here(
     changed: Callable[[Outcome], None],
     log: Log = silent,
 ) -> RunResult:
-    """Build in parallel, merge each kernel after its last build, and verify.
+    """Build in parallel, merge each kernel after its last build, and verify. With `archs` nothing is merged.
 
     `changed` is called in this thread for each updated outcome. On KeyboardInterrupt old trees stay, and finished
     builds are kept.
     """
+    for outcome in outcomes if options.archs else ():
+        if outcome.state is OutcomeState.WAITING and outcome.variant.archs is None:
+            outcome.state, outcome.note = OutcomeState.LEFT, "it has no archs to choose from"
     waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
     width = builds_at_once([(kernels[item.kernel], item.variant) for item in waiting], job_count(options.jobs))
@@ -237,7 +240,10 @@ def run_here(
     def finish(name: str) -> None:
         mine = [outcome for outcome in outcomes if outcome.kernel == name]
         built = [outcome.directory for outcome in mine if outcome.directory is not None]
-        if built:
+        if built and options.archs:
+            for directory in built:
+                _put(directory, trees[name] / directory.name, name, log)
+        elif built:
             kernel = kernels[name]
             names, elsewhere = (
                 tuple(item.variant.name for item in mine if item.elsewhere is is_) for is_ in (False, True)
@@ -265,6 +271,13 @@ def run_here(
     builds = KeptBuilds(workspace, options)
     run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, on_update)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
+
+
+def _put(directory: Path, target: Path, kernel: str, log: Log) -> None:
+    with replacing(target, log) as replacement:
+        check_replaceable(target, kernel)
+        shutil.copytree(directory, replacement.staging)
+        replacement.commit()
 
 
 def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
