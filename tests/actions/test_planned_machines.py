@@ -36,7 +36,12 @@ src = ["a.cpp"]
 """
 OWN = '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 OWN += '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
-MACHINES = {"everywhere": {"cpu", "cuda"}, "of ones own": {"cuda"}, "for a fork": {"cpu"}}
+MACHINES = {
+    "everywhere": {"cpu", "cuda"},
+    "of ones own": {"cuda"},
+    "for a fork": {"cpu"},
+    "on a schedule": {"cpu", "cuda"},
+}
 
 
 @pytest.mark.parametrize("upload", ["true", "false"])
@@ -76,6 +81,7 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     no_git_environment: None,
     where: str,
 ) -> None:
+    scheduled = {"callers": "1", "watch": "true"} if where == "on a schedule" else {}
     marked = "@pytest.mark.kernels_ci\ndef test_it(): pass\n"
     files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN, "tests/test_it.py": marked}
     repository = add_package(write_tree(tmp_path / "repository", files))
@@ -84,7 +90,7 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     given = {
         "RUNNER_TEMP": tmp_path / "temp",
         "GITHUB_OUTPUT": tmp_path / "output",
-        **inputs_of(only="torch213-*x86_64-linux", machines="own" if where == "of ones own" else "all"),
+        **inputs_of(only="torch213-*x86_64-linux", machines="own" if where == "of ones own" else "all", **scheduled),
         "KCI_FORK": str(where == "for a fork").lower(),
     }
     for name, value in given.items():
@@ -95,12 +101,15 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     assert ended.value.code == 0
     said = "".join(capsys.readouterr())
     assert ("KCI317" in said) is (where == "for a fork"), "what is not tested there is said"
-    matrix = json.loads(outputs_in(tmp_path / "output")["matrix"])
-    assert {leg["backend"] for leg in matrix["include"]} == MACHINES[where]
     planned = read_plan(tmp_path / "temp" / "kci-plan" / "kci-plan.json")
-    assert planned.tests == (), "no job of a common matrix tests, and the gate would wait for one"
-    said = {"everywhere": {"some-kernel": "tests: not run, a common matrix has none"}, "of ones own": {}}
-    assert planned.untested == said.get(where, said["everywhere"])
+    assert {leg.backend for leg in planned.legs} == MACHINES[where]
+    untested = {"some-kernel": "tests: not run, a common matrix has none"}
+    assert planned.untested == (untested if where in ("everywhere", "for a fork") else {})
+    # No job of a common matrix tests, and the gate would wait for one; legs of a scheduled run test for the CPU.
+    assert [test.name for test in planned.tests] == (["cuda-x86_64-linux"] if scheduled else [])
+    if not scheduled:
+        matrix = json.loads(outputs_in(tmp_path / "output")["matrix"])
+        assert len(matrix["include"]) == len(planned.legs)
 
 
 @pytest.mark.parametrize(

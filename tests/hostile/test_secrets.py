@@ -10,8 +10,10 @@ from urllib.parse import quote
 import pytest
 
 from cli.runner import kci
+from kci.actions.common import show
 from kci.build.process.run import ProgramResult
 from kci.build.toolchains import downloads
+from kci.cli._output import progress_log
 from kci.errors import FindingsError, MissingToolError, first_line_of, without_secrets
 from kci.publish.hub import hub_client
 from kci.run import machine_report
@@ -73,7 +75,7 @@ def test_the_password_of_an_index_is_not_printed(tmp_path: Path, monkeypatch: py
     report = kci("doctor").stdout
     assert "https://***@127.0.0.1:9/simple" in report
     monkeypatch.setattr(downloads, "_fault", lambda url: OSError(f"cannot ask {url}"))
-    monkeypatch.setattr(downloads, "run_pip", lambda *_: ProgramResult(1, f"Looking in indexes: {index}"))
+    monkeypatch.setattr(downloads, "run_uv", lambda *_: ProgramResult(1, f"Looking in indexes: {index}"))
     with pytest.raises(MissingToolError) as caught:
         downloads.install(["pip", "install", "--index-url", index], "torch", lambda _line: None, tmp_path)
     assert "there is no way to the package index https://***@127.0.0.1:9/simple" in str(caught.value)
@@ -88,3 +90,10 @@ def test_the_client_s_own_log_has_no_secrets() -> None:
     record = logging.LogRecord("hub", logging.WARNING, "", 0, "while requesting %s", ("https://bob:pw@hub",), None)
     assert handler.filter(record)
     assert record.getMessage() == "while requesting https://***@hub"
+
+
+def test_progress_has_no_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    for log in (progress_log(), show):
+        log("https://bob:pw@index.example cannot be reached")
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("https://***@index.example") == 2

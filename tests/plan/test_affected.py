@@ -274,9 +274,9 @@ def test_git_is_not_started_for_every_file(repository: Path, monkeypatch: pytest
 
     monkeypatch.setattr(subprocess, "run", counted)
     changes = changes_since(repository, "HEAD")
-    assert (len(changes.files), len(started)) == (250, 4)
+    assert (len(changes.files), len(started)) == (250, 5)
     planned(repository, "HEAD")
-    assert len(started) == 4 + 4 + 2 + 2
+    assert len(started) == 5 + 5 + 2 + 2
 
 
 def test_names_that_git_would_quote(repository: Path) -> None:

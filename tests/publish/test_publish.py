@@ -20,9 +20,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 
 from cli.runner import Result, kci
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
+from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
@@ -32,6 +34,7 @@ from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
 from kci.tree.top_level import decode_sums, encode_sums
+from kci.tree.verify import verify
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
 from variants import COMMIT, build_of, make_artifact, make_variant
 
@@ -463,12 +466,31 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, token: None, tmp_path: Pa
     assert "version 2" in done.stderr
 
 
-def test_a_file_that_changes_during_publishing_is_not_published(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_publishing_is_not_published(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = make_tree(tmp_path)
     release = read_release(tree)
     (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
     with pytest.raises(FindingsError, match="changed while it was published"):
         release.files["build/torch-cpu/data.bin"].content()
+    monkeypatch.setattr(hub_branch, "_SMALL", 0)  # a large file is read by the client itself
+    files = {"data.bin": release.files["build/torch-cpu/data.bin"]}
+    with pytest.raises(FindingsError, match="changed while it was published"):
+        HubKernel(REPO).commit("v1", "", files, (), "message", propose=False)
+
+
+def test_a_file_that_changes_after_it_was_verified_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify_and_change(tree: Path) -> list[Diagnostic]:
+        found = verify(tree)
+        (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
+        return found
+
+    monkeypatch.setattr("kci.publish.branch_plan.verify", verify_and_change)
+    with pytest.raises(FindingsError, match="torch-cpu changed while it was published"):
+        read_release(make_tree(tmp_path))
 
 
 # --- who ---

@@ -42,7 +42,7 @@ def test_what_meets_the_requirements_is_packed(tmp_path: Path) -> None:
 
 def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(legs, "verify", lambda path, select: asked.append((path, select)) or [TOO_NEW])
+    monkeypatch.setattr(legs, "verify", lambda path, select, **_kernel: asked.append((path, select)) or [TOO_NEW])
     made = leg(tmp_path)
     assert made.findings == (TOO_NEW,)
     assert asked == [(made.directory, ("KCI74", "KCI75", "KCI76"))]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from buildkit import program, quiet, write_tree
+from buildkit import quiet, write_tree
 from cli.runner import kci
 from conftest import ROOT
 from kci.cli.test import _job
@@ -20,31 +18,9 @@ from kci.run.kernel_tests import TestState, first_failure, repositories, run_ker
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
-from run.cuda_python import python_with_cuda
+from run.cuda_python import python_that_loads, python_with_cuda
 from variants import CPU, CUDA, make_artifact, make_variant
 
-# Stands in for a Python with torch: `kernels` is a module that finds what LOCAL_KERNELS or a path names.
-KERNELS = """
-import os, runpy, types
-from pathlib import Path
-def get_local_kernel(path, backend):
-    (variant,) = path.iterdir()
-    return types.SimpleNamespace(**runpy.run_path(str(variant / "__init__.py")))
-def get_kernel(name, version=None):
-    known = dict(entry.split("=") for entry in os.environ["LOCAL_KERNELS"].split(":"))
-    return get_local_kernel(Path(known[name]), "cpu")
-"""
-TORCH = """
-import types
-class Module:
-    training = True
-    def forward(self, x): pass
-class Library:
-    def __init__(self, ns): self.ns = ns
-    def define(self, schema): return schema.partition("(")[0]
-__version__, nn, library = "2.13.0+cpu", types.SimpleNamespace(Module=Module), types.SimpleNamespace(Library=Library)
-autograd, _C = types.SimpleNamespace(Function=type(None)), types.SimpleNamespace(_dispatch_get_all_op_names=list)
-"""
 TEST = """
 import pytest
 from kernels import get_kernel
@@ -60,18 +36,8 @@ GOOD = {"__init__.py": "def answer(): return 42\n"}
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python with that module; it ignores PYTHONPATH's usual content, which a test of a kernel must not see.
-
-    Of the plugins that this project's own tests have it takes none: kci's environments have none, and they are slow.
-    """
-    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS, "torch.py": TORCH})
-    (tmp_path / "bin").mkdir()
-    made = program(
-        tmp_path / "bin",
-        "python",
-        f"PYTHONPATH={shlex.quote(str(library))}:$PYTHONPATH PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "
-        f'exec {shlex.quote(sys.executable)} "$@"',
-    )
+    """A Python with such a module."""
+    made = python_that_loads(tmp_path)
     monkeypatch.setattr(kernel_tests, "ensure_runtime", lambda *_, **__: made)
     return made
 
@@ -308,8 +274,7 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], code: int
 ) -> None:
     make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
-    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
-    monkeypatch.setenv("PYTHONPATH", str(library))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     done = kci("test", tmp_path / "tree", "--variant", CPU, *more, KCI_CACHE=str(tmp_path))
     assert done.code == code, done.stderr
     assert "nothing ran" in done.stdout

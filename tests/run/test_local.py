@@ -154,6 +154,8 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monk
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
     assert "torch213-cxx11-cpu-x86_64-linux" in waiting
     assert not waiting & set(notes)
+    elsewhere = {outcome.variant.system for outcome in found if outcome.elsewhere}
+    assert elsewhere == {"aarch64-darwin"}, "what no job builds; a plan demands what another machine builds"
 
 
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
@@ -166,6 +168,10 @@ def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Pat
     assert tree.manifest.missing == ("torch-cpu",)
     assert not tree.manifest.complete
     assert tree.findings == ()
+    outcomes = outcomes_of(workspace, Choice())
+    outcomes[0].state, outcomes[0].elsewhere = OutcomeState.LEFT, True
+    (tree,) = run_here(workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None).trees
+    assert (tree.manifest.missing, tree.manifest.complete) == ((), True)
 
 
 @pytest.mark.rule("KCI217", triggers=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, new_kernel_files
+from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, new_kernel_files, render_templates
 from planning import parse_settings
 
 KINDS = {
@@ -220,6 +220,14 @@ def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
     assert refused.code == 2, refused.stderr
     assert said in refused.stderr
     assert list(outside.iterdir()) == []
+
+
+def test_a_project_that_registers_its_operators_gets_no_second_library() -> None:
+    for registered in (True, False):
+        values = {"registered": registered, "functions": ("add",)}
+        text = render_templates({"b.cpp": "port/torch_binding.cpp.j2"}, values)["b.cpp"]
+        assert ("TORCH_LIBRARY" in text) is not registered
+        assert text.endswith("\nREGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n")
 
 
 def test_every_backend_that_is_offered_has_files() -> None:

@@ -12,6 +12,7 @@ from kci.actions.common import (
     add_summary,
     add_tables,
     fail,
+    fetched_tree,
     flag_input,
     group,
     json_input,
@@ -19,7 +20,6 @@ from kci.actions.common import (
     runner_temp,
     set_output,
     text_input,
-    unpacked,
 )
 from kci.cli._answers import count_findings, findings_markdown, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
@@ -47,7 +47,9 @@ class Merge:
         """Merge the artifacts; KciError for missing variants or a conflict."""
         self.planned = planned = kci.read_plan(self.plan) if self.plan else None
         if published := text_input("published"):
-            restore_published_tree(Path(published), self.into)
+            tree = fetched_tree(Path(published), "that the plan builds upon", text_input("published-digest"))
+            if not find_manifests(self.into):
+                shutil.copytree(tree, self.into, symlinks=True, dirs_exist_ok=True)
         make_room(self.into, planned)
         for artifact in self.artifacts:
             if (self.plan or self.kernel) and not artifact.exists():
@@ -106,6 +108,7 @@ def main() -> None:
     set_output("complete", "true" if merged and all(manifest.complete for manifest in merged) else "false")
     set_output("manifest", "\n".join(str(path) for path in manifests))
     set_output("tar", str(tar))
+    set_output("digest", only.digest if only else "")
     set_output("tree-name", f"tree.{merge.kernel or 'all'}.{ci_run().attempt or 1}")
     report(merged)
 
@@ -138,15 +141,6 @@ def plan_file(plan: str) -> Path | None:
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
-
-
-def restore_published_tree(published: Path, into: Path) -> None:
-    """Start from the published tree, unless there is a tree already."""
-    if not published.exists():
-        message = "the tree that the plan builds upon is gone: its artifact was deleted, or kept for less than 60 days"
-        raise kci.FindingsError(message, hint="dispatch the workflow for this kernel: it then builds everything")
-    if not find_manifests(into):
-        shutil.copytree(unpacked(published), into, symlinks=True, dirs_exist_ok=True)
 
 
 def make_room(into: Path, planned: kci.Plan | None) -> None:

@@ -40,11 +40,13 @@ from kci.plan.github_limits import (
 )
 from kci.plan.plan import MAX_MATRIX, allowances
 from kci.publish.publish import require_branches
-from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
+from kci.run.gate import INDEX_FILE, KEPT_DAYS, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
-from kci.utils.suggest import count
+from kci.utils.suggest import count, first_of
+from kci.watch.issue_tracker import GitHubApi
+from kci.watch.pull_request import run_artifacts
 
 MAX_INPUT = 120 * 1024
 """Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has all inputs."""
@@ -60,13 +62,14 @@ def main() -> None:
     watch = flag_input("watch", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
+    index = earlier_trees()
+    os.environ.pop("GH_TOKEN", None)  # nothing else needs it
     workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
     choice = kci.Choice(
         tier=tier_of(workspace.settings.settings, text_input("tier", "release")),
         backends=tuple(words_input("backends")),
         only=tuple(words_input("only")),
     )
-    index = earlier_trees()
     places = [unpacked(Path(place)) for place in lines_input("published")]
     published, problems = read_published(places)
     request = kci.PlanRequest(
@@ -104,10 +107,9 @@ def main() -> None:
         lost = {} if callers else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
         plan = msgspec.structs.replace(plan, tests=kept, untested=plan.untested | lost)
         planned = planned.with_plan(plan)
-    runs = {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
-        "callers": caller_matrices(plan, callers, runs, jobs) if callers else "",
+        "callers": caller_matrices(plan, callers, request.trees, jobs) if callers else "",
         "plan": "" if callers else _merge_input(plan, uploaded=uploaded),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
@@ -165,12 +167,35 @@ def earlier_trees() -> TreeIndex:
     except kci.FindingsError as error:
         warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
-    index = msgspec.structs.replace(index, attempt=ci_run().attempt or 1)
+    index = msgspec.structs.replace(without_lost(index), attempt=ci_run().attempt or 1)
     place = runner_temp() / "kci-plan"
     write_record(place / INDEX_FILE, index)
     set_output("folder", str(place))
     set_output("file-name", f"run-plan.{ci_run().attempt or 1}")
     return index
+
+
+def without_lost(index: TreeIndex) -> TreeIndex:
+    """The index without the trees that are no longer in their runs, as far as there is a token to ask with."""
+    names: dict[str, list[str]] = {}
+    for run in sorted({place.run for place in index.trees.values()}) if os.environ.get("GH_TOKEN") else ():
+        try:
+            found = run_artifacts(GitHubApi(os.environ["GITHUB_REPOSITORY"], ""), int(run or 0))
+            names[run] = [item.name for item in found if not item.expired]
+        except kci.KciError as error:
+            if "HTTP 404" in error.message:  # as of a run that was deleted
+                names[run] = []
+            else:
+                warn(f"it is unknown whether the trees of run {run} are still there: {error.message}")
+    there = {
+        kernel: place
+        for kernel, place in index.trees.items()
+        if place.run not in names or any(name.startswith(f"tree.{kernel}.") for name in names[place.run])
+    }
+    if lost := sorted(index.trees.keys() - there.keys()):
+        gone = f"deleted, or kept for less than {KEPT_DAYS} days"
+        warn(f"the tree of {first_of(lost, 3)} is gone: its artifact was {gone}; it is built once more")
+    return msgspec.structs.replace(index, trees=there)
 
 
 def write_plan(planned: kci.PlannedRun) -> None:

@@ -10,6 +10,7 @@ import kci
 from kci.actions.common import (
     add_table,
     fail,
+    fetched_tree,
     flag_input,
     group,
     required_input,
@@ -17,7 +18,6 @@ from kci.actions.common import (
     set_output,
     show,
     text_input,
-    unpacked,
     warn,
     words_input,
 )
@@ -57,7 +57,7 @@ def main() -> None:
     reports: list[TestReport] = []
     error = looked_at = ""
     try:
-        tree = unpacked(fetched(Path(required_input("tree"))))
+        tree = fetched_tree(Path(required_input("tree")), "to test", text_input("digest"))
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest is not None else ""
         reports = tested(tree, kernel, names, Path(python) if python else None)
@@ -96,14 +96,6 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
                 warn(f"{leg} tested nothing: {error.message}")
     if results:
         upload_results(results, f"{read.build.name}.test-{leg}-{attempt}")
-
-
-def fetched(place: Path) -> Path:
-    """The folder of the downloaded tree; FindingsError if its artifact is gone."""
-    if not place.exists():
-        message = "the tree to test is gone: its artifact was deleted, or kept for less than 60 days"
-        raise kci.FindingsError(message, hint="the next push builds the kernel once more")
-    return place
 
 
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:

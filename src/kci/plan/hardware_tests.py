@@ -85,8 +85,8 @@ def plan_tests(
     """The test legs of a run.
 
     A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these
-    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested. `marked` is that
-    of `PlanOptions`.
+    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested. Without a tree
+    there is no test. `marked` is that of `PlanOptions`.
     """
     built = {leg.kernel for leg in legs}
     test_legs = []
@@ -102,6 +102,8 @@ def plan_tests(
                 run, now = tree.run, TestPass(tree_under_test(tree.digests, machine.variants), inputs)
                 if inputs and tree.passed.get(machine.name) == now:
                     continue
+            elif kernel.name not in built:
+                continue
             limit = runners.limit(kernel.name, machine.backend)
             runner = machine.runner
             test_legs.append(
@@ -121,9 +123,10 @@ def plan_tests(
     return tuple(test_legs)
 
 
-def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:
-    """The hash of the variants in a tree, as a test leg sees it; absent ones are skipped."""
-    return _hashed([f"{name} {digests[name]}" for name in sorted(variants) if name in digests])
+def tree_under_test(digests: Mapping[str, str], variants: Iterable[str] | None = None) -> str:
+    """The hash of the variants in a tree, as a test leg sees it, or of the whole tree; absent ones are skipped."""
+    names = sorted(digests if variants is None else variants)
+    return _hashed([f"{name} {digests[name]}" for name in names if name in digests])
 
 
 def needs_hardware(variant: str, runners: Runners) -> bool:

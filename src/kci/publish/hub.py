@@ -30,8 +30,8 @@ OLDEST_CLIENT = (2, 3)
 
 _Answer = TypeVar("_Answer")
 
-TokenSource = Callable[[], str]
-"""Returns a valid token."""
+TokenSource = Callable[[], str | bool]
+"""Returns a valid token; False for none."""
 
 _ID_TOKEN = "HF_OIDC_ID_TOKEN"  # noqa: S105
 _REQUEST = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
@@ -96,11 +96,11 @@ def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> T
     raise MissingToolError("there is no token for the Hub", hint=hint)
 
 
-def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource | None:
-    """The token for reading; None for public access."""
+def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource:
+    """The token for reading; False for public access."""
     hub_client(token=False)
-    token = environ.get("HF_TOKEN", "").strip() or _stored_token()
-    return (lambda: token) if token else None
+    token = environ.get("HF_TOKEN", "").strip() or _stored_token() or False
+    return lambda: token
 
 
 def _stored_token() -> str | None:
@@ -238,9 +238,7 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
 
 def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListing:
     """List the variants of a kernel repository and compare each with its digest."""
-    if client is None:
-        access = reader_access()
-        client = hub_client(access() if access is not None else False)
+    client = client or hub_client(reader_access()())
     source = f"{repo_id}@{revision}"
 
     def ask(question: Callable[[], _Answer]) -> _Answer:

@@ -56,7 +56,7 @@ class HubAnswerError(Exception):
 class HubKernel:
     """A repository of type `kernel`, through `huggingface_hub`; each method raises HubAnswerError."""
 
-    def __init__(self, repo_id: str, access: TokenSource | None = None) -> None:
+    def __init__(self, repo_id: str, access: TokenSource) -> None:
         self.repo_id = repo_id
         self.access = access
 
@@ -144,7 +144,7 @@ class HubKernel:
 
     def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
         # A CI token is valid for an hour and an upload may take longer, so each request gets a new one.
-        client = hub_client(token=self.access() if self.access is not None else False)
+        client = hub_client(self.access())
         try:
             return question(client)
         except KciError:

@@ -32,7 +32,7 @@ from kci.config.discovery import (
 from kci.config.reader import Kernel
 from kci.config.sources.card import render_card
 from kci.diagnostics import Diagnostic, rules
-from kci.errors import KciError, MissingToolError, first_error
+from kci.errors import KciError, MissingToolError, first_error, without_secrets
 from kci.matrix.variants import Kind, Variant, this_system
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.kernel_inputs import active
@@ -41,7 +41,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import make_variant_dir
-from kci.run.loading import load_built
+from kci.run.load_built import load_built
 from kci.tree.manifest import Loading, Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
@@ -201,6 +201,8 @@ class Outcome(msgspec.Struct):
     directory: Path | None = None
     loaded: Loading | None = None
     error: KciError | None = None
+    elsewhere: bool = False
+    """True if no job of a plan builds it, so that a tree is complete without it."""
 
 
 _Update = tuple[Outcome, dict[str, Any]]
@@ -233,10 +235,11 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     # a local build needs no runner
     reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
     system = this_system()
+    elsewhere = {(kernel.name, name) for kernel in plan.kernels for name in kernel.elsewhere}
     outcomes: list[Outcome] = []
     for kernel in workspace.matrix(choice).kernels:
         for variant in kernel.each_once(system):
-            outcome = Outcome(kernel.name, variant)
+            outcome = Outcome(kernel.name, variant, elsewhere=(kernel.name, variant.name) in elsewhere)
             if variant.kind is not Kind.NOARCH and variant.system != system:
                 article = "an" if variant.system.startswith("aarch64") else "a"
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {article} {variant.system} machine"
@@ -278,9 +281,13 @@ def run_here(
         mine = [outcome for outcome in outcomes if outcome.kernel == name]
         built = [outcome.directory for outcome in mine if outcome.directory is not None]
         if built:
-            kernel, names = kernels[name], tuple(outcome.variant.name for outcome in mine)
+            kernel = kernels[name]
+            names, elsewhere = (
+                tuple(item.variant.name for item in mine if item.elsewhere is is_) for is_ in (False, True)
+            )
             place = tree_place(workspace.settings, kernel.directory)
-            part = KernelPlan(name, kernel.directory, kernel.build.general.version, names, tree=place)
+            version = kernel.build.general.version
+            part = KernelPlan(name, kernel.directory, version, names, tree=place, elsewhere=elsewhere)
             loads = tuple(sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads}))
             planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads)
             loaded = {outcome.variant.name: outcome.loaded for outcome in mine if outcome.loaded}
@@ -381,7 +388,8 @@ def _build(
     def update(**changes: object) -> None:
         emit((outcome, changes))
 
-    def log(line: str) -> None:
+    def log(said: str) -> None:
+        line = without_secrets(said)
         progress = read_progress(line)
         update(note=progress.command if progress else line, line=line, **({"progress": progress} if progress else {}))
 

@@ -123,6 +123,7 @@ _DROPPED = re.compile(
 _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
 _PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
+_DEFINED = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND)?\s*\(")
 _REGISTERED = re.compile(r"\bTORCH_LIBRARY\w*\s*\(|\bRegisterOperators\b")
 
 
@@ -153,6 +154,12 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
     files = {name: project[name] for item in components for name in (*item.sources, *item.headers)}
     bound = work.bound(files)
+    registered = any(_DEFINED.search(data.decode("utf-8", "replace")) for data in files.values())
+    if tests := sorted(name for name in project if re.search(r"(^|/)test_[^/]*\.py$", name)):
+        work.note(f"{count(len(tests), 'test file')} of the project, such as {tests[0]}, stayed there: take over what "
+                  "tests the operators into tests/, and mark it with `pytest.mark.kernels_ci`")  # fmt: skip
+    if choice.placeholder:
+        work.note(f"{BUILD_TOML}: `repo-id`: write your account in place of {choice.repo_id.partition('/')[0]}")
     files |= (python := work.python(root, package, names, backends))
     files |= {
         name: data for name, data in project.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)
@@ -172,6 +179,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     values = {
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id,
         "package": package, "backends": backends, "components": components, "left": todo, "functions": bound,
+        "registered": registered,
     }  # fmt: skip
     templates = {
         BUILD_TOML: "port/build.toml.j2",

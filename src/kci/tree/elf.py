@@ -32,14 +32,11 @@ _GNU_PROPERTY = 5
 _X86_ISA_NEEDED = 0xC0008002
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _MAX_SEGMENTS = 256
-_TAG_SIZE = 16
 _LOADED, _SEARCHED = ("DT_NEEDED", "DT_FILTER", "DT_AUXILIARY"), ("DT_RPATH", "DT_RUNPATH")
 # name, type and binding, visibility, section, value, size
 _SYMBOL = struct.Struct("<IBBHQQ")
-_VERSION_INDEX = struct.Struct("<H")
-_HASH = struct.Struct("<4xI")
-# place, symbol and type, addend
-_RELOCATION = struct.Struct("<QQq")
+# symbol and type, with the place before and the addend after it
+_RELOCATION = struct.Struct("<8xQ8x")
 _STATIC_TLS = (18, 1030)
 """R_X86_64_TPOFF64, R_AARCH64_TLS_TPREL."""
 
@@ -144,7 +141,13 @@ class _Memory:
         # pyelftools' own segments ask section headers
         self.segments = [self.parse("Elf_Phdr", first + size * number) for number in range(count)]
         self.loads = [item for item in self.segments if item.p_type == "PT_LOAD"]
-        _check_loads(self.loads, len(data))
+        end = 0
+        for item in self.loads:
+            if item.p_filesz > item.p_memsz or item.p_offset + item.p_filesz > len(data):
+                raise ElfError("it is cut short: a segment reaches beyond the end of the file")
+            if (item.p_vaddr - item.p_offset) % _PAGE or item.p_vaddr // _PAGE * _PAGE < end:
+                raise ElfError("its segments overlap, or do not lie on pages")
+            end = -(-(item.p_vaddr + item.p_memsz) // _PAGE) * _PAGE
 
     def parse(self, layout: str, offset: int) -> Any:
         from elftools.common.utils import struct_parse
@@ -187,7 +190,7 @@ def _read(memory: _Memory) -> Elf:
         raise ElfError(f"it has {len(tables)} dynamic tables, where a library has one")
     tags: list[tuple[str, int]] = []
     while not tags or tags[-1][0] != "DT_NULL":
-        entry = memory.parse("Elf_Dyn", memory.place(tables[0].p_vaddr + len(tags) * _TAG_SIZE, _TAG_SIZE)[0])
+        entry = memory.parse("Elf_Dyn", memory.place(tables[0].p_vaddr + len(tags) * 16, 16)[0])
         tags.append((entry.d_tag, entry.d_val))
     values = dict(tags)
     if not values.keys() >= {"DT_STRTAB", "DT_SYMTAB"}:
@@ -205,11 +208,11 @@ def _read(memory: _Memory) -> Elf:
         info
         for table, size in (("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ"))
         if table in values
-        for _, info, _ in memory.rows(_RELOCATION, values[table], values.get(size, 0) // _RELOCATION.size)
+        for (info,) in memory.rows(_RELOCATION, values[table], values.get(size, 0) // _RELOCATION.size)
     ]
     symbols = _symbols(memory, values, relocations, {index: name for index, name, _ in versions})
     static = any(
-        info & 0xFFFFFFFF in _STATIC_TLS and (info >> 32 == 0 or symbols[info >> 32][1]) for info in relocations
+        info & 0xFFFFFFFF in _STATIC_TLS and (info < 1 << 32 or symbols[info >> 32][1]) for info in relocations
     )
     flags = {item.p_type: item.p_flags for item in segments}
     notes = [
@@ -230,22 +233,11 @@ def _read(memory: _Memory) -> Elf:
         # without the segment, the loader makes the stack executable
         executable_stack=bool(flags.get("PT_GNU_STACK", _PF_X) & _PF_X),
         cpu_level=max(_cpu_level(note) for note in [b"", *notes]),
-        static_tls=next(
-            ((item.p_memsz, item.p_align) for item in segments if static and item.p_type == "PT_TLS"), (0, 0)
+        static_tls=max(
+            [(item.p_memsz, item.p_align) for item in segments if static and item.p_type == "PT_TLS"], default=(0, 0)
         ),
         program="PT_INTERP" in flags,
     )
-
-
-def _check_loads(segments: list[Any], length: int) -> None:
-    end = 0
-    for item in segments:
-        offset, address = item["p_offset"], item["p_vaddr"]
-        if item["p_filesz"] > item["p_memsz"] or offset + item["p_filesz"] > length:
-            raise ElfError("it is cut short: a segment reaches beyond the end of the file")
-        if (address - offset) % _PAGE or address // _PAGE * _PAGE < end:
-            raise ElfError("its segments overlap, or do not lie on pages")
-        end = -(-(address + item["p_memsz"]) // _PAGE) * _PAGE
 
 
 def _content(elf: ELFFile, section: Section) -> bytes:
@@ -285,13 +277,13 @@ def _symbols(
     # what the loader looks for, and what others find
     count = 1 + (max(relocations, default=0) >> 32)
     if "DT_HASH" in values:
-        count = max(count, *next(memory.rows(_HASH, values["DT_HASH"], 1)))
+        count = max(count, *next(memory.rows(struct.Struct("<4xI"), values["DT_HASH"], 1)))
     if "DT_GNU_HASH" in values:
         table = GNUHashTable(memory.elf, memory.place(values["DT_GNU_HASH"])[0], cast("Any", None))
         count = max(count, table.get_number_of_symbols())
     numbers: Iterable[tuple[int, ...]] = repeat((0,), count)
     if "DT_VERSYM" in values:
-        numbers = memory.rows(_VERSION_INDEX, values["DT_VERSYM"], count)
+        numbers = memory.rows(struct.Struct("<H"), values["DT_VERSYM"], count)
     strings, end = memory.place(values["DT_STRTAB"])
     symbols = []
     length = 0

@@ -18,6 +18,7 @@ from kci.errors import KciError, rule_error
 from kci.matrix.variants import parse_variant_name
 from kci.plan.estimates import Seconds
 from kci.plan.fingerprint import Key
+from kci.plan.hardware_tests import tree_under_test
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
@@ -38,7 +39,7 @@ Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 
 
 class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of loading a variant."""
+    """The outcome of loading a variant."""
 
     torch: tuple[Word, ...] = ()
     """The releases that it was loaded with, such as `2.13.0+cpu`; none if it was not loaded."""
@@ -54,7 +55,7 @@ class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def loading_text(loaded: Loading | None) -> str:
-    """What tables and comments say about it."""
+    """The words of tables and comments about it."""
     return "not known" if loaded is None else str(loaded)
 
 
@@ -233,6 +234,11 @@ class Manifest(msgspec.Struct, frozen=True):
         """The variants that are not to be published without having been loaded, and were not; each with the reason."""
         known = {item.variant: item.loaded for item in self.present if item.loaded is not None}
         return {name: loaded.reason for name, loaded in known.items() if loaded.must and not loaded.torch}
+
+    @property
+    def digest(self) -> str:
+        """Stands for the whole tree: what was judged is found again by it."""
+        return tree_under_test(self.digests)
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)

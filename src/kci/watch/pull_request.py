@@ -92,7 +92,9 @@ class Comment(msgspec.Struct, frozen=True):
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-class _Artifact(msgspec.Struct, frozen=True):
+class Artifact(msgspec.Struct, frozen=True):
+    """An artifact of GitHub's API."""
+
     id: int
     name: str
     size_in_bytes: int
@@ -100,7 +102,17 @@ class _Artifact(msgspec.Struct, frozen=True):
 
 
 class _Artifacts(msgspec.Struct, frozen=True):
-    artifacts: list[_Artifact]
+    artifacts: list[Artifact]
+
+
+def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
+    """The artifacts of a run; FindingsError if GitHub refuses or does not answer."""
+    for page in range(1, _PAGES + 1):
+        path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
+        artifacts = api.request_as(_Artifacts, "GET", path).artifacts
+        yield from artifacts
+        if len(artifacts) < _PAGE:
+            return
 
 
 class PullRequestComments:
@@ -124,7 +136,7 @@ class PullRequestComments:
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
         """Download the records of a run for `read_uploads`; returns the artifacts that are too large or damaged."""
         unread, room = [], _ALL_RECORDS
-        for artifact in self._artifacts(run.id):
+        for artifact in run_artifacts(self._api, run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
                 continue
             if artifact.size_in_bytes > min(room, _RECORDS):
@@ -135,14 +147,6 @@ class PullRequestComments:
             if not _unpack(packed, folder / str(artifact.id)):
                 unread.append(artifact.name)
         return unread
-
-    def _artifacts(self, run: int) -> Iterator[_Artifact]:
-        for page in range(1, _PAGES + 1):
-            path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
-            artifacts = self._api.request_as(_Artifacts, "GET", path).artifacts
-            yield from artifacts
-            if len(artifacts) < _PAGE:
-                return
 
     def own_comments(self, number: int) -> list[Comment]:
         """The comments of kci, oldest first; two jobs at once can leave two."""

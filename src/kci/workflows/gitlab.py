@@ -177,7 +177,7 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         "publish": f"{name}: publish",
         "publish_needs": [merge, *(test["job"] for test in tests)],
         "plan": _write_json_command(own.as_json(), "kci-records/kci-plan.json") if purpose is Purpose.PUBLISH else "",
-        "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
+        "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name, "--tree", "kci-tree"]),
         "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }
 

@@ -258,7 +258,7 @@ def _part_jobs(plans: Iterable[Plan]) -> int:
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
-_UNHIDE = "take it out of .gitignore: `git check-ignore -v` names the line"
+_UNHIDE = "remove it from .gitignore: `git check-ignore -v` names the line"
 
 
 def _compared(

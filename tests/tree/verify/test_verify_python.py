@@ -60,7 +60,7 @@ OTHERS = {"layers": "", "sub__thing": ""}
 
 @pytest.mark.rule(
     "KCI724", "KCI770", "KCI771", "KCI772", "KCI773", "KCI776", "KCI780",
-    "KCI778", "KCI781", triggers=False,
+    "KCI783", "KCI781", triggers=False,
 )  # fmt: skip
 def test_what_kernels_do_is_fine(tmp_path: Path) -> None:
     assert variant(tmp_path, GOOD, **OTHERS) == []
@@ -450,16 +450,16 @@ LOADS = {
 }
 
 
-@pytest.mark.rule("KCI778", triggers=True)
+@pytest.mark.rule("KCI783", triggers=True)
 @pytest.mark.parametrize(("text", "line"), LOADS.items())
 def test_a_test_that_loads_another_version_than_build_toml_has(tmp_path: Path, text: str, line: int) -> None:
     root = kernel(tmp_path)
     (root / "tests" / "more").mkdir(parents=True)
     (root / "tests" / "test_a.py").write_text('from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n')
     (root / "tests" / "more" / "test_b.py").write_text(text)
-    found = [item for item in verify(root) if item.rule.startswith("KCI77")]
+    found = [item for item in verify(root) if item.rule.startswith("KCI7")]
     assert [(item.rule, item.path, item.line) for item in found if "test_b" in item.path] == (
-        [("KCI778", f"{root}/tests/more/test_b.py", line)] if line else []
+        [("KCI783", f"{root}/tests/more/test_b.py", line)] if line else []
     )
     assert len(found) == 1 + bool(line)
 

@@ -51,11 +51,11 @@ class ImportSite(msgspec.Struct, frozen=True):
     """True if the file catches ImportError."""
     span: Span
     bound: tuple[str, ...] = ()
-    """What each of `names` is called in the file."""
+    """The name in the file of each of `names`."""
 
 
 OpFinding = tuple[Callable[..., Diagnostic], str]
-"""What makes a finding about the name of an op, and the function that makes that name, as the file calls it."""
+"""Makes a finding about an op; and the function that gives the op its name, as the file calls it."""
 
 
 class PackageModule(msgspec.Struct, frozen=True):
@@ -134,24 +134,19 @@ class ImportGraph:
         lacking = [item for item in lacking if not (item.startswith("__") and item.endswith("__"))]
         return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
 
-    def origin(self, module: PackageModule, dotted: str) -> str:
+    def origin(self, module: PackageModule, dotted: str, hops: int = 16) -> str:
         """The absolute name of what a file calls `.names.x`, as far as imports lead; empty for other packages."""
-        if module.package and not dotted.startswith("."):
-            dotted = f".{dotted}"  # a submodule is a name of its package
-        seen: set[str] = set()
-        while True:
-            inner, _, name = dotted.lstrip(".").rpartition(".")
-            base = _absolute(module, len(dotted) - len(dotted.lstrip(".")), inner)
-            if base is None or (full := _join(base, name)) in seen:
-                return ""
-            seen.add(full)
-            if (owner := self.modules.get(base)) is None:
-                return full
-            sites = [site for site in owner.sites if name in site.bound and resolve(owner, site) in self._known]
-            if not sites:
-                return full
-            module, site = owner, sites[-1]
-            dotted = "." * site.level + _join(site.module, site.names[site.bound.index(name)])
+        level = len(dotted) - len(dotted.lstrip("."))
+        inner, _, name = dotted[level:].rpartition(".")
+        # a submodule is a name of its package
+        base = _absolute(module, level or int(module.package), inner)
+        if base is None or not (owner := self.modules.get(base)):
+            return "" if base is None else _join(base, name)
+        sites = [site for site in owner.sites if name in site.bound and resolve(owner, site) in self._known]
+        if not sites or not hops:
+            return _join(base, name)
+        imported = _join(sites[-1].module, sites[-1].names[sites[-1].bound.index(name)])
+        return self.origin(owner, "." * sites[-1].level + imported, hops - 1)
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:

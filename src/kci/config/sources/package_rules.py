@@ -33,7 +33,15 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import PREFIXES, SUFFIXES, check_cpp, check_ops, may_define_ops, resolve_names
+from kci.config.sources.op_rules import (
+    PREFIXES,
+    SUFFIXES,
+    check_cpp,
+    check_libraries,
+    check_ops,
+    may_define_ops,
+    resolve_names,
+)
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -171,7 +179,7 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
                     case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) if asked != version:
                         if name.rpartition("/")[2] in own:
                             message = f"it loads version {asked} of {name}, and build.toml has version {version}"
-                            yield finding("KCI778", message, path=shown, span=node_span(given["version"]))
+                            yield finding("KCI783", message, path=shown, span=node_span(given["version"]))
 
 
 def _tree(text: bytes) -> ast.Module:
@@ -317,7 +325,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         yield finding("KCI700", error.message, path=where)
         return
     listed = list(_source_paths(kernel_dir, shown, build))
-    base = os.path.realpath(root)
+    base, prefix = os.path.realpath(root), "" if shown == "." else f"{shown.rstrip('/')}/"
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.exists()]
@@ -326,12 +334,19 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
+        code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
+        twice = [
+            item
+            for names in _variants(build)
+            for item in check_libraries([one for one in code if one[1].removeprefix(prefix) in names])
+        ]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
-            *check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES)),
+            *check_cpp(code),
+            *dict.fromkeys(twice),
             *render_card(kernel).findings,
         ]
 
@@ -345,6 +360,13 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             yield from seen.answer(where, state, list[Diagnostic], check)
             return
     yield from check()
+
+
+def _variants(build: Build) -> Iterator[set[str]]:
+    # the sources of one component of each backend are compiled together, with those of the binding
+    binding = {*(build.torch.src if build.torch else ())}
+    for backend in build.general.backends:
+        yield binding.union(*(part.src for part in build.components(backend).values()))
 
 
 def listed_sources(build: Build) -> set[str]:

@@ -10,10 +10,11 @@ import fnmatch
 import hashlib
 import re
 import struct
+import subprocess
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -234,6 +235,25 @@ def is_torch_name(name: str) -> bool:
     if _DEPENDS_ON_BUILD.search(name):
         return False
     return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
+
+
+_MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
+
+
+def demangled(text: str) -> str:
+    """A text with C++ names as authors write them, if this machine has `c++filt`."""
+    return _MANGLED.sub(lambda match: _demangle(match[0]), text)
+
+
+@lru_cache(maxsize=1024)
+def _demangle(symbol: str) -> str:
+    # A separate process: logs and libraries are untrusted, and demanglers crash on hostile input.
+    try:
+        done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return symbol
+    name = done.stdout.strip()
+    return name if done.returncode == 0 and name and len(name.splitlines()) == 1 else symbol
 
 
 def is_std_name(name: str) -> bool:

@@ -10,8 +10,10 @@ from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
 from kci.tree.verify.abi import (
+    Exports,
     allowed_libraries,
     cpp_scope,
+    demangled,
     exceeded_cap,
     is_std_name,
     is_toolkit_name,
@@ -156,18 +158,24 @@ def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
 
 def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     framework = "tvm-ffi" if name.kind is Kind.TVM_FFI else "torch"
-    groups = ("system", framework, name.backend)
+    groups = ("system", "system-more", framework, name.backend)
     major = (name.compute_version or "").partition(".")[0]
     named = dict.fromkeys((*elf.needed, *sorted(elf.version_files)))
     refused = [library for library in named if not allowed_libraries(library, groups, major)]
     for library in refused:
         yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
-    missing = _toolkit_missing(elf, name)
-    yield from _toolkit(missing, name, where)
+    exports = toolkit_exports(name.backend)
+    strong = [item.name for item in elf.undefined if not item.weak]
+    missing = []
+    if exports is not None:
+        toolkit_names = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
+        missing = exports.missing(toolkit_names, name.compute_version or "")
+        yield from _toolkit(exports, missing, name, where)
     yield from _tvm_ffi(elf, name, where)
     torch = name.framework_version if name.kind is Kind.FULL else None
     loaded = loaded_libraries(elf.needed, groups, torch or "")
-    yield from _prefix_fallback(elf, name, loaded, where)
+    recorded = (name.backend,) if exports and name.compute_version in exports.versions else ()
+    yield from _prefix_fallback(strong, loaded, ("system", framework, *recorded), where)
     versions = _torch_versions(elf, name)
     open_symbols = [
         symbol.name
@@ -185,9 +193,10 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
     unexplained = of_others.pop("", [])
     for library, symbols in sorted(of_others.items()):
         shown = library.replace("{major}", major or "*")
-        hint = f"link it with -l{shown[3:].partition('.so')[0]}"
-        if not allowed_libraries(shown, groups, major):
-            hint = "this variant cannot rely on that library"
+        allowed = allowed_libraries(shown, groups, major)
+        hint = (
+            f"link it with -l{shown[3:].partition('.so')[0]}" if allowed else "this variant cannot rely on that library"
+        )
         yield finding("KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", hint=hint, path=where)
     if unexplained:
         hint = f"they may be those of {_shortened(refused)}, which users do not have" if refused else ""
@@ -195,25 +204,22 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
             hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
             if fitting := torch_exports().versions_with(unexplained):  # all of std::
                 hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
-        message = f"undefined symbols without a version: {_shortened(unexplained)}"
+        elif not hint and any(symbol.startswith("_Z") and not is_std_name(symbol) for symbol in unexplained):
+            hint = "they are declared in a header and used, and no file in a `src` list of build.toml defines them: "
+            hint += "add that file, or define them as they are declared, with the same name and arguments"
+        message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
         yield finding("KCI746", message, hint=hint, path=where)
 
 
-def _toolkit_missing(elf: Elf, name: VariantName) -> list[str]:
-    exports = toolkit_exports(name.backend)
-    symbols = [item.name for item in elf.undefined if not item.weak and is_toolkit_name(item.name, name.backend)]
-    return exports.missing(symbols, name.compute_version or "") if exports is not None else []
-
-
-def _toolkit(missing: list[str], name: VariantName, where: str) -> Iterator[Diagnostic]:
-    exports, version = toolkit_exports(name.backend), name.compute_version or ""
-    if exports is None or not missing:
+def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Iterator[Diagnostic]:
+    if not missing:
         return
     fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
     hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name" if fitting else ""
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    yield finding("KCI746", f"{title} {version} does not export {_shortened(missing)}", hint=hint, path=where)
+    message = f"{title} {name.compute_version} does not export {_shortened(missing)}"
+    yield finding("KCI746", message, hint=hint, path=where)
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -230,17 +236,11 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
 
 
-def _prefix_fallback(elf: Elf, name: VariantName, loaded: frozenset[str], where: str) -> Iterator[Diagnostic]:
-    exports = toolkit_exports(name.backend)
-    recorded = exports is not None and name.compute_version in exports.versions
-    listed = ("torch", "tvm-ffi", *((name.backend,) if recorded else ()))
-    unlisted = {
-        library
-        for group, libraries in native_table().libraries.items()
-        for library, patterns in libraries.items()
-        if group not in listed and any("*" in pattern for pattern in patterns)
-    }
-    asked = {item.name: owners(item.name) & loaded & unlisted for item in elf.undefined if not item.weak}
+def _prefix_fallback(
+    strong: list[str], loaded: frozenset[str], listed: tuple[str, ...], where: str
+) -> Iterator[Diagnostic]:
+    with_list = {library for group in listed for library in native_table().libraries.get(group, ())}
+    asked = {symbol: owners(symbol) & loaded - with_list for symbol in strong}
     if symbols := [symbol for symbol, libraries in asked.items() if libraries]:
         of = _shortened({library.partition(".so")[0] for libraries in asked.values() for library in libraries})
         message = f"that {of} export {_shortened(symbols)} is not checked: kci has no list"
