@@ -263,7 +263,8 @@ def run_kernel_tests(
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
-    if name.kind is Kind.FULL and torch is not None and torch != name.framework_version:
+    minor = ".".join(torch.split(".")[:2]) if torch else None
+    if name.kind is Kind.FULL and minor not in (None, name.framework_version):
         message = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=message)
     loader = loader_for(variant_dir, metadata, log, cache=cache, isolation=isolation, torch=torch, python=python)
@@ -322,7 +323,8 @@ def loader_for(
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:
     """The torch that a variant is tested with: the newest that its kernel is built for; None if nothing says so."""
     with suppress(KciError):
-        return text_of(workspace.variant(variant).torch) or None if workspace else None
+        found = workspace.variant(variant) if workspace else None
+        return (found.wheel or text_of(found.torch) or None) if found else None
     return None
 
 

@@ -72,7 +72,7 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
     if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
     flavour = toolchains().flavour(variant.backend, variant.compute)
-    index = toolchains().index_url(flavour)
+    index = toolchains().torch_wheel(torch, flavour)[1]
     made = kci_environment(options.cache, torch, flavour).complete or not options.isolation
     if torch != variant.loads[-1] and not made and not is_reachable(index):
         raise MissingToolError(f"{index} cannot be reached")
