@@ -50,7 +50,7 @@ def card_files(kernel: Kernel) -> list[Path]:
     """
     directory = Path(os.path.normpath(kernel.directory))
     ported = directory.absolute().name == "src" and not os.path.lexists(directory / CARD)
-    place = directory.parent if ported else directory
+    place = Path(os.path.normpath(directory / "..")) if ported else directory
     files = [place / CARD, place / _BENCHMARK, directory / BUILD_TOML]
     return [file for file in files if os.path.lexists(file)] if os.path.lexists(files[0]) else []
 

@@ -277,7 +277,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
-    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.exists()]
+    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
