@@ -190,6 +190,8 @@ class Published(NamedTuple):
     system: str
     bundled: bool = True
     tvm_ffi: Version | None = None
+    unknown_since: str | None = None
+    """The day since which no source says whether it has its tvm-ffi."""
 
 
 def read_table(raw: bytes, known: Iterable[Row]) -> list[Published]:
@@ -270,7 +272,12 @@ def propose(
         if not row.bundled and row.torch < finals[-RELEASES:][0]:
             kept = Published(row.torch, row.backend, row.compute, row.system, bundled=False)
             rows.setdefault(kept[:4], kept)
-    final = [row._replace(tvm_ffi=known[key].tvm_ffi) if key in known else row for key, row in rows.items()]
+    final = [
+        row._replace(tvm_ffi=known[key].tvm_ffi, unknown_since=known[key].tvm_ffi_unknown_since)
+        if key in known
+        else row
+        for key, row in rows.items()
+    ]
     return in_table_order(_with_tvm_ffi(current, final, unknown)), unknown
 
 
@@ -327,7 +334,8 @@ def _with_tvm_ffi(current: Catalog, rows: Sequence[Published], unknown: list[str
         else:
             at = max(same or near, key=lambda at: (made[at].bundled, made[at].torch, made[at].compute or ()))
             new = " ".join(str(part) for part in (f"torch {made[at].torch}", *([] if same else [made[at].compute])))
-            made[at] = made[at]._replace(tvm_ffi=old.tvm_ffi)
+            since = old.tvm_ffi_unknown_since or current.as_of
+            made[at] = made[at]._replace(tvm_ffi=old.tvm_ffi, unknown_since=since)
             unknown.append(f"{gone}; that with {new} has it here. Does the reference build it there?")
     return made
 
@@ -373,18 +381,19 @@ def edition_toml(
     systems: dict[Any, list[str]] = {}
     for item in rows:
         systems.setdefault(item._replace(system=""), []).append(item.system)
-    for (torch, backend, compute, _, bundled, tvm_ffi), present in systems.items():
-        group = (torch, backend, tuple(present), bundled, tvm_ffi)
+    for (torch, backend, compute, _, bundled, tvm_ffi, since), present in systems.items():
+        group = (torch, backend, tuple(present), bundled, tvm_ffi, since)
         groups.setdefault(group, []).extend([compute] if compute else [])
     lines = [f"# {line}" for line in ("Proposed by bin/next_edition.py: look at it before it is used.", *unknown)]
     lines += [f"name = {_toml(name)}", f"as-of = {name}", f"source = {_toml(source)}"]
     lines += [f"neighbors = {_toml(neighbors)}"] if neighbors else []
-    for (torch, backend, on, bundled, tvm_ffi), computes in groups.items():
+    for (torch, backend, on, bundled, tvm_ffi, since), computes in groups.items():
         lines += ["", "[[row]]", f"torch = {_toml(torch.text)}", f"backend = {_toml(backend)}"]
         lines += [f"compute = {_toml([compute.text for compute in computes])}"] if computes else []
         lines += [f"systems = {_toml(on)}"]
         lines += [] if bundled else ["bundled = false"]
         lines += [f"tvm-ffi = {_toml(tvm_ffi.text)}"] if tvm_ffi else []
+        lines += [f"tvm-ffi-unknown-since = {_toml(since)}"] if since else []
     return "".join(f"{line}\n" for line in lines)
 
 

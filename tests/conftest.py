@@ -19,6 +19,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
+from forked import LOADED_IN_TESTS, only_loading
 from kci import diagnostics
 from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.values import python_name
@@ -28,6 +29,7 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import DroppedCandidate
 from kci.plan import github_limits, legs
 from kci.plan.plan import UnplannedVariant
+from kci.run import loading
 from kci.utils.cache import default_cache
 from outside_tools import HELD_TO, judge_skip
 
@@ -225,6 +227,24 @@ def torch_cache(tmp_path: Path) -> Path:
     from buildkit import warm_cache
 
     return warm_cache(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _loads_what_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test builds is loaded only if the test is marked `torch` and it is for the CPU; else it counts as loaded.
+
+    Torch for a GPU has five gigabytes; `all_are_loaded` asks for it.
+    """
+    if "all_are_loaded" in request.fixturenames:
+        return
+    real = "cpu" if request.node.get_closest_marker("torch") else ""
+    monkeypatch.setenv(LOADED_IN_TESTS, real)
+    monkeypatch.setattr(loading, "_load", only_loading(real, loading._load))
+
+
+@pytest.fixture
+def all_are_loaded() -> None:
+    """Load every variant, of whatever backend."""
 
 
 @pytest.fixture

@@ -122,7 +122,9 @@ def community(tmp_path: Path) -> Path:
         pytest.skip(f"KCI_COMMUNITY_KERNELS does not name a checkout of {COMMUNITY['source']}")
     made = Path(shutil.copytree(folder, tmp_path / "kernels", symlinks=True, ignore=shutil.ignore_patterns(".git")))
     (made / ".github").rename(tmp_path / "theirs") if (made / ".github").exists() else None
-    (made / "kci.toml").write_text(SETTINGS)
+    drop = 'drop = ["backend == cpu and system ~ aarch64-*"]'
+    overlays = (f'[[overlay]]\nkernel = "{name}"\n{drop}\n' for name in COMMUNITY["x86"])
+    (made / "kci.toml").write_text(SETTINGS + "".join(overlays))
     commit_all(made)
     return made
 

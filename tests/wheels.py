@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from buildkit import program
-from kci.build.toolchains import environment
 
 
 def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str], requires: Sequence[str] = ()) -> None:
@@ -43,22 +38,3 @@ def only_wheels(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-
-
-def pip_of_the_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Make environments without a pip, whose installation takes longer than all else; they see that of these tests.
-
-    Returns:
-        What stands in for the Python that makes them.
-    """
-    found = find_spec("pip")
-    assert found is not None
-    assert found.origin is not None
-    folder = tmp_path / "pip-of-the-tests"
-    folder.mkdir()
-    (folder / "pip").symlink_to(Path(found.origin).parent)
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
-    base = environment.base_python()
-    python = program(folder, "python", f'exec {shlex.quote(base)} "$@" --without-pip\n')
-    monkeypatch.setattr(environment, "base_python", lambda: str(python))
-    return python

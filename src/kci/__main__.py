@@ -8,11 +8,15 @@ from contextlib import suppress
 
 def start() -> None:
     """Run the command line and exit with its code."""
-    gc.set_threshold(100_000)  # syntax trees are many objects without cycles
-    _prepare_streams()
-    from kci.cli import main
+    try:
+        gc.set_threshold(100_000)  # syntax trees are many objects without cycles
+        _prepare_streams()
+        from kci.cli import main
 
-    main()
+        main()
+    except KeyboardInterrupt:  # while modules are imported, before `main` takes care of it
+        os.write(2, b"interrupted\n")
+        sys.exit(130)
 
 
 def _prepare_streams() -> None:

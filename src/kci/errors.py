@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote, unquote
 
 from kci.diagnostics import Diagnostic, finding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class KciError(Exception):
@@ -17,9 +19,8 @@ class KciError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message, self.hint = without_secrets(message), without_secrets(hint)
+        super().__init__(self.message)
         self.diagnostics = tuple(diagnostics)
 
 
@@ -78,6 +79,38 @@ class UnsafeError(KciError):
     """An archive, path or name that leads outside of its place."""
 
     exit_code = 5
+
+
+_SECRET_NAMES = re.compile(r"(?:^|_)(?:JWT|KEY|PASS(?:WD|WORD)?|PAT|SECRET|TOKEN)(?=$|_)(?!.*_(?:DIR|FILE|PATH|URL)$)")
+_LOGIN = re.compile(r"(?<=://)[^\s/'\"<>]*@")
+_BEHIND = re.compile(
+    r"(bearer |authorization: basic |[?&][\w.-]*(?:credential|key|password|sig|signature|token)=)[^\s&'\"<>]+", re.I
+)
+_TOKEN = re.compile(r"\b(?:gh[a-z]|github_pat|glpat|hf|pypi)[_-][\w-]{16,}")
+_SHORTEST = 6
+"""Characters of a secret; a shorter one is found in other words."""
+
+
+def without_secrets(text: str) -> str:
+    """An address, or what a client says, with `***` for logins, tokens and the secrets of the environment."""
+    forms = {form for secret in _secrets() for form in (secret, quote(secret, safe=""), unquote(secret))}
+    long = sorted((re.escape(form) for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
+    text = re.sub("|".join(long), "***", text, flags=re.I) if long else text
+    return _TOKEN.sub("***", _BEHIND.sub(r"\1***", _LOGIN.sub("***@", text)))
+
+
+def _secrets() -> Iterator[str]:
+    for name, value in os.environ.items():
+        if _SECRET_NAMES.search(name):
+            yield from map(str.strip, value.splitlines())
+        for login in _LOGIN.findall(value):
+            yield login[:-1].partition(":")[2] or login[:-1]
+
+
+def first_line_of(error: Exception) -> str:
+    """The first line of what another library's error says, without secrets, or its type."""
+    text = without_secrets(str(error)).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 _LINE = 400

@@ -12,6 +12,7 @@ import pytest
 from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request
 from act.test_publishing import PUBLISH, TESTED, action, published, releases
 from act.test_workflow import RELEASE, Runner, add_kernel, head_commit, place, render
+from cli.runner import kci_process
 from conftest import read_yaml
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
@@ -160,17 +161,38 @@ def test_silence_is_no_pass_and_neither_is_a_machine_that_is_new(branch: Branch)
     assert again.jobs == ended([TEST, *OTHERS]), again.log
 
 
-@pytest.mark.parametrize("event", ["pull_request", "merge_group"])
-def test_what_changes_only_a_test_is_tested_on_the_tree_of_its_base(branch: Branch, event: str) -> None:
+def test_what_changes_only_a_test_is_tested_on_the_tree_of_its_base(branch: Branch) -> None:
     base = head_commit(branch.repository)
     assert branch.push().ok
     change(branch.repository, "some-kernel/tests/test_it.py", "# BROKEN\n")
-    broken = branch.pull(base, event)
+    broken = branch.pull(base, "merge_group")
     assert broken.jobs == ended(["plan"], [TEST]), broken.log
     change(branch.repository, "some-kernel/tests/test_it.py", "# better\n")
-    good = branch.pull(base, event)
+    good = branch.pull(base, "merge_group")
     assert good.jobs == ended([TEST, *OTHERS]), good.log
     assert "read by the tests; the tests run again on cuda-x86_64-linux" in good.log
+
+
+@pytest.mark.torch
+def test_a_new_kernel_is_built_and_tested_and_so_is_a_pull_request_of_tests_only(
+    torch_cache: Path, shared_by_workers: Path, tmp_path: Path
+) -> None:
+    """What `kci init` writes, of one torch, with no machine in kci.toml."""
+    assert kci_process("init", "softcap", "--backend", "cpu", "-y", cwd=tmp_path).code == 0
+    repository, variant = tmp_path / "softcap", "torch213-cxx11-cpu-x86_64-linux"
+    with (repository / "kci.toml").open("a") as settings:
+        settings.write('[[overlay]]\nkeep = ["torch == 2.13 and system == x86_64-linux"]\n')
+    commit_all(repository)
+    env = {**installed(shared_by_workers), "KCI_CACHE": str(torch_cache)}
+    branch = Branch(repository, Runner(copy_actions(tmp_path / "checkout"), env), place(tmp_path, "scratch"))
+    base = head_commit(repository)
+    push, test = branch.push(), "test softcap cpu-x86_64-linux"
+    assert push.jobs == ended([f"build softcap {variant}", "merge softcap", test, *OTHERS]), push.log
+    tests = repository / "tests" / "test_softcap.py"
+    change(repository, "tests/test_softcap.py", tests.read_text().replace("functional.silu(x)", "functional.gelu(x)"))
+    pull = branch.pull(base)
+    assert pull.jobs == ended(["plan"], [test]), pull.log
+    assert "read by the tests; the tests run again on cpu-x86_64-linux" in pull.log
 
 
 def test_without_a_tree_to_test_what_the_tests_need_is_built(branch: Branch) -> None:

@@ -253,10 +253,12 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
             if path.startswith("build/"):
                 (tree / path.removeprefix("build/")).parent.mkdir(parents=True, exist_ok=True)
                 (tree / path.removeprefix("build/")).write_bytes(data)
-        checked = kci("verify", tree, "--signatures")
+        workflow = ("--workflow", f"example/kernels/{PUBLISH}@refs/tags/v1.0")
+        trusted = ("--repository", "example/kernels", *workflow, "--trust-config", repository / "sigstore.json")
+        checked = kci("verify", tree, "--signatures", *trusted)
         assert checked.code == 0, checked.stdout + checked.stderr
         (tree / "torch-cuda" / "added.py").write_text("")
-        assert "added.py is there and was not signed" in kci("verify", tree, "--signatures").stderr
+        assert "added.py is there and was not signed" in kci("verify", tree, "--signatures", *trusted).stderr
         assert run.log.count(f"before the merge: {name}.") == 1
 
 

@@ -90,7 +90,7 @@ def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, shared_by_work
     (body,) = talk.comments()
     headline = "1 of what was planned did not happen, in 1 kernel"
     assert body.startswith(f"<!-- kci-pull-request: run 41 attempt 1 -->\n### kci: {headline}\n")
-    assert "gh pr checkout 7 && kci build --variant=torch-cpu --container=auto -- some-kernel" in body
+    assert "gh pr checkout 7 && kci build --variant=torch-cpu --container=auto some-kernel" in body
     assert talk.told()["comments"][0]["user"]["login"] == "github-actions[bot]"
 
     (talk.kernel / "torch-ext" / "some_kernel" / "gone.py").unlink()

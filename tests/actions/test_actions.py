@@ -225,7 +225,7 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
     built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="false")
     assert built.code == 1, built.log
-    replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- some"
+    replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build some"
     assert f"\n  {replay}\n" in built.log
     assert replay in built.summary
     assert "### Build: 0 of 1 variant" in built.summary

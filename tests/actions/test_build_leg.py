@@ -18,8 +18,10 @@ from kci.actions.common import INPUTS
 from kci.build.native.objects import PackHead, pack_objects
 from kci.build.request import read_part
 from kci.build.toolchains.compilers import ObjectUse
-from kci.errors import UnfinishedBuildError
-from kci.run.build_leg import LegRequest
+from kci.errors import BuildFailedError, UnfinishedBuildError
+from kci.run.build_leg import BuiltLeg, LegRequest
+from kci.run.records import read_failures
+from variants import leg_of, make_variant
 
 VARIANTS = ("torch-stable-abi211-cpu-x86_64-linux", "torch-stable-abi211-cpu-aarch64-linux")
 
@@ -103,3 +105,24 @@ def test_the_variants_of_a_leg_share_its_time(
     first, second = (request.options.stop_after or 0 for request in asked)
     assert 300 < second < first < 350 - script.SETUP_MINUTES
     assert "| leg | 6 of 18 | 2 |" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+
+
+@pytest.mark.parametrize("failing", VARIANTS)
+def test_one_variant_that_fails_fails_the_leg_and_stops_no_other(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def build_it(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
+        if request.variant.name == failing:
+            raise BuildFailedError("no compiler likes it")
+        made = make_variant(tmp_path, request.variant.name)
+        return BuiltLeg(made, leg_of(made), None)
+
+    monkeypatch.setattr(script.kci, "build_leg", build_it)
+    give_too(monkeypatch, variant=" ".join(VARIANTS))
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 4
+    (other,) = {*VARIANTS} - {failing}
+    outputs = outputs_in(tmp_path / "GITHUB_OUTPUT")
+    assert outputs["variant-dir"] == str(tmp_path / other)
+    assert [item.variant for item in read_failures([Path(outputs["folder"])], "rms-norm")] == [failing]

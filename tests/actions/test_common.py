@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from action_inputs import inputs_of
-from kci.actions import common, merge, plan, test
+from kci.actions import common, merge, plan
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 from variants import CPU
@@ -160,9 +160,3 @@ def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
     assert plan.earlier_trees().trees == {}
     assert (tmp_path / "kci-plan" / "kci-trees.json").is_file()
     assert capsys.readouterr().out.startswith("::warning::everything is built once more: ")
-
-
-def test_a_tree_to_test_that_was_not_fetched_is_gone(tmp_path: Path) -> None:
-    assert test.fetched(tmp_path) == tmp_path
-    with pytest.raises(FindingsError, match="the tree to test is gone"):
-        test.fetched(tmp_path / "kci-tested")

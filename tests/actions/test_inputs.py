@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +70,20 @@ def test_every_output_is_set(file: Path) -> None:
         assert step in {item.get("id") for item in action["runs"]["steps"]}
         assert inner == name
         assert f'"{name}"' in script, name
+
+
+def test_newer_runs_that_cannot_be_listed_stop_publishing(tmp_path: Path) -> None:
+    steps = read_yaml((ROOT / "publish" / "action.yml").read_text(encoding="utf-8"))["runs"]["steps"]
+    (script,) = [step["run"] for step in steps if "gh run list" in step.get("run", "")]
+    (tmp_path / "gh").write_text("#!/bin/sh\necho 'gh: HTTP 502' >&2\nexit 1\n")
+    (tmp_path / "gh").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_NUMBER": "5", "JOB": "x"}
+    env["GITHUB_WORKFLOW_REF"] = "o/r/.github/workflows/kci-publish.yml@refs/tags/v1"
+    done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", script], env=env, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (1, b"gh: HTTP 502\n")
+
+
+def test_no_script_loops_over_what_a_failing_command_prints() -> None:
+    """The shell goes on after a failure in the list of `for`, whatever `set -e` says."""
+    for file in [*ACTIONS, *(ROOT / "templates").rglob("*.j2")]:
+        assert not re.search(r"\bfor \w+ in [^;\n]*\$\(", file.read_text(encoding="utf-8")), file

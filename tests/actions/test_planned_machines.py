@@ -11,9 +11,10 @@ from act.harness import commit_all
 from action_inputs import inputs_of, outputs_in
 from buildkit import write_tree
 from conftest import add_package
-from kci.actions import plan
+from kci.actions import merge, plan
 from kci.actions.common import run_action
 from kci.config.settings import PullRequest, Schedule, Settings
+from kci.plan.plan import read_plan
 
 BUILD = """
 [general]
@@ -35,7 +36,40 @@ src = ["a.cpp"]
 """
 OWN = '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 OWN += '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
-MACHINES = {"everywhere": {"cpu", "cuda"}, "of ones own": {"cuda"}, "for a fork": {"cpu"}}
+MACHINES = {
+    "everywhere": {"cpu", "cuda"},
+    "of ones own": {"cuda"},
+    "for a fork": {"cpu"},
+    "on a schedule": {"cpu", "cuda"},
+}
+
+
+@pytest.mark.parametrize("upload", ["true", "false"])
+def test_a_plan_that_is_larger_than_a_variable_goes_through_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], upload: str
+) -> None:
+    """GitHub gives an action its inputs in the environment."""
+    repository = add_package(write_tree(tmp_path / "repository", {"build.toml": BUILD, "a.cpp": ""}))
+    monkeypatch.setattr(plan, "MAX_INPUT", 100)
+    monkeypatch.chdir(repository)
+    for attempt in (1, 2):
+        temp = tmp_path / f"run-plan.{attempt}"
+        temp.mkdir()
+        given = {"RUNNER_TEMP": temp, "GITHUB_OUTPUT": tmp_path / "output", "GITHUB_RUN_ATTEMPT": attempt}
+        for name, value in (given | inputs_of(only="torch213-*x86_64-linux", upload=upload)).items():
+            monkeypatch.setenv(name, str(value))
+        with pytest.raises(SystemExit) as ended:
+            run_action(plan.main)
+    if upload == "false":
+        assert (ended.value.code, "larger than an input" in capsys.readouterr().out) == (1, True)
+        return
+    assert ended.value.code == 0
+    said = outputs_in(tmp_path / "output")["plan"]
+    assert merge.plan_file(str(tmp_path)) == tmp_path / "run-plan.2" / "kci-plan" / "kci-plan.json"
+    for wrong in (said, str(repository)):
+        with pytest.raises(SystemExit) as ended:
+            merge.plan_file(wrong)
+        assert ended.value.code == 2
 
 
 @pytest.mark.programs
@@ -47,14 +81,16 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     no_git_environment: None,
     where: str,
 ) -> None:
-    files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN}
+    scheduled = {"callers": "1", "watch": "true"} if where == "on a schedule" else {}
+    marked = "@pytest.mark.kernels_ci\ndef test_it(): pass\n"
+    files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN, "tests/test_it.py": marked}
     repository = add_package(write_tree(tmp_path / "repository", files))
     commit_all(repository)
     (tmp_path / "temp").mkdir()
     given = {
         "RUNNER_TEMP": tmp_path / "temp",
         "GITHUB_OUTPUT": tmp_path / "output",
-        **inputs_of(only="torch213-*x86_64-linux", machines="own" if where == "of ones own" else "all"),
+        **inputs_of(only="torch213-*x86_64-linux", machines="own" if where == "of ones own" else "all", **scheduled),
         "KCI_FORK": str(where == "for a fork").lower(),
     }
     for name, value in given.items():
@@ -65,8 +101,15 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     assert ended.value.code == 0
     said = "".join(capsys.readouterr())
     assert ("KCI317" in said) is (where == "for a fork"), "what is not tested there is said"
-    matrix = json.loads(outputs_in(tmp_path / "output")["matrix"])
-    assert {leg["backend"] for leg in matrix["include"]} == MACHINES[where]
+    planned = read_plan(tmp_path / "temp" / "kci-plan" / "kci-plan.json")
+    assert {leg.backend for leg in planned.legs} == MACHINES[where]
+    untested = {"some-kernel": "tests: not run, a common matrix has none"}
+    assert planned.untested == (untested if where in ("everywhere", "for a fork") else {})
+    # No job of a common matrix tests, and the gate would wait for one; legs of a scheduled run test for the CPU.
+    assert [test.name for test in planned.tests] == (["cuda-x86_64-linux"] if scheduled else [])
+    if not scheduled:
+        matrix = json.loads(outputs_in(tmp_path / "output")["matrix"])
+        assert len(matrix["include"]) == len(planned.legs)
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_an_nvcc_of_another_version_is_passed_over(
     assert not found.complete
     command = found.setup(Path("/env/python"))[0]
     assert "nvidia-cuda-nvcc==13.2.86" in command
-    assert command[:4] == ["/env/python", "-m", "pip", "install"]
+    assert command[1:5] == ["pip", "install", "--python", "/env/python"]
     assert ":all:" in command
 
 
@@ -366,7 +366,7 @@ def test_a_toolkit_of_wheels_that_cannot_be_had_leaves_nothing(
     only_wheels(monkeypatch, tmp_path / "wheels")
     only_these(monkeypatch, tmp_path)
     toolkit = find_toolkit("13.2", tmp_path / "cache", quiet)
-    with pytest.raises(MissingToolError, match=r"No matching distribution found for nvidia-nvvm==13\.2\.86"):
+    with pytest.raises(MissingToolError, match="nvidia-nvvm was not found"):
         toolkit.ensure(Path(sys.executable), quiet)
     assert list((tmp_path / "cache/cuda").iterdir()) == []
 

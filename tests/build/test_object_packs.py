@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -85,6 +86,30 @@ def test_a_pack_that_is_cut_short_gives_what_is_whole(folder: Path, tmp_path: Pa
     unpack_objects(pack, tmp_path / "out", said.append)
     assert [path.name for path in (tmp_path / "out").glob("*/*/*")] == [Path(RESULT).name]
     assert "cut short" in said[0]
+
+
+def test_a_large_object_passes_through_a_little_memory(tmp_path: Path) -> None:
+    size = 48 * 1024**2
+    place = tmp_path / "ccache" / RESULT
+    place.parent.mkdir(parents=True)
+    place.write_bytes(bytes(size))
+    tracemalloc.start()
+    try:
+        pack = pack_objects(tmp_path / "ccache", 0, HEADER, tmp_path / "one.tar.zst")
+        unpack_objects(pack, tmp_path / "out", quiet)
+        assert tracemalloc.get_traced_memory()[1] < size / 4
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "out" / RESULT).stat().st_size == size
+
+
+def test_an_object_that_is_larger_than_any_is_refused(tmp_path: Path) -> None:
+    pack = tar_of(tmp_path / "one.tar", {HEAD: msgspec.json.encode(HEADER)})
+    member = tarfile.TarInfo(RESULT)
+    member.size = 1024**3 + 1
+    pack.write_bytes(pack.read_bytes()[:1024] + member.tobuf())
+    with pytest.raises(UnsafeError, match="larger than"):
+        unpack_objects(pack, tmp_path / "out", quiet)
 
 
 def test_what_is_no_pack(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -59,6 +63,7 @@ def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     cold = build(first)
     assert cold.use == ObjectUse(0, 2)
     assert build(first) == Made(ObjectUse(2, 0), cold.module)
+    os.utime(tmp_path / "one", (0, 0))  # the compiler's bytes count, and not its time
     assert build(second) == Made(ObjectUse(2, 0), cold.module)
     source = second / "csrc" / "bare.cpp"
     source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
@@ -91,8 +96,10 @@ def test_headers_outside_of_the_kernel(
     assert build(kernel) == Made(ObjectUse(2, 0), cold.module)
     (folders[0] / "outside.h").write_text("#define OUTSIDE 2\n")
     changed = build(kernel)
-    assert changed.use == ObjectUse(1, 1)
+    assert changed.use == ObjectUse(0, 2), "a folder that is searched has a file more"
     assert changed.module != cold.module
+    (folders[0] / "outside.h").write_text("#define OUTSIDE 3\n")
+    assert build(kernel).use == ObjectUse(1, 1), "the same files, and another text in one that was read"
 
 
 @NVCC
@@ -108,6 +115,101 @@ def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert build(first, STABLE_CUDA).use == ObjectUse(0, 2)
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
     assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
+
+
+HOST = 'extern "C" inline __attribute__((used)) int {name}() {{\n#if {seen}\nreturn {value};\n#endif\nreturn 0;\n}}\n'
+DEVICE = "#ifdef __CUDACC__\n__global__ void {name}(int* p) {{\n#if {seen}\n*p = {value};\n#endif\n}}\n#endif\n"
+EDITS = {
+    STABLE_CPU: [(HOST, "defined(SEEN)"), (HOST, "!defined(SEEN)"), (HOST, "__has_include(<bare.h>)")],
+    STABLE_CUDA: [
+        *((DEVICE, seen) for seen in ("__CUDA_ARCH__ == 800", "__CUDA_ARCH__ >= 900")),
+        *((HOST, seen) for seen in ("!defined(__CUDA_ARCH__)", "defined(__CUDACC__)", "defined(SEEN)")),
+    ],
+}
+PLACES = ("csrc/bare.cpp", "csrc/bare.cu", "include/bare.h", "include/late.h")
+
+
+@pytest.mark.parametrize("name", [STABLE_CPU, pytest.param(STABLE_CUDA, marks=NVCC)])
+def test_each_edit_is_compiled(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Edits that one arch, the host, or one component sees, in sources and headers, against builds without a cache."""
+    kernel, chosen = copy_kernel("bare", tmp_path / "place"), random.Random(time.time_ns())
+    toml = (kernel / "build.toml").read_text().replace('"include/bare.h"]', '"include/bare.h", "include/late.h"]')
+    toml = toml.replace('["9.0"]', '["8.0", "9.0"]').replace('d = "cpu"\n', 'd = "cpu"\ncxx-flags = ["-DSEEN"]\n')
+    (kernel / "build.toml").write_text(toml)
+    last = '\n#if defined(SEEN) || __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)\n#include "late.h"\n#endif\n'
+    texts = {place: (kernel / place).read_text() for place in PLACES[:3]} | {"include/late.h": "#pragma once\n"}
+    texts["include/bare.h"] += last
+
+    def write(place: str, edit: str) -> None:
+        (kernel / place).write_text(texts[place] + edit)
+
+    for place in PLACES:
+        write(place, "")
+    before = build(kernel, name)
+    for _ in range(4):
+        text, seen = chosen.choice(EDITS[name])
+        place = chosen.choice([item for item in PLACES if name == STABLE_CUDA or not item.endswith("cu")])
+        write(place, text.format(name="probe", seen=seen, value=chosen.randrange(1, 10**6)))
+        after = build(kernel, name)
+        with monkeypatch.context() as patch:
+            patch.setenv("KCI_COMPILER_CACHE", "off")
+            assert after.module == build(kernel, name).module, (place, seen)
+        write(place, "")
+    assert build(kernel, name) == Made(ObjectUse(2, 0), before.module)
+
+
+@pytest.mark.parametrize(
+    ("read", "by"),
+    [
+        ("csrc/table.s", 'asm(".section .rodata\\n.include \\"kernel/csrc/table.s\\"\\n.previous");'),
+        ("csrc/table.bin", 'asm(".section .rodata\\n.inc" "bin \\"kernel/csrc/table.bin\\"\\n.previous");'),
+        ("include/table.h", 'asm(".section .rodata\\n.in" "clude \\"kernel/include/table.h\\"\\n.previous");'),
+    ],
+)
+def test_what_an_assembler_reads_is_part_of_the_key(build: Build, tmp_path: Path, read: str, by: str) -> None:
+    kernel = copy_kernel("bare", tmp_path / "place")
+    toml = (kernel / "build.toml").read_text()
+    (kernel / "kci.toml").write_text(f'[[inputs]]\npaths = ["{read}"]\n')
+    (kernel / "build.toml").write_text(toml)
+    source = kernel / "csrc" / "bare.cpp"
+    source.write_text(f"{source.read_text()}\n{by}\n")
+    made = []
+    for value in (".byte 1\n", ".byte 2\n"):
+        (kernel / read).write_text(value)
+        made.append(build(kernel).module)
+    assert made[0] != made[1]
+
+
+def test_a_header_that_appears_outside_is_seen(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `__has_include` in a folder that CXX names; and a compiler is known by its bytes, that of a folder as well."""
+    kernel, folder = copy_kernel("bare", tmp_path / "place"), tmp_path / "outside"
+    folder.mkdir()
+    monkeypatch.setenv("CXX", f"g++ -isystem {folder} -B {folder}")
+    source = kernel / "csrc" / "bare.cpp"
+    source.write_text(f"{source.read_text()}\n#if __has_include(<extra.h>)\nint which = 2;\n#endif\n")
+    cold = build(kernel)
+    (folder / "extra.h").touch()
+    assert build(kernel).module != cold.module
+    real = subprocess.run(["g++", "-print-prog-name=cc1plus"], check=True, capture_output=True, text=True).stdout
+    wrapper = program(folder, "cc1plus", f'exec {real.strip()} "$@"')
+    assert build(kernel).use == ObjectUse(0, 2)
+    os.utime(wrapper, (0, 0))
+    assert build(kernel).use == ObjectUse(2, 0), "its time does not count"
+    program(folder, "cc1plus", f'exec {real.strip()} "$@" # 2')
+    os.utime(wrapper, (0, 0))
+    assert build(kernel).use == ObjectUse(0, 2), "replaced in place"
+
+
+def test_no_sloppiness_of_the_user_counts(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCACHE_SLOPPINESS", "time_macros,include_file_mtime")
+    kernel = copy_kernel("bare", tmp_path / "place")
+    source = kernel / "csrc" / "bare.cpp"
+    source.write_text(f"{source.read_text()}\nconst char* made() {{ return __TIMESTAMP__; }}\n")
+    found = []
+    for seconds in (10**9, 10**9 + 5):
+        os.utime(source, (seconds, seconds))
+        found.append(build(kernel).module)
+    assert found[0] != found[1]
 
 
 def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(build: Build, tmp_path: Path, torch_cache: Path) -> None:

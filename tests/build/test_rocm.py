@@ -20,7 +20,7 @@ from kci.build.toolchains.compilers import GCC_FLAGS
 from kci.build.toolchains.environment import Environment, kci_environment
 from kci.build.toolchains.rocm import Rocm, find_rocm
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
-from wheels import make_wheel, only_wheels, pip_of_the_tests
+from wheels import make_wheel, only_wheels
 
 STABLE = "torch-stable-abi211-rocm71-x86_64-linux"
 FULL = "torch213-cxx11-rocm72-x86_64-linux"
@@ -164,7 +164,6 @@ def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
 
 @pytest.mark.slow
 def test_a_torch_for_another_rocm_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.1.25424-4179531dcd")
     monkeypatch.setattr("kci.build.toolchains.environment.is_reachable", lambda _url: True)
     environment = kci_environment(tmp_path, "2.13", "rocm7.2")

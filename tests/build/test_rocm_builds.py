@@ -155,9 +155,22 @@ def test_a_rebuild_has_what_changed_in_the_sources_and_in_their_translation(
     first = module(what).read_bytes()
     launch = kernel / "csrc/cuda/launch_cuda.cuh"
     launch.write_text(launch.read_text().replace("return nullptr", "return (cudaStream_t)1"))
-    assert compiled() == 1, "a translated header counts, for the source that includes it"
+    assert compiled() == every, "a header counts for each source: what a GPU's pass reads is in no list of clang's"
     assert module(what).read_bytes() != first
     launch.write_text(launch.read_text().replace("return (cudaStream_t)1", "return nullptr"))
+    other = kernel / "csrc/cuda/b.cu"
+    text = other.read_text()
+    for seen in ("__HIP_DEVICE_COMPILE__", "__gfx90a__", "!defined(__HIP_DEVICE_COMPILE__)"):
+        other.write_text(
+            f"{text}#if {seen}\n__device__ __host__ __attribute__((used)) int more() {{ return 3; }}\n#endif\n"
+        )
+        assert compiled() == 1
+        edited = module(what).read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setenv("KCI_COMPILER_CACHE", "off")
+            built(what)
+        assert module(what).read_bytes() == edited
+    other.write_text(text)
     (kernel / "notes.txt").write_text("no source\n")
     assert compiled() == 0
     assert module(what).read_bytes() == first

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from buildkit import CPU, request, with_changes, write_tree
-from kci.build.kernel_files import VisibleFiles
+from kci.build.kernel_files import VisibleFiles, write_package
 from kci.build.request import Request
 from kci.config.reader import read_kernel
 from kci.errors import BuildFailedError
@@ -53,21 +54,21 @@ def asked(root: Path, extra: tuple[str, ...] = ("common",), **files: str) -> Req
     return with_changes(request(root / "k", CPU, root), inputs=inputs)
 
 
-def linked(what: Request, work: Path) -> set[str]:
+def laid_out(what: Request, work: Path) -> set[str]:
     work.mkdir(exist_ok=True)
-    VisibleFiles(what).link(work)
-    return {path.relative_to(work / "tree").as_posix() for path in (work / "tree").rglob("*") if path.is_symlink()}
+    VisibleFiles(what).lay_out(work)
+    return {path.relative_to(work / "tree").as_posix() for path in (work / "tree").rglob("*") if path.is_file()}
 
 
 def test_it_sees_its_own_sources_all_headers_the_package_and_what_is_declared(tmp_path: Path) -> None:
     seen = {"k/csrc/a.cpp", "k/csrc/b.h", "k/torch-ext/bind.cpp", "k/torch-ext/some/__init__.py", "common/scale.h"}
-    assert linked(asked(tmp_path), tmp_path / "work") == seen
+    assert laid_out(asked(tmp_path), tmp_path / "work") == seen
 
 
 def test_what_is_no_longer_listed_is_gone(tmp_path: Path) -> None:
-    assert "k/csrc/b.h" in linked(asked(tmp_path), tmp_path / "work")
+    assert "k/csrc/b.h" in laid_out(asked(tmp_path), tmp_path / "work")
     text = BUILD.replace(', "csrc/b.h"', "")
-    assert "k/csrc/b.h" not in linked(asked(tmp_path, **{"k/build.toml": text}), tmp_path / "work")
+    assert "k/csrc/b.h" not in laid_out(asked(tmp_path, **{"k/build.toml": text}), tmp_path / "work")
 
 
 def compiled(work: Path) -> subprocess.CompletedProcess[str]:
@@ -76,7 +77,7 @@ def compiled(work: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_compiler_finds_the_listed_files_and_names_them_as_ever(tmp_path: Path) -> None:
-    linked(asked(tmp_path), tmp_path / "work")
+    laid_out(asked(tmp_path), tmp_path / "work")
     done = compiled(tmp_path / "work")
     assert done.returncode == 0, done.stderr
     read = (tmp_path / "work/a.d").read_text().replace("\\\n", " ").split()[1:]
@@ -93,18 +94,27 @@ def test_a_compiler_finds_the_listed_files_and_names_them_as_ever(tmp_path: Path
     [((), '#include "b.h"\n', "../../common/scale.h"), (("common",), '#include "stray.h"\n', "stray.h")],
 )
 def test_it_does_not_find_the_others(tmp_path: Path, extra: tuple[str, ...], text: str, missed: str) -> None:
-    """Not beside the real file either, though the link leads there."""
-    linked(asked(tmp_path, extra, **{"k/csrc/a.cpp": text}), tmp_path / "work")
+    laid_out(asked(tmp_path, extra, **{"k/csrc/a.cpp": text}), tmp_path / "work")
     done = compiled(tmp_path / "work")
     assert f"fatal error: {missed}: No such file" in done.stderr
 
 
 @pytest.mark.rule("KCI511", triggers=True)
 @pytest.mark.parametrize("change", [lambda path: path.write_text("int x;\n"), Path.unlink], ids=["other", "gone"])
-def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, change: object) -> None:
-    visible = VisibleFiles(asked(tmp_path))
+@pytest.mark.parametrize("way", ["laid out", "in place"])
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, change: Callable[[Path], object], way: str) -> None:
+    visible, work = VisibleFiles(asked(tmp_path)), tmp_path / "work"
+    visible.lay_out(work)
     visible.require_unchanged()
-    assert callable(change)
     change(tmp_path / "k/csrc/a.cpp")
-    with pytest.raises(BuildFailedError, match="changed while"):
-        visible.require_unchanged()
+    assert (work / "kernel/csrc/a.cpp").read_text() == FILES["k/csrc/a.cpp"], "what is compiled stays as it was"
+    with pytest.raises(BuildFailedError, match=r"csrc/a.cpp changed while"):
+        visible.lay_out(work) if way == "laid out" else visible.require_unchanged()
+
+
+def test_a_package_file_that_is_new_or_edited_is_not_carried(tmp_path: Path) -> None:
+    visible = VisibleFiles(asked(tmp_path))
+    for name, text in (("new.py", ""), ("__init__.py", "edited = 1\n")):
+        path = write_tree(tmp_path / "k/torch-ext/some", {name: text}) / name
+        with pytest.raises(BuildFailedError, match=f"{name} changed while"):
+            write_package(tmp_path / "out", {name: path}, {}, visible)

@@ -31,6 +31,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "jobs": st.none() | st.integers(1, 10**6),
     "stop_after": st.none() | st.floats(0, 10**6),
     "isolation": st.booleans(),
+    "load": st.booleans(),
     "unique_id": st.none() | TEXT,
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "part": st.sampled_from([None, "1/1", "3/16"]),
@@ -97,16 +98,16 @@ def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "words", [("--pack", "a.tar.zst"), ("--objects-to", "a.tar.zst"), ("--part=1/2", "--pack", "a.tar.zst")]
+    "words", ["--output=o --pack=a.tar.zst", "--output=o --objects-to=a.tar.zst", "--part=1/2 --pack=a.tar.zst"]
 )
 def test_a_pack_that_cannot_be_written_is_told_before_anything_is_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     begun: list[object] = []
     monkeypatch.setattr(build_leg, "make_variant_dir", lambda *args: begun.append(args))
     monkeypatch.setattr(build_leg, "build_variant", lambda *args: begun.append(args))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.chdir(tmp_path)
-    done = kci("build", SWIGLU, "--variant=torch-cpu", "--output", tmp_path / "o", *words)
+    done = kci("build", SWIGLU, "--variant=torch-cpu", *words.split())
     assert (done.code, begun) == (3, [])
     assert "kci[zstd]" in done.stderr

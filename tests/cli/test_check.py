@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import noarch_kernel
 from cli.runner import kci
 from conftest import add_package
 from kci.diagnostics import rules
@@ -77,6 +78,30 @@ def test_warnings_alone_are_no_failure(repository: Path) -> None:
     assert kci("check").code == 0
 
 
+def test_folders_without_a_kernel_are_passed_over_beside_others(repository: Path) -> None:
+    (repository / "notes").mkdir()
+    assert kci("check", "kernels", "notes").stdout.startswith("1 file checked")
+    assert (kci("check", "notes").code, kci("matrix", "kernels", "notes").code) == (1, 1)
+
+
+@pytest.mark.parametrize("marker", [".git", "kci.toml", ""])
+def test_a_folder_of_a_kernel_is_enough(tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As git, cargo and uv do, commands look upward; not beyond the repository."""
+    kernel = noarch_kernel(tmp_path / "repo" / "kernels" / "a")
+    (kernel / "csrc").mkdir()
+    if marker:
+        (tmp_path / "repo" / marker).touch()
+    monkeypatch.chdir(kernel / "csrc")
+    assert kci("check").stdout.startswith("2 files" if marker == "kci.toml" else "1 file")
+    assert kci("matrix", "--format", "names").stdout == "torch-cpu\ntorch-cuda\n"
+    assert kci("render").code == 0
+    rendered = (tmp_path / "repo" if marker else kernel) / ".github/workflows/kci.yml"
+    assert rendered.is_file()
+    assert kci("render", "--check").code == 0
+    (kernel / "csrc" / ".git").mkdir()
+    assert "no build.toml here or below" in kci("matrix").stderr
+
+
 def test_kernels_and_settings_are_checked_together(repository: Path) -> None:
     (repository / "kci.toml").write_text(
         'catalog = "nowhere.toml"\n[[limits]]\nkernel = "nrom"\nmax-jobs = 1\n'
@@ -137,7 +162,7 @@ def test_explain_tells_all_of_a_rule_by_its_id_or_name() -> None:
 
 def test_explain_lists_every_rule_and_suggests_near_ones() -> None:
     assert [line[:6] for line in kci("explain").stdout.splitlines()] == list(rules())
-    assert "did you mean `KCI151`?" in kci("explain", "KCI1512").stderr
+    assert "did you mean `KCI151`?" in kci("explain", "KCI151X").stderr
     assert "did you mean `capability-gone`?" in kci("explain", "capability-gonne").stderr
     assert kci("explain", "xyz").code == 2
 
@@ -158,9 +183,9 @@ def four_kernels(place: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Non
     for name in ("a", "b", "c", "d"):
         folder = place / "kernels" / name
         folder.mkdir(parents=True)
-        (folder / "build.toml").write_text(NOARCH)
+        (folder / "build.toml").write_text(NOARCH.replace("norm", f"norm-{name}", 1))
         add_package(folder)
-        (folder / "build.toml").write_text(text)
+        (folder / "build.toml").write_text(text.replace("norm", f"norm-{name}", 1))
     monkeypatch.chdir(place)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
 
@@ -176,6 +201,28 @@ def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.
     assert every.stderr.count("KCI107") == 4
     assert "hint: `kci update kernels/c` writes edition 5\n" in every.stderr
     assert every.stdout == "4 files checked: 0 errors, 4 warnings, 0 infos\n"
+
+
+def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for matrix and plan."""
+    part = '[torch]\nminver = "2.99"\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["a.cpp"]\n'
+    four_kernels(tmp_path, monkeypatch, NOARCH.replace("[torch-noarch]", part))
+    for name in "abcd":
+        (tmp_path / "kernels" / name / "a.cpp").touch()
+    for words in (["check", "kernels/a"], ["matrix", "kernels/a"], ["plan", "kernels/a"]):
+        done = kci(*words)
+        assert (done.code, "KCI217" in done.stderr) == (1, True), done
+    (tmp_path / "kernels" / "b" / "build.toml").write_text(NOARCH.replace("norm", "norm-c", 1))
+    add_package(tmp_path / "kernels" / "b")
+    for words in (["check", "kernels"], ["plan", "kernels"]):
+        done = kci(*words)
+        assert (done.code, "2 kernels are named" in done.stderr, "kernels/b, kernels/c" in done.stderr) == (
+            1,
+            True,
+            True,
+        )
 
 
 def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

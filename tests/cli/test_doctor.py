@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
+from conftest import ROOT
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report
 from kci.run.machine_report import ToolReport, examine_machine
 from kci.utils.atomic import in_use, locked
-from kci.utils.cache import CacheEntry, list_cache_entries, remove_cache_entry
+from kci.utils.cache import PARTS, CacheEntry, list_cache_entries, remove_cache_entry
 
 
 def examined(cache: Path) -> dict[str, ToolReport]:
@@ -81,6 +83,7 @@ def test_with_kernels_it_says_what_is_built_here_and_what_to_set_on_github(tmp_p
     told = kci("doctor", tmp_path / "kernel", KCI_CACHE=str(tmp_path / "cache"))
     assert told.code == 0, told.stderr
     assert "2 of 2 variants are for this system" in told.stdout
+    assert ("cuda 13.0" in told.stdout, "rocm" in told.stdout) == (True, False), "only what the kernel declares"
     assert "require the status check `kci`" in told.stdout
     assert "self-hosted" not in told.stdout
     (tmp_path / "kernel" / "kci.toml").write_text('[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n')
@@ -109,6 +112,12 @@ def test_nothing_is_removed_without_yes_and_nothing_but_what_kci_keeps(tmp_path:
     ]  # fmt: skip
     assert kci("clean", "--yes", KCI_CACHE=str(cache)).code == 0
     assert [path.name for path in cache.rglob("*") if path.is_file()] == ["mine"]
+
+
+def test_every_folder_of_the_cache_can_be_cleaned() -> None:
+    texts = [path.read_text() for path in (ROOT / "src" / "kci").rglob("*.py")]
+    made = {name for text in texts for name in re.findall(r'(?:cache(?:\(\))? / "|KCI_CACHE/)([a-z-]+)', text)}
+    assert {"run", "envs", "trees", "inputs", "containers", "home"} <= made <= set(sum(PARTS.values(), ()))
 
 
 def test_links_are_not_followed_out_of_the_cache(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -59,7 +60,12 @@ def test_all_is_there_and_the_next_plan_builds_only_what_changed(kernel: Path) -
     done = gate(kernel, "--trees", trees, "--junit", kernel.parent / "gate.xml", KCI_RUN="7")
     assert (done.code, done.stdout) == (0, "all that was planned is there: 2 variants of 1 kernel\n"), done.stderr
     assert ElementTree.parse(kernel.parent / "gate.xml").getroot().get("failures") == "0"
-    assert gate(kernel, "--kernel", "some-kernel").code == 0
+    judged = ("--kernel", "some-kernel", "--tree", kernel.parent / "tree")
+    assert gate(kernel, *judged).code == 0
+    assert "is not the tree that was judged" in gate(kernel, *judged[:-1], kernel.parent / "artifacts").stdout
+    manifest = kernel.parent / "tree/kci-manifest.json"
+    manifest.write_text(re.sub('"digest": "[0-9a-f]{4}', '"digest": "0000', manifest.read_text()))
+    assert "is not the tree that was judged" in gate(kernel, *judged).stdout
     again = json.loads(planned(kernel, "--trees", trees).read_text())
     # The sources are in no repository, so no record says what was built from which: everything is built.
     assert [item["name"] for item in again["kernels"]] == ["some-kernel"]

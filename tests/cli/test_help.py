@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from cli.runner import kci as call
+from conftest import ROOT
 from kci.cli import COMMANDS, kci
 
 
@@ -39,6 +41,26 @@ def test_every_page_has_examples(name: str, capsys: pytest.CaptureFixture[str]) 
     assert [option.opts for option in options if not option.help or "\n" in option.help] == []
     made = PAGES[name].make_context(name, [], resilient_parsing=True)
     assert made.help_option_names == ["-h", "--help"]
+
+
+@pytest.mark.parametrize(("words", "idle"), [
+    ("render --ci snakemake --branch x", "--branch"), ("render --ci gitlab --pin sha", "--pin"),
+    ("render --ci gitlab --no-short", "--short"), ("render --purpose keep", "--purpose"),
+    ("render --ci gitlab --from-plan p.json --check", "--check"), ("render --check --force", "--force"),
+    ("matrix --format names --explain", "--explain"), ("plan --fingerprints", "--fingerprints"),
+    ("build --variant v --part 1/2 --output o", "--output"), ("build --variant v --dry-run --failures f", "--failures"),
+    ("merge a --into t --allow-partial", "--allow-partial"), ("init a --run", "--run"),
+])  # fmt: skip
+def test_an_option_without_effect_is_refused(words: str, idle: str) -> None:
+    done = call(*words.split())
+    assert (done.code, f"{idle} has no effect with" in done.stderr) == (2, True), done
+
+
+def test_only_commands_that_accept_an_empty_selection_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "examples" / "relu")
+    said = {name: call(name, "--only", "nothing").stderr for name in ("matrix", "plan", "run")}
+    assert all("KCI217" in text for text in said.values())
+    assert ["--allow-empty" in text for text in said.values()] == [True, True, False]
 
 
 @pytest.mark.parametrize("line", LINES)

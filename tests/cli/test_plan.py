@@ -22,7 +22,7 @@ def test_the_table_says_what_runs_where_and_what_it_takes() -> None:
     shown = kci("plan", RELU, "--tier", "pr")
     assert shown.code == 0
     assert "torch214-cxx11-cu126-x86_64-linux" in shown.stdout
-    assert "5 legs, 8 of at most 1000 jobs in a run; 21 to 38 runner minutes; up to 0.21 USD" in shown.stdout
+    assert "5 legs, 9 of at most 1000 jobs in a run; 21 to 38 runner minutes; up to 0.21 USD" in shown.stdout
     assert "5 to 10 wall-clock minutes in 1 wave" in shown.stdout
     assert "left out" in shown.stdout
 

@@ -105,6 +105,27 @@ def test_a_checkout_has_what_the_authors_has(repository: Path, file: str, text: 
     assert told == [wanted.get("submodules")] * 2, "the trigger's variables are those of the pipeline that it starts"
 
 
+@pytest.mark.parametrize(("settings", "submodules", "token"), [
+    ('token = "READ_TOKEN"', "recursive", "${{ secrets.READ_TOKEN || github.token }}"),
+    ("submodules = false", None, None),
+])  # fmt: skip
+def test_private_submodules(repository: Path, settings: str, submodules: str | None, token: str | None) -> None:
+    """A called workflow has no secret that it is not given."""
+    (repository / ".gitmodules").write_text('[submodule "up"]\n\tpath = csrc/up\n\turl = git@github.com:acme/up.git\n')
+    (repository / "kci.toml").write_text(f'[checkout]\n{settings}\n[pull-request]\nforks = "dispatch"\n')
+    assert kci("render").code == 0
+    files = {path.name: read_yaml(path.read_text()) for path in (repository / ".github/workflows").iterdir()}
+    jobs = [job for file in files.values() for job in file["jobs"].values()]
+    steps = [step for job in jobs for step in job.get("steps", ())]
+    checkouts = [step["with"] for step in steps if step.get("uses", "").startswith("actions/checkout@")]
+    assert {(given.get("submodules"), given.get("token")) for given in checkouts} == {(submodules, token)}
+    passed = [job.get("secrets") for job in jobs if "kci-kernel.yml" in job.get("uses", "")]
+    assert len(passed) > 3
+    assert passed == [{"READ_TOKEN": "${{ secrets.READ_TOKEN }}"} if token else None] * len(passed)
+    assert ("secrets" in files["kci-kernel.yml"][True]["workflow_call"]) == bool(token)
+    assert "nothing for `checkout`" in kci("render", "--short").stderr
+
+
 def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
     file = repository / RELEASE
     file.parent.mkdir(parents=True)
@@ -325,7 +346,7 @@ def test_the_short_file_takes_the_place_of_the_long_ones_and_back(repository: Pa
     assert (done.code, "removed" in done.stdout) == (0, True)
     assert "the short file has nothing for `pull-request.comment` of kci.toml" in done.stderr
     folder = repository / ".github" / "workflows"
-    assert [file.name for file in folder.iterdir()] == ["kci.yml"]
+    assert sorted(file.name for file in folder.iterdir()) == ["kci-compat.yml", "kci.yml"]
     assert kci("render", "--check").code == 0, "the header of the file says that it is short"
     assert kci("render", "--no-short").code == 0
     assert sorted(file.name for file in folder.iterdir()) == [
@@ -334,8 +355,22 @@ def test_the_short_file_takes_the_place_of_the_long_ones_and_back(repository: Pa
     assert kci("render", "--short", "--ci", "gitlab").code == 2
 
 
+@pytest.mark.rule("KCI455", triggers=True)
+@pytest.mark.rule("KCI455", triggers=False)
+@pytest.mark.rule("KCI450", triggers=True)
+def test_a_rendered_file_that_git_ignores_is_named(repository: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    (repository / ".gitignore").write_text(".*\n!.github/\nSnakefile\n")
+    said = {ci: kci("render", "--ci", ci).stderr for ci in ("github", "gitlab", "snakemake")}
+    assert [ci for ci, text in said.items() if "git ignores this file" in text] == ["gitlab", "snakemake"]
+    (repository / ".gitignore").write_text("")
+    assert "git ignores" not in kci("render", "--ci", "gitlab").stderr
+    assert "KCI450" in said["gitlab"]
+    assert "KCI_INSTALL" in said["gitlab"]
+
+
 def test_the_short_file_goes_with_publishing(repository: Path) -> None:
     (repository / "kci.toml").write_text("[publish]\n")
     assert kci("render", "--short").code == 0
     written = sorted(file.name for file in (repository / ".github" / "workflows").iterdir())
-    assert written == ["kci-publish.yml", "kci.yml"]
+    assert written == ["kci-compat.yml", "kci-publish.yml", "kci.yml"]

@@ -65,7 +65,7 @@ def test_no_name_leaves_its_cell() -> None:
     manifest = Manifest(HOSTILE, 1, (HOSTILE,), (), (HOSTILE,), complete=False)
     tree = markdown([tree_table(manifest)])
     assert tree.splitlines()[0] == f"### {HARMLESS} version 1: 0 variants"
-    assert tree.splitlines()[-1] == f"| {HARMLESS} | missing |  |"
+    assert tree.splitlines()[-1] == f"| {HARMLESS} | missing |  |  |"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
 from kci.plan.check import lint_kernel
 from kci.plan.inputs.source_lints import source_escapes
+from kci.plan.inputs.source_tree import SourceTree
 
 LINTS = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19")
 
@@ -211,5 +212,5 @@ def test_the_examples_of_this_project_are_clean(catalog: Catalog) -> None:
 
     for file in sorted((ROOT / "examples").glob("*/build.toml")):
         made = read_kernel(file.parent)
-        found = lint_kernel(made, catalog, Path(file.parent))
+        found = lint_kernel(made, catalog, SourceTree(Path(file.parent)))
         assert [item for item in found if item.severity is not Severity.INFO] == []

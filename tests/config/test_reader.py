@@ -11,7 +11,7 @@ import pytest
 
 from conftest import kernel
 from kci.config import update
-from kci.config.discovery import find_kernels
+from kci.config.discovery import companion, find_kernels
 from kci.config.model import CudaComponent, to_data
 from kci.config.reader import parse_kernel, read_kernel
 from kci.config.type_errors import MAX_PROBLEMS
@@ -254,6 +254,27 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(UsageError, match=r"^/no-such-place/build\.toml: there is no such directory"):
         find_kernels(["/no-such-place/build.toml"])
     assert [read.directory for read in open_workspace(["a", "b"]).kernels] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "there", "found"),
+    [
+        ("k/src", ["k/tests"], "k/tests"),
+        ("k/src", ["k/tests", "k/src/tests"], "k/src/tests"),
+        ("k/src", [], "k/tests"),
+        ("k/source", ["k/tests"], "k/source/tests"),
+        ("src", ["src/.git", "tests"], "src/tests"),
+    ],
+)
+def test_tests_lie_beside_build_toml_or_beside_the_src_that_has_it(
+    kernel: str, there: list[str], found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (kernel, *there):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    assert companion(Path(kernel), "tests") == Path(found)
+    monkeypatch.chdir(kernel)
+    assert companion(Path(), "tests").resolve() == tmp_path / found
 
 
 def test_a_kernel_inside_of_another_one_does_not_count_beside_a_similar_name(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conftest import kernel, noarch_kernel, torch_kernel
+from kci.config.document import parse_document
+from kci.config.reader import parse_kernel
 from kci.config.values import Version
-from kci.matrix.catalog.loading import load_catalog
+from kci.diagnostics import Diagnostic, Severity
+from kci.matrix.catalog.loading import for_kernel, load_catalog, read_overlay
 from kci.matrix.catalog.rows import Catalog, toolkits
 from kci.matrix.lints import lint_matrix
+from kci.plan.inputs.flake import flake_narrows, torch_versions
 
 COMPONENT = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\n'
 
@@ -40,9 +46,9 @@ def rules_of(found: list[tuple[str, str]]) -> list[str]:
         ('"7.0", "7.5", "8.0"', ["KCI151"]),
         ('"5.0", "8.0"', ["KCI151"]),  # 12.6 could build it, but no default picks it
         ('"8.0", "11.0+PTX"', []),
-        ('"10.3", "8.0"', []),
+        ('"10.3", "8.0"', ["KCI152"]),
         ('"6.0+PTX", "8.0"', ["KCI154"]),
-        ('"10.0a", "10.0"', ["KCI155"]),
+        ('"10.0a", "10.0"', ["KCI152", "KCI155"]),
         ('"12.0f", "8.0"', []),
         ('"8.0", "8.0"', []),
     ],
@@ -74,6 +80,19 @@ def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> No
     assert rules_of(lint(catalog, '"7.0", "7.5", "8.0"', general=older)) == []
     newer = '[general.cuda]\nminver = "13.0"\n'
     assert rules_of(lint(catalog, '"8.0", "12.0"', general=newer)) == []
+
+
+@pytest.mark.rule("KCI152", triggers=True)
+@pytest.mark.parametrize("edition", ["2026-08-20", "2026-11-23"])
+def test_what_has_no_code_beside_a_suffix_is_one_warning(edition: str) -> None:
+    catalog, both = load_catalog(edition), '"9.0", "9.0a", "10.0", "10.0a", "12.0", "12.0a"'
+    (message,) = [message for rule, message in lint(catalog, both) if rule == "KCI152"]
+    assert "10.0 is dropped by CUDA 13.0, 13.2, where 10.0a takes its place: there is no code for 10.3" in message
+    exact = catalog.archs.exact  # else 12.1 of the default list picks 12.0
+    assert ("12.0a takes its place: there is no code for 12.1" in message) is exact
+    assert " 9.0 " not in message, "no GPU lacks code for it"
+    families = both.replace('"10.0"', '"10.0f"').replace('"12.0"', '"12.0f"')
+    assert "KCI152" not in rules_of(lint(catalog, families))
 
 
 def test_cuda_minver_narrows_the_toolkits_of_a_component(catalog: Catalog) -> None:
@@ -224,3 +243,94 @@ def test_what_each_toolkit_builds(capability: str, since: str, until: str | None
         version = Version.parse(text)
         expected = Version.parse(since) <= version and (until is None or version < Version.parse(until))
         assert toolkits().builds(capability, version) is expected, text
+
+
+FLAGS = """\
+[general]
+name = "fast"
+version = 1
+edition = 5
+license = "mit"
+backends = ["cpu", "cuda"]
+hub.repo-id = "acme/fast"
+[torch]
+[kernel.a]
+backend = "{backend}"
+depends = []
+src = []
+cxx-flags = [{flags}]
+[kernel.b]
+backend = "{other}"
+depends = []
+src = []
+"""
+
+
+def _of_x86(catalog: Catalog, flags: str, backend: str = "cpu", overlay: str = "") -> list[Diagnostic]:
+    text = FLAGS.format(backend=backend, other={"cpu": "cuda", "cuda": "cpu"}[backend], flags=flags)
+    overlays = [(None, read_overlay(parse_document(overlay.encode(), "kci.toml")))]
+    found = lint_matrix(parse_kernel(text.encode()), for_kernel(catalog, overlays, "fast"))
+    return [item for item in found if item.rule == "KCI169"]
+
+
+@pytest.mark.rule("KCI169", triggers=True)
+@pytest.mark.parametrize(
+    "flag",
+    ["-mavx2", "-mavx512bf16", "-msse4.2", "-mssse3", "-mfma", "-march=x86-64-v3", "-march=haswell", "-mtune=znver4",
+     "-m64", "-Xcompiler=-mavx2,-O2", "$<$<CXX_COMPILER_ID:GNU>:-mf16c>", "-march=icelake-server", "-mamx-tile"],
+)  # fmt: skip
+def test_a_flag_of_x86_that_is_planned_for_arm_names_the_overlay_that_mends_it(flag: str, catalog: Catalog) -> None:
+    for backend in ("cpu", "cuda"):
+        (found,) = _of_x86(catalog, f'"-O3", "{flag}", "{flag}"', backend)
+        assert (found.severity, found.line) == (Severity.ERROR, 13)
+        assert "and 1 more" in found.message
+        _, _, *overlay = found.hint.splitlines()
+        assert overlay[0] == 'kernel = "fast"'
+        assert _of_x86(catalog, f'"{flag}"', backend, overlay[1]) == []
+
+
+@pytest.mark.rule("KCI169", triggers=False)
+def test_flags_that_compilers_for_arm_take_too(catalog: Catalog) -> None:
+    flags = ["-march=armv8.2-a+sve", "-mcpu=neoverse-v1", "-mtune=cortex-a76", "-mcmodel=large",
+             "-msve-vector-bits=512", "-march=native", "$<$<PLATFORM_ID:Windows>:-mavx2>"]  # fmt: skip
+    assert _of_x86(catalog, ", ".join(map('"{}"'.format, flags))) == []
+
+
+NARROWING = """{ # torchVersions = _: [ ];
+  outputs = { self, kernel-builder }: kernel-builder.lib.genKernelFlakeOutputs {
+    path = ./.;
+    torchVersions = FUNCTION;
+  };
+}
+"""
+X86_ALONE = 'all: map (v: v // { systems = builtins.filter (system: TEST system == "x86_64-linux") v.systems; }) all'
+FLAKES = {
+    X86_ALONE.replace("TEST ", ""): 'keep = ["system == x86_64-linux"]',
+    X86_ALONE.replace("TEST", '!(v ? "cpu") ||'): 'keep = ["backend != cpu or system == x86_64-linux"]',
+    X86_ALONE.replace("TEST", "! v ? cudaVersion ||"): 'keep = ["backend != cuda or system == x86_64-linux"]',
+    X86_ALONE.replace("TEST ", "").replace("==", "!="): 'keep = ["system != x86_64-linux"]',
+    "import ./versions.nix": 'drop = ["backend == cpu and system == aarch64-linux"]',
+}
+
+
+@pytest.mark.rule("KCI170", triggers=True)
+@pytest.mark.parametrize("function", FLAKES)
+def test_a_flake_that_narrows_is_said_until_an_overlay_does_the_same(
+    function: str, catalog: Catalog, tmp_path: Path
+) -> None:
+    kernel = parse_kernel(FLAGS.format(backend="cpu", other="cuda", flags="").encode(), "k", "k/build.toml")
+    assert list(flake_narrows(kernel, catalog, tmp_path)) == []
+    (tmp_path / "flake.nix").write_text(NARROWING.replace("FUNCTION", function))
+    (found,) = flake_narrows(kernel, catalog, tmp_path)
+    assert (found.path, found.line) == (str(tmp_path / "flake.nix"), 4)
+    assert found.hint.endswith(f'[[overlay]]\nkernel = "fast"\n{FLAKES[function]}')
+    overlay = read_overlay(parse_document(FLAKES[function].encode(), "kci.toml"))
+    assert list(flake_narrows(kernel, for_kernel(catalog, [(None, overlay)], "fast"), tmp_path)) == []
+
+
+@pytest.mark.rule("KCI170", triggers=False)
+@pytest.mark.parametrize(
+    "flake", ["{ # torchVersions = x;\n}", "{ /* torchVersions */ }", "{ y = defaults.torchVersions; }"]
+)
+def test_a_flake_that_does_not_narrow(flake: str) -> None:
+    assert torch_versions(flake.encode()) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from kci.config.discovery import find_kernels
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
-from kci.plan.affected import Touch, changes_since, only_affected
+from kci.plan.affected import Touch, changes_since, clean_commit, only_affected
 from kci.plan.workspace import Choice, open_workspace
-from kci.utils.git import read_blob
+from kci.tree.identity import commit_time, is_ancestor, provenance, unique_id
+from kci.utils.git import read_blob, read_objects, ref_names
+from kci.watch.history import remote_url
 
 REPO = Path(__file__).parent / "affected" / "repo"
 NAMES = ("norm", "pyonly")
@@ -109,6 +114,53 @@ def test_a_file_touches_the_variants_that_it_decides(
     assert [f"norm {name}" for name in touch.touches] == sorted(names), "what is planned is named, and with the file"
 
 
+@pytest.mark.parametrize(
+    "path", ["norm/flake.nix", "norm/flake.lock", "flake.lock", "norm/README.md", "norm/csrc/new.h"]
+)
+def test_what_nix_builds_is_made_of_every_file(repository: Path, path: str) -> None:
+    """And of the flakes around the kernel; what kci's own builder makes is not."""
+    change(repository, "kci.toml", '[nix]\nsystems = ["aarch64-darwin"]\n')
+    commit(repository)
+    change(repository, path, "new\n")
+    names, touched = answer(repository, "HEAD")
+    assert names
+    assert all(name.endswith("-aarch64-darwin") for name in names)
+    assert [touch.reason for touch in touched if touch.path == path] == ["an input of these variants"]
+
+
+def test_steps_before_each_build_touch_every_variant(repository: Path) -> None:
+    every = open_workspace([str(repository / name) for name in NAMES]).matrix().kernels
+    change(repository, ".github/kci/before-build.yml", "- run: apt-get install gcc-13\n")
+    assert len(planned(repository)) == sum(len(kernel.variants) for kernel in every)
+
+
+@pytest.mark.parametrize("by", ["file", "folder", "chain", "package"])
+def test_a_file_behind_a_link_touches_what_reads_it(repository: Path, by: str) -> None:
+    """A link in a declared input, a folder that `src` goes through, a link to a link, and one of the package."""
+    change(repository, "other/common.h", "#define SCALE 1\n")
+    (repository / "shared").mkdir()
+    place, target = {
+        "file": ("shared/common.h", "../other/common.h"),
+        "folder": ("norm/csrc/common", "../../other"),
+        "chain": ("shared/common.h", "../middle.h"),
+        "package": ("norm/torch-ext/norm/common.py", "../../../other/common.h"),
+    }[by]
+    (repository / "middle.h").symlink_to("other/common.h")
+    (repository / place).symlink_to(target)
+    change(repository, "kci.toml", '[[inputs]]\npaths = ["shared"]\n')
+    if by == "folder":
+        change(repository, BUILD_TOML, 'norm.cpp", "csrc/common/common.h"', 'norm.cpp"')
+    commit(repository)
+    change(repository, "other/common.h", "#define SCALE 3\n")
+    assert planned(repository, "HEAD")
+    if by == "chain":
+        change(repository, "other/common.h", "#define SCALE 1\n")
+        assert not planned(repository, "HEAD")
+        (repository / "middle.h").unlink()
+        change(repository, "middle.h", "#define SCALE 2\n")
+        assert planned(repository, "HEAD")
+
+
 def test_of_a_component_for_newer_toolkits_only_their_variants(repository: Path) -> None:
     change(repository, "norm/csrc/cuda/hopper.cu", "// new\n")
     (touch,) = touches(repository)
@@ -183,6 +235,24 @@ def test_files_that_are_not_committed_count(repository: Path) -> None:
     assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
 
 
+def test_a_declared_input_in_a_submodule_that_moves(repository: Path, tmp_path: Path) -> None:
+    """git names the submodule as a whole, which is above what the kernel declares."""
+    upstream = tmp_path / "up"
+    (upstream / "include").mkdir(parents=True)
+    git(upstream, "init", "-q", "-b", "main")
+    (upstream / "include/a.h").write_text("// a\n")
+    commit(upstream)
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(upstream), "third_party/up")
+    (repository / "kci.toml").write_text('[[inputs]]\nkernel = "norm"\npaths = ["third_party/up/include"]\n')
+    commit(repository)
+    inside = repository / "third_party/up"
+    (inside / "include/a.h").write_text("// b\n")
+    commit(inside)
+    commit(repository)
+    assert changes_since(repository, "HEAD~1").files == ("third_party/up",)
+    assert {name.partition(" ")[0] for name in planned(repository, "HEAD~1")} == {"norm"}
+
+
 def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
     commit(repository)
@@ -204,9 +274,9 @@ def test_git_is_not_started_for_every_file(repository: Path, monkeypatch: pytest
 
     monkeypatch.setattr(subprocess, "run", counted)
     changes = changes_since(repository, "HEAD")
-    assert (len(changes.files), len(started)) == (250, 3)
+    assert (len(changes.files), len(started)) == (250, 5)
     planned(repository, "HEAD")
-    assert len(started) == 3 + 3 + 2 + 2
+    assert len(started) == 5 + 5 + 2 + 2
 
 
 def test_names_that_git_would_quote(repository: Path) -> None:
@@ -263,11 +333,99 @@ def test_a_file_is_read_from_a_revision_without_a_checkout(repository: Path) -> 
     assert read_blob(repository, commit_id, "norm/build.toml", 10) is None, "too large"
 
 
-def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path: Path) -> None:
+PROGRAMS = """core.alternateRefsCommand core.askPass core.editor core.fsmonitor core.gitProxy core.pager core.sshCommand
+    credential.helper diff.external diff.x.command diff.x.textconv filter.x.clean filter.x.process filter.x.smudge
+    filter.X.Y.clean gpg.program gpg.ssh.program merge.x.driver uploadpack.packObjectsHook"""
+
+
+def with_programs(repository: Path, mark: Path, filter_name: str = "x") -> None:
+    """A repository as somebody hands it over: whatever its configuration can run is there to be run."""
+    for key in PROGRAMS.split():
+        git(repository, "config", key, f"touch {mark}; cat; false")
+    for key in ("filter.x.required", "log.showSignature", "protocol.ext.allow", "remote.origin.promisor"):
+        git(repository, "config", key, "always" if key.startswith("protocol") else "true")
+    git(repository, "config", "extensions.partialClone", "origin")
+    git(repository, "config", "remote.origin.url", f"ext::sh -c 'touch {mark}'")
+    (repository / ".gitattributes").write_text(f"* diff=x merge=x filter={filter_name}\n")
+    hooks = mark.parent / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for name in ("post-index-change", "reference-transaction", "fsmonitor-watchman"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {mark}\n")
+        (hooks / name).chmod(0o755)
+    git(repository, "config", "core.hooksPath", str(hooks))
+
+
+def asked(repository: Path) -> None:
+    """Whatever kci asks git."""
+    clean_commit(repository)
+    unique_id(repository / "norm")
+    provenance(repository / "norm")
+    commit_time(repository / "norm")
+    is_ancestor(repository, "main", "topic")
+    remote_url(repository, "origin")
+    ref_names(repository)
+    read_blob(repository, "main", BUILD_TOML, 10_000)
+    read_objects(repository, ["0" * 39 + "1"])
+    find_kernels([str(repository)])
+
+
+@pytest.mark.parametrize("filter_name", ["x", "X.Y"])
+def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path: Path, filter_name: str) -> None:
     mark = tmp_path / "ran"
-    for key in ("core.fsmonitor", "diff.external", "diff.x.textconv", "core.pager"):
-        git(repository, "config", key, f"touch {mark}; false")
-    (repository / ".gitattributes").write_text("* diff=x\n")
+    with_programs(repository, mark, filter_name)
+    os.utime(repository / BUILD_TOML, (1, 1))
     (repository / "norm/README.md").write_text("changed")
     assert "norm/README.md" in changes_since(repository, "main").files
+    asked(repository)
     assert not mark.exists()
+    git(repository, "config", "filter.a=b.clean", f"touch {mark}; cat")
+    (repository / ".gitattributes").write_text("* filter=a=b\n")
+    with pytest.raises(FindingsError, match="a filter with `=`"):
+        changes_since(repository, "main")
+    assert not mark.exists()
+
+
+def test_the_configuration_of_a_submodule_is_not_run_either(repository: Path, tmp_path: Path) -> None:
+    upstream, mark = tmp_path / "up", tmp_path / "ran"
+    upstream.mkdir()
+    git(upstream, "init", "-q", "-b", "main")
+    (upstream / "a.h").write_text("// a\n")
+    commit(upstream)
+    add = ("submodule", "--quiet", "add", str(upstream), "norm/csrc/up")
+    git(repository, "-c", "protocol.file.allow=always", *add)
+    commit(repository)
+    inside = repository / "norm/csrc/up"
+    assert clean_commit(repository)
+    with_programs(inside, mark)
+    (inside / ".gitattributes").rename(mark.parent / "attributes")
+    git(inside, "config", "core.attributesFile", str(mark.parent / "attributes"))
+    os.utime(inside / "a.h", (1, 1))
+    asked(repository)
+    assert clean_commit(repository), "its bytes are those of the commit"
+    (inside / "a.h").write_text("// b\n")
+    assert clean_commit(repository) is None
+    assert "norm/csrc/up" in changes_since(repository, "HEAD").files
+    assert not mark.exists()
+
+
+def test_a_file_of_lfs_is_compared_with_its_pointer(repository: Path, tmp_path: Path) -> None:
+    """As `git lfs install --local` has it, which actions/checkout runs: git would ask the program again and again."""
+    weights = repository / "norm/csrc/weights.bin"
+    weights.write_bytes(b"weights" * 1000)
+    oid = hashlib.sha256(weights.read_bytes()).hexdigest()
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize 7000\n"
+    (tmp_path / "pointer").write_text(pointer)
+    (repository / ".gitattributes").write_text("*.bin filter=lfs\n")
+    for setting in ("clean", "smudge"):
+        git(repository, "config", f"filter.lfs.{setting}", f"cat {tmp_path}/pointer")
+    git(repository, "config", "filter.lfs.required", "true")
+    commit(repository)
+    os.utime(weights, (1, 1))
+    assert clean_commit(repository)
+    assert changes_since(repository, "HEAD").files == ()
+    weights.chmod(0o755)
+    assert changes_since(repository, "HEAD").files == ("norm/csrc/weights.bin",), "another mode"
+    weights.chmod(0o644)
+    weights.write_bytes(b"others!" * 1000)
+    assert changes_since(repository, "HEAD").files == ("norm/csrc/weights.bin",)
+    assert clean_commit(repository) is None

@@ -20,7 +20,7 @@ from kci.errors import FindingsError, KciError
 from kci.plan.affected import Touch, changes_since, only_affected, pull_request_base
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.source_tree import SourceTree
-from kci.plan.legs import image_of
+from kci.plan.legs import toolchain_of
 from kci.plan.workspace import Choice, open_workspace
 
 REPO = Path(__file__).parent / "affected" / "repo"
@@ -229,7 +229,7 @@ def truth(root: Path) -> dict[tuple[str, str], str]:
         try:
             prints = Fingerprints(kernel, tree, here.settings.settings.inputs_of(kernel.build.name))
             for variant in here.with_kernels([kernel]).matrix().kernels[0].each_once():
-                image = image_of(variant, here.runners)
+                image = toolchain_of(variant, here.runners, container=True)
                 found[kernel.build.name, variant.name] = prints.fingerprint(variant, image)
         except KciError:
             continue

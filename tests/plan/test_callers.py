@@ -10,6 +10,7 @@ import pytest
 
 from kci.matrix.catalog.runners import Pool
 from kci.plan.github_limits import MAX_OUTPUT_UNITS, caller_matrices, check_limits, run_jobs
+from kci.plan.hardware_tests import CarriedTree, tree_under_test
 from kci.plan.plan import KernelPlan, Leg, Plan, SkippedVariant, TestLeg
 from planning import leg, plan
 
@@ -45,6 +46,7 @@ def test_each_kernel_is_told_its_own_part() -> None:
         "plan",
         "tests",
         "tree_run",
+        "tree_digest",
     }
     assert [entry["name"] for entry in work["matrix"]["include"]] == ["v0", "v1"]
     assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
@@ -91,8 +93,11 @@ def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
 
 def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is() -> None:
     plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=(SkippedVariant("a", "v9", "published already"),))
-    (caller,) = json.loads(caller_matrices(plan, 1, {"a": "41", "b": "41"}))
+    trees = {kernel: CarriedTree("41", {"v9": kernel}) for kernel in ("a", "b")}
+    (caller,) = json.loads(caller_matrices(plan, 1, trees))
     assert {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]} == {"a": "41", "b": ""}
+    digests = {entry["kernel"]: entry["work"]["tree_digest"] for entry in caller["include"]}
+    assert digests == {kernel: tree_under_test(tree.digests) for kernel, tree in trees.items()}
 
 
 def test_nothing_to_do_is_an_empty_list_for_every_caller() -> None:

@@ -28,10 +28,12 @@ from kci.config.reader import Kernel, read_kernel
 from kci.config.values import Version
 from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
-from kci.matrix.variants import Variant
+from kci.matrix.variants import Kind, Variant
 from kci.plan import fingerprint as module
 from kci.plan.fingerprint import Fingerprints, builder, configuration
+from kci.plan.legs import toolchain_of
 
 REPO = Path(__file__).parent / "affected" / "repo"
 IMAGE = "docker.io/some/image:1"
@@ -236,6 +238,18 @@ def test_it_moves_with_the_image_and_the_builder(catalog: Catalog, monkeypatch: 
     assert usual != Fingerprints(kernel).fingerprint(variant, IMAGE)
 
 
+def test_an_image_that_a_variable_names_counts(catalog: Catalog) -> None:
+    """And the steps that a leg has before its build, and Nix; a package of Python only is made in no image."""
+    _, variant = sample(catalog)
+    runners = default_runners()
+    usual = toolchain_of(variant, runners, container=True)
+    assert (
+        len({usual, *(toolchain_of(variant, runners, name) for name in ("none", "some/image:1", "some/image:2"))}) == 4
+    )
+    noarch = msgspec.structs.replace(variant, kind=Kind.NOARCH)
+    assert toolchain_of(noarch, runners, container="some/image:1") == ""
+
+
 def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src" / "kci", tmp_path / "kci", ignore=shutil.ignore_patterns("__pycache__"))
     usual = builder()
@@ -277,10 +291,11 @@ def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:
     assert prints(norm, catalog)
 
 
-def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog) -> None:
-    """Both files count already, and neither changes."""
-    (norm / "csrc/one.h").write_text("#define V 1")
-    (norm / "csrc/two.h").write_text("#define V 2")
+@pytest.mark.parametrize("content", ["#define V 1", None], ids=["equal files", "no files"])
+def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog, content: str | None) -> None:
+    """What is there counts already, and does not change."""
+    for name in ("one.h", "two.h") if content is not None else ():
+        (norm / "csrc" / name).write_text(content or "")
     (norm / "csrc/link.h").symlink_to("one.h")
     listed = '"torch-ext/binding.h", "csrc/one.h", "csrc/two.h", "csrc/link.h"]'
     replace('"torch-ext/binding.h"]', listed)(norm)

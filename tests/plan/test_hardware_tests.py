@@ -1,4 +1,4 @@
-"""Which jobs test: one for each kernel and kind of machine that kci.toml declares, and none for a fork."""
+"""Which jobs test: one for each kernel and kind of machine, and none on a machine of one's own for a fork."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ import pytest
 from act.harness import commit_all
 from cli.runner import kci
 from conftest import write_noarch
-from kci.matrix.catalog.runners import Runner, default_runners
-from kci.plan.hardware_tests import CarriedTree, TestPass, plan_tests, tree_under_test
+from kci.config.settings import Settings
+from kci.matrix.catalog.runners import Runner, default_runners, runners_from
+from kci.plan.hardware_tests import (
+    CarriedTree,
+    TestPass,
+    machines_for,
+    plan_tests,
+    tree_under_test,
+    why_untested,
+)
 from kci.plan.plan import KernelPlan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
+from kci.run.gate import success_summary
 from planning import leg
 
 
@@ -29,6 +38,57 @@ def planned(tmp_path: Path, settings: str, *options: str) -> list[dict[str, obje
     assert done.code == 0, done.stderr
     found: list[dict[str, object]] = json.loads(done.stdout)["tests"]
     return found
+
+
+MARKED = "import pytest\n\n@pytest.mark.kernels_ci\ndef test_it():\n    pass\n"
+UNMARKED = """
+'''Those marked `kernels_ci` run.'''
+def pytest_configure(config):
+    config.addinivalue_line("markers", "kernels_ci: run by CI")
+# @pytest.mark.kernels_ci
+"""
+HOSTED = {"cpu-x86_64-linux": ["ubuntu-24.04"]}
+NO_GPU, NO_CPU = "no machine with a GPU is named", "no machine for the CPU is named"
+
+
+@pytest.mark.parametrize(
+    ("backends", "settings", "test", "machines", "why"),
+    [
+        (("cpu", "cuda"), "", MARKED, HOSTED, ""),
+        (("cpu",), "[test]\ncpu = true\n", MARKED, HOSTED, ""),
+        (("cpu",), '[test.cpu.x86_64-linux]\nlabels = ["own"]\n', MARKED, {"cpu-x86_64-linux": ["own"]}, ""),
+        (("cpu",), "[test]\ncpu = false\n", MARKED, {}, NO_CPU),
+        (("cpu",), '[test]\ncpu = false\n[test.any.x86_64-linux]\nlabels = ["own"]\n', MARKED, {}, NO_CPU),
+        (("cpu",), "", UNMARKED, {}, "none is marked `kernels_ci`"),
+        (("cpu",), "", "", {}, ""),
+        (("cuda", "rocm"), "", MARKED, {}, NO_GPU),
+    ],
+    ids=["hosted", "said so", "another machine", "off", "off of any", "not for CI", "no tests", "GPUs only"],
+)  # fmt: skip
+def test_what_a_hosted_runner_can_test_is_tested_without_a_key(
+    tmp_path: Path, backends: tuple[str, ...], settings: str, test: str, machines: dict[str, list[str]], why: str
+) -> None:
+    place = write_noarch(tmp_path / "norm", "norm", backends)
+    if test:
+        write(place / "tests" / "test_it.py", test)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "kci.toml").write_text(settings)
+    plan = plan_run(open_workspace([str(place)]), PlanRequest()).plan
+    assert {item.name: [*item.runner] for item in plan.tests} == machines
+    sentence = f"tests: not run, {why} (norm)" if why else ""
+    assert plan.untested_sentence == sentence
+    shown = [kci("plan", place, "--format", form).stdout for form in ("table", "markdown")]
+    assert all(("tests: not run" in text) is bool(why) for text in [*shown, success_summary(plan)])
+    assert sentence in shown[0]
+
+
+@pytest.mark.parametrize("systems", [("x86_64-linux", "aarch64-linux"), ("aarch64-linux",)])
+def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
+    variants = [f"torch213-cxx11-cpu-{system}" for system in systems]
+    (machine,) = machines_for(variants, runners_from(Settings()))
+    assert (machine.system, machine.variants) == (systems[0], (variants[0],))
+    assert not why_untested(variants, runners_from(Settings()), True)
+    assert why_untested(["torch213-cpu-aarch64-darwin"], runners_from(Settings()), True) == f"tests: not run, {NO_CPU}"
 
 
 CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'
@@ -100,8 +160,12 @@ def test_what_a_tree_has_beyond_the_plan_is_tested_where_it_may_be_published() -
 def test_what_is_built_is_tested_as_it_is_merged() -> None:
     (test,) = plan_tests([KERNEL], [leg("torch-cuda")], on("gpu"), TESTS, {"k": carried(DIGESTS)})
     assert test.run == ""
-    (test,) = plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried({"torch-cpu": "d0"})})
-    assert test.run == "", "the tree lacks what is to be tested"
+
+
+@pytest.mark.parametrize("trees", [{}, {"k": CarriedTree("41", {"torch-cpu": "d0"})}], ids=["no tree", "without it"])
+def test_without_a_tree_that_has_it_nothing_is_tested(trees: dict[str, CarriedTree]) -> None:
+    """No job would run, such as where all that is planned is in the `published` trees of the plan action."""
+    assert plan_tests([KERNEL], [], on("gpu"), TESTS, trees) == ()
 
 
 def changed(tmp_path: Path, settings: str, change: Callable[[Path], object], *options: str) -> dict[str, Any]:
@@ -183,7 +247,7 @@ def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
     answer = changed(tmp_path, "", lambda root: write(root / TEST_FILE, "# other\n"))
     assert (answer["legs"], answer["tests"]) == ([], [])
     (touch,) = answer["affected"]
-    assert touch["reason"].endswith("no job runs them: kci.toml has no machine for the kernel under [test]")
+    assert touch["reason"] == "read by the tests; tests: not run, none is marked `kernels_ci`"
 
 
 def test_a_selection_of_what_is_carried_over_is_tested_as_the_tree_that_it_hands_over(tmp_path: Path) -> None:
@@ -197,3 +261,21 @@ def test_a_selection_of_what_is_carried_over_is_tested_as_the_tree_that_it_hands
     request = PlanRequest(choice=Choice(backends=("cpu",)), published=known, trees=trees)
     narrow = plan_run(workspace, request).plan
     assert (narrow.legs, [(test.name, test.run) for test in narrow.tests]) == ((), [(HARDWARE[0], "41")])
+
+
+@pytest.mark.parametrize("run", ["41", ""])
+def test_changed_tests_have_the_tree_of_the_base_or_a_build(tmp_path: Path, run: str) -> None:
+    """What is published elsewhere, and in no tree of a run here, cannot be tested without a build."""
+    place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda"))
+    write(place / "tests" / "test_it.py", MARKED)
+    commit_all(tmp_path)
+    workspace = open_workspace([str(place)])
+    (kernel,) = plan_run(workspace, PlanRequest(fingerprints=True)).plan.kernels
+    known = {("norm", name): text for name, text in (kernel.fingerprints or {}).items()}
+    trees = {"norm": CarriedTree(run, dict.fromkeys(kernel.planned, "d"))} if run else {}
+    write(place / "tests" / "test_it.py", f"{MARKED}# better\n")
+    done = plan_run(workspace, PlanRequest(affected="HEAD", published=known, trees=trees))
+    assert [test.run for test in done.plan.tests] == [run]
+    assert [leg.variant for leg in done.plan.legs] == ([] if run else ["torch-cpu"])
+    assert done.touches is not None
+    assert done.touches[0].reason == "read by the tests; the tests run again on cpu-x86_64-linux"

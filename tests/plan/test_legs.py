@@ -9,12 +9,13 @@ import pytest
 from conftest import kernel, torch_kernel
 from kci.config.document import parse_document
 from kci.config.settings import Nix, Settings
-from kci.config.values import Grouping
+from kci.config.values import Backend, Grouping
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import apply_overlay, read_overlay
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import runners_from
 from kci.matrix.selection import compute_matrix
+from kci.plan.estimates import sizes
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
 
@@ -60,6 +61,24 @@ def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> No
     assert [leg.variant for leg in plan.legs] == ["torch-cpu", "torch-cuda", "torch-metal"]
     assert {leg.runner for leg in plan.legs} == {("ubuntu-24.04",)}
     assert {leg.image for leg in plan.legs} == {""}
+
+
+@pytest.mark.rule("KCI303", triggers=True)
+@pytest.mark.parametrize("source", ["lib.rs", "solve.f90", "a.c", "a.S", "Makefile", "a.mm"])
+def test_a_source_without_a_compiler_leaves_its_backend_out_or_to_nix(source: str, catalog: Catalog) -> None:
+    parts = "".join(
+        f'[kernel.{backend}]\nbackend = "{backend}"\ndepends = []\nsrc = ["{own}"]\n'
+        for backend, own in (("cpu", source), ("cuda", "a.cu"))
+    )
+    made = torch_kernel(["cpu", "cuda"], components=parts)
+    matrix = compute_matrix([made], catalog)
+    options = PlanOptions(sizes=sizes([made], matrix))
+    plan = make_plan(matrix, None, options)
+    assert {leg.backend for leg in plan.legs} == {"cuda"}
+    left = [item for item in plan.left_out if item.variant == "torch213-cxx11-cpu-x86_64-linux"]
+    assert [(item.rule, f"no compiler for '{source}'" in item.reason) for item in left] == [("KCI303", True)]
+    with_nix = make_plan(matrix, runners_from(Settings(nix=Nix(backends=(Backend.CPU,)))), options)
+    assert {leg.builder for leg in with_nix.legs if leg.backend == "cpu"} == {"nix"}
 
 
 @pytest.mark.rule("KCI303", triggers=True)

@@ -20,7 +20,7 @@ from kci.matrix.catalog.runners import Runner, default_runners, hosted_runners, 
 from kci.matrix.selection import compute_matrix
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, RunnerGroup, make_plan
-from kci.plan.settings_lints import is_cron, lint_settings
+from kci.plan.settings_lints import cron_problem, lint_settings
 from planning import parse_settings
 
 
@@ -56,8 +56,8 @@ def test_keys_without_labels_describe_the_default_runner() -> None:
     assert made.machine("cpu", "aarch64-windows") is None, "nothing says which machine that is"
 
 
-def test_runners_that_test_have_no_defaults() -> None:
-    made = runners('[test.cuda.x86_64-linux]\nlabels = ["l4"]\n')
+def test_runners_that_test_have_no_defaults_but_for_the_cpu() -> None:
+    made = runners('[test]\ncpu = false\ncuda.x86_64-linux.labels = ["l4"]\n')
     assert {place: runner.labels for place, runner in made.test.items()} == {("cuda", "x86_64-linux"): ("l4",)}
 
 
@@ -179,7 +179,8 @@ def test_a_limit_for_a_kernel_that_is_not_there() -> None:
 @pytest.mark.rule("KCI326", triggers=True)
 def test_an_overlay_for_a_kernel_that_does_not_exist() -> None:
     text = '[[overlay]]\nkernel = "flash-atn"\n[[overlay]]\nkernel = "flash-attn"\n[[overlay]]\n'
-    assert [(item.rule, item.line) for item in lint(text, {"flash-attn"})] == [("KCI326", 2)]
+    text += '[publish]\npull-request = ["flash-attn", "other"]\n'
+    assert [(item.rule, item.line) for item in lint(text, {"flash-attn"})] == [("KCI326", 2), ("KCI326", 7)]
 
 
 @pytest.mark.rule("KCI326", triggers=False)
@@ -207,6 +208,7 @@ def test_labels_that_no_runner_has(label: str) -> None:
         ("aarch64-linux", "ubuntu-24.04", "is a machine of x86_64-linux, not of aarch64-linux"),
         ("x86_64-linux", "ubuntu-26.04-arm", "is a machine of aarch64-linux"),
         ("x86_64-linux", "macos-15", "is a machine of aarch64-darwin"),
+        ("x86_64-linux", "ubuntu-slim", "ends after 15 minutes, and has no containers"),
         ("aarch64-darwin", "macos-26-intel", "is a machine of x86_64-darwin"),
         ("x86_64-windows", "windows-11-arm", "is a machine of aarch64-windows"),
         ("x86_64-linux", "ubuntu-24.4", "has no hosted runner"),
@@ -219,11 +221,14 @@ def test_labels_that_no_runner_of_the_system_has(system: str, label: str, says: 
     assert says in found.message
     offered = found.hint.removeprefix("one of: ").split(", ")
     assert {hosted_runners().labels[name] for name in offered} == {system}
+    assert hosted_runners().short.keys().isdisjoint(offered)
 
 
 @pytest.mark.rule("KCI323", triggers=False)
 def test_every_label_is_fine_for_its_own_system() -> None:
-    for label, system in hosted_runners().labels.items():
+    slim = 'labels = ["ubuntu-slim"]\n'
+    assert lint(f"[runners.noarch.x86_64-linux]\n{slim}[test.cpu.x86_64-linux]\n{slim}") == []
+    for label, system in hosted_runners().labels.items() - {("ubuntu-slim", "x86_64-linux")}:
         assert label not in hosted_runners().retired
         assert system == "x86_64-darwin" or lint(f'[runners.cpu.{system}]\nlabels = ["{label}"]\n') == []
 
@@ -284,18 +289,28 @@ def test_the_entry_for_any_backend_may_have_the_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["17 4 * * 1", "*/15 * * * *", "0 0 1,15 * MON-FRI", "5 4 * jan-mar sun", "0-59/5 0 * * 0"]
-)
-def test_cron_lines(line: str) -> None:
-    assert is_cron(line)
-
-
-@pytest.mark.parametrize(
-    "line", ["", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 7", "@daily",
-             "5-1 * * * *", "*/0 * * * *", "a * * * *", "1-2-3 * * * *", "-1 * * * *", "٣ * * * *"],
+    "line", ["17 4 * * 1", "*/15 * * * *", "0 0 1,15 * MON-FRI", "5 4 * jan-mar sun", "0-59/5 0 * * 0", "0 3 * * 7",
+             "20/15 * * * *", "0 0 29 2 *", "0 0 30 feb,apr *", "0 0 31 2 mon", "59 0,22 * * *"],
 )  # fmt: skip
-def test_lines_that_are_no_cron(line: str) -> None:
-    assert not is_cron(line)
+def test_cron_lines(line: str) -> None:
+    assert cron_problem(line) == ""
+
+
+_NO_CRON = {
+    "five fields, such as": ("", "* * * *", "* * * * * *", "@daily", "\N{ARABIC-INDIC DIGIT THREE} * * * *"),
+    "from 0 to 59 in": ("60 * * * *", "5-1 * * * *", "*/0 * * * *", "a * * * *", "1-2-3 * * * *", "-1 * * * *"),
+    "from 0 to 23 in '24'": ("0 24 * * *",),
+    "from 1 to 31 in": ("0 0 0 * *",),
+    "from 1 to 12 in": ("0 0 * 13 *",),
+    "from 0 to 7 in": ("0 0 * * 8",),
+    "5 minutes between": ("* * * * *", "*/2 * * * *", "0,3 0 * * *", "58,2 * * * *", "1,58 0,23 * * *"),
+    "a day that comes": ("0 0 31 2 *", "0 0 30-31 feb *", "0 0 31 4,6,9,11 */2"),
+}
+
+
+@pytest.mark.parametrize(("line", "says"), [(line, says) for says, lines in _NO_CRON.items() for line in lines])
+def test_lines_that_github_does_not_keep_to(line: str, says: str) -> None:
+    assert says in cron_problem(line)
 
 
 DIGEST = "sha256:" + "0" * 64

@@ -13,7 +13,7 @@ from outside_tools import program
 from publish.fake_hub import FakeHub
 from publish.test_publish import REPO, hub, hub_environment, make_tree, token
 from tree.own_sigstore import OwnSigstore
-from tree.test_own_sigstore import sigstore
+from tree.test_own_sigstore import OWN, sigstore
 
 __all__ = ["hub", "sigstore", "token"]
 
@@ -38,7 +38,7 @@ def test_a_published_tree_is_fetched_and_verified(
             [program(FETCH[0]), *FETCH[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-        said = kci("verify", "fetched/build", "--signatures")
+        said = kci("verify", "fetched/build", "--signatures", *OWN, "--trust-config", "sigstore.json")
         return said.code, said.stderr
 
     assert fetched_and_verified()[0] == 0

@@ -10,10 +10,11 @@ from buildkit import only_these
 from cli.runner import Result, kci
 from conftest import add_package
 from kci.errors import FindingsError
+from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubAnswerError, HubKernel, Obstacle
-from kci.publish.publish import Publication, Publisher, PublishState, hub_settings
+from kci.publish.publish import Publication, Publisher, PublishState, hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there, token
 
@@ -115,19 +116,76 @@ def test_a_dry_run_proposes_nothing(hub: FakeHub, stranger: None, branch: str, t
     assert hub[REPO].proposals == {}
 
 
+NOARCH = """[general]
+name = "{name}"
+version = {version}
+edition = 5
+license = "MIT"
+backends = ["cpu"]
+hub.repo-id = "{repo}"
+[torch-noarch]
+"""
+
+
+@pytest.mark.parametrize(("setting", "proposed"), [("true", True), ('["gated-norm"]', True), ('["gated"]', False)])
+def test_kci_toml_says_which_kernels_are_proposed(
+    setting: str,
+    proposed: bool,
+    hub: FakeHub,
+    branch: str,
+    token: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "kci.toml").write_text(f"[publish]\npull-request = {setting}\n")
+    monkeypatch.chdir(tmp_path)
+    done = kci("publish", str(make_tree(tmp_path)), "--repo-id", REPO)
+    assert (f"{REPO}@v1: proposed at " in done.stdout) is proposed, done.stderr
+    assert (hub[REPO].branches["v1"] == branch) is proposed
+
+
+@pytest.mark.rule("KCI816", triggers=True)
+def test_a_branch_that_lacks_is_found_before_anything_is_built(
+    hub: FakeHub, branch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    kernels = {"has-it": (1, REPO), "lacks-it": (2, REPO), "commits": (2, REPO), "unseen": (3, "acme/hidden")}
+    for name, (version, repo) in kernels.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "build.toml").write_text(NOARCH.format(name=name, version=version, repo=repo))
+    (tmp_path / "kci.toml").write_text('[publish]\npull-request = ["has-it", "lacks-it", "unseen"]\n')
+    checked = require_branches(open_workspace([str(tmp_path)]))
+    assert [kernel.build.name for kernel in checked.kernels] == ["commits", "has-it", "unseen"]
+    ((found,),) = [item.diagnostics for item in checked.unread]
+    assert (found.rule, found.line) == ("KCI816", 3)
+    assert f"kernels/{REPO} has no branch v2" in found.message
+    assert [item.kernel for item in plan_run(checked, PlanRequest()).plan.faulty] == ["lacks-it"]
+
+
+@pytest.mark.rule("KCI816", triggers=False)
+def test_nothing_is_asked_where_nothing_is_proposed(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    (tmp_path / "build.toml").write_text(NOARCH.format(name="ab", version=2, repo=REPO))
+    assert require_branches(open_workspace([str(tmp_path)])).unread == ()
+    assert hub.log == []
+
+
 # --- the main branch as a mirror ---
 
 
 def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "mirror = true") -> None:
-    (tmp_path / "kci.toml").write_text(f"[publish]\n{settings}\n")
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "kernels").mkdir(parents=True)
+    (tmp_path / "own" / "kci.toml").write_text(f"[publish]\n{settings}\n")
+    monkeypatch.chdir(tmp_path / "own" / "kernels")
 
 
 def test_main_has_the_first_version_too_where_kci_toml_says_so(
     hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored(tmp_path, monkeypatch)
-    tree = make_tree(tmp_path)
+    tree = make_tree(tmp_path / "made")
     (tree / "CARD.md").write_text("# gated-norm\n")
     for state in ("published", "unchanged"):
         done = kci("publish", str(tree), "--repo-id", REPO)
@@ -159,7 +217,7 @@ def test_nothing_else_is_mirrored(
     options: tuple[str, ...],
 ) -> None:
     mirrored(tmp_path, monkeypatch, settings)
-    done = kci("publish", str(make_tree(tmp_path, version=version)), "--repo-id", REPO, *options)
+    done = kci("publish", str(make_tree(tmp_path / "made", version=version)), "--repo-id", REPO, *options)
     assert done.code == 0, done.stderr
     assert not any(path.startswith("build/") for path in hub[REPO].files("main"))
 

@@ -16,11 +16,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled
 
 from cli.runner import Result, kci
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
+from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
@@ -30,6 +34,7 @@ from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
 from kci.tree.top_level import decode_sums, encode_sums
+from kci.tree.verify import verify
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
 from variants import COMMIT, build_of, make_artifact, make_variant
 
@@ -319,7 +324,8 @@ def kernel_dir(tmp_path: Path, extra: str = "") -> Path:
 
 
 def test_pruning_removes_what_the_kernel_should_no_longer_have(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    kernel = kernel_dir(tmp_path)
+    kernel = kernel_dir(tmp_path).rename(tmp_path / "src")
+    (kernel / "benchmarks").rename(tmp_path / "benchmarks")
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text("[publish]\nprune = true\n")
     published = {**there("torch-rocm"), **there("torch-xpu")}
@@ -381,8 +387,13 @@ def test_the_place_is_what_build_toml_says_and_else_kci_toml(
     assert hub[REPO].branches.keys() == {"main", expected}
 
 
-def test_without_a_place_it_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    done = kci("publish", make_tree(tmp_path))
+def test_without_a_place_it_is_refused(
+    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = make_tree(tmp_path)
+    (tmp_path / "kci.toml").write_text('[publish]\nrepo-prefix = "acme"\n')  # as may come with a tree
+    monkeypatch.chdir(tmp_path)
+    done = kci("publish", tree)
     assert done.code == 2
     assert "[general.hub]" in done.stderr
 
@@ -455,12 +466,31 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, token: None, tmp_path: Pa
     assert "version 2" in done.stderr
 
 
-def test_a_file_that_changes_during_publishing_is_not_published(tmp_path: Path) -> None:
+def test_a_file_that_changes_during_publishing_is_not_published(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = make_tree(tmp_path)
     release = read_release(tree)
     (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
     with pytest.raises(FindingsError, match="changed while it was published"):
         release.files["build/torch-cpu/data.bin"].content()
+    monkeypatch.setattr(hub_branch, "_SMALL", 0)  # a large file is read by the client itself
+    files = {"data.bin": release.files["build/torch-cpu/data.bin"]}
+    with pytest.raises(FindingsError, match="changed while it was published"):
+        HubKernel(REPO).commit("v1", "", files, (), "message", propose=False)
+
+
+def test_a_file_that_changes_after_it_was_verified_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify_and_change(tree: Path) -> list[Diagnostic]:
+        found = verify(tree)
+        (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
+        return found
+
+    monkeypatch.setattr("kci.publish.branch_plan.verify", verify_and_change)
+    with pytest.raises(FindingsError, match="torch-cpu changed while it was published"):
+        read_release(make_tree(tmp_path))
 
 
 # --- who ---
@@ -483,6 +513,22 @@ def test_a_token_that_is_not_valid(hub: FakeHub, tmp_path: Path, monkeypatch: py
     assert done.code == 1
     assert "the token is not valid" in done.stderr
     assert "hf_wrong" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "token", ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\N{LATIN CAPITAL LETTER E WITH ACUTE}T"]
+)
+def test_a_token_that_no_header_can_hold_is_refused_at_once(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    tree = make_tree(tmp_path)
+    commands = ("publish", tree, "--repo-id", REPO), ("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
+    for command in (commands[0], (*commands[0], "--dry-run"), commands[1]):
+        done = kci(*command)
+        assert (done.code, "cannot be sent" in done.stderr) == (2, True), done.stderr
+        assert "SECR" not in done.stderr
+    assert hub.log == []
 
 
 def test_a_token_that_may_not_write(hub: FakeHub, token: None, tmp_path: Path) -> None:
@@ -569,6 +615,50 @@ def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> 
     with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
         commit_goal(make_tree(tmp_path), waits)
     assert waits.waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def library_error(name: str, *kinds: str) -> type[Exception]:
+    """An error as the client's HTTP library, whose name changes, has it."""
+    kind: type[Exception] = Exception
+    for each in (*reversed(kinds), name):
+        kind = type(each, (kind,), {})
+    return kind
+
+
+@pytest.mark.parametrize(("error", "lost"), [
+    (library_error("ConnectError", "NetworkError")("All connection attempts failed"), True),
+    (library_error("ReadTimeout", "TimeoutException")("timed out"), True),
+    (library_error("RemoteProtocolError", "TransportError")("Server disconnected"), True),
+    (ConnectionResetError("reset by peer"), True),
+    (RuntimeError("Data processing error: CAS service error"), True),
+    (OfflineModeIsEnabled("offline mode is enabled"), False),
+    (library_error("UnsupportedProtocol", "TransportError")("missing an 'http://' protocol"), False),
+    (library_error("ProxyError", "TransportError")("407 Proxy Authentication Required"), False),
+    (library_error("ConnectError", "NetworkError")("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), False),
+    (ImportError("Using SOCKS proxy, but the 'socksio' package is not installed"), False),
+    (ValueError("Unknown scheme for proxy URL"), False),
+    (TypeError("a fault of the client"), False),
+])  # fmt: skip
+def test_only_a_lost_connection_is_tried_again(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, lost: bool
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(HfApi, "list_repo_refs", failing)
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://bob:s3cret@127.0.0.1:1")
+    waits = Patience()
+    with pytest.raises(FindingsError) as caught:
+        commit_goal(make_tree(tmp_path), waits)
+    assert len(waits.waits) == (ATTEMPTS - 1 if lost else 0)
+    assert str(error)[:20] in caught.value.message
+    assert ("HTTPS_PROXY" in caught.value.hint) is not lost
+
+
+def test_a_dry_run_asks_once(hub: FakeHub, tmp_path: Path) -> None:
+    hub.fail("GET", None, times=100)
+    done = publish(make_tree(tmp_path), "--dry-run")
+    assert (done.code, f"{REPO} cannot be read: no answer" in done.stderr) == (1, True), done.stderr
 
 
 IN_AN_HOUR = "You have exceeded the rate limit for repository commits. You can retry this action in about 1 hour."

@@ -179,6 +179,27 @@ def test_an_older_tree_does_not_replace_a_newer_one(hub: FakeHub, newer: bytes, 
     assert OLD.encode() in hub[REPO].files("v1")["build/kci-manifest.json"]
 
 
+@pytest.mark.parametrize("manifest", [True, False], ids=["with a manifest", "of another builder"])
+@pytest.mark.parametrize("made", [True, False], ids=["", "without the branch"])
+def test_a_main_branch_at_a_version_is_no_other_version(
+    hub: FakeHub, token: None, tmp_path: Path, manifest: bool, made: bool
+) -> None:
+    """Such as after `git push origin v2:main`."""
+    assert publish(make_tree(tmp_path / "new", version=2, unique="1111111", commit=NEW, committed=2000)).code == 0
+    if not manifest:
+        kept = {name: data for name, data in hub[REPO].files("v2").items() if name != "build/kci-manifest.json"}
+        hub[REPO].branches["v2"] = ""
+        hub[REPO].write("v2", kept, "no manifest")
+    hub[REPO].branches["main"] = hub[REPO].branches["v2"]
+    if not made:
+        del hub[REPO].branches["v2"]
+    old = make_tree(tmp_path / "old", ("torch-cpu",), version=2, unique="2222222", commit=OLD, committed=1000)
+    refused(publish(old), "KCI815" if manifest else "KCI814", "torch-cpu" if manifest else "torch-cuda")
+    third = publish(make_tree(tmp_path / "3", ("torch-cpu",), version=3))
+    assert third.code == 0, third.stderr
+    assert below(hub, "v3") == {"torch-cpu", "kci-manifest.json", "SHA256SUMS"}, "what is of another version stays out"
+
+
 @pytest.mark.rule("KCI815", triggers=False)
 def test_a_newer_tree_says_what_makes_way_for_it(hub: FakeHub, newer: bytes, tmp_path: Path) -> None:
     done = publish(make_tree(tmp_path / "newest", unique="3333333", commit=OLD, committed=1_770_000_000))

@@ -42,7 +42,7 @@ def test_what_meets_the_requirements_is_packed(tmp_path: Path) -> None:
 
 def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(legs, "verify", lambda path, select: asked.append((path, select)) or [TOO_NEW])
+    monkeypatch.setattr(legs, "verify", lambda path, select, **_kernel: asked.append((path, select)) or [TOO_NEW])
     made = leg(tmp_path)
     assert made.findings == (TOO_NEW,)
     assert asked == [(made.directory, ("KCI74", "KCI75", "KCI76"))]
@@ -54,6 +54,16 @@ def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytes
     by_hand = kci("build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "by-hand")
     assert (by_hand.code, by_hand.stdout) == (1, f"{tmp_path / 'by-hand' / 'torch-cpu'}\n"), by_hand
     assert TOO_NEW.rule in by_hand.stderr
+
+
+def test_a_build_in_an_image_returns_the_record_of_its_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(legs, "choose_image", lambda image, *_: None if image == "none" else image)
+    monkeypatch.setattr(legs, "run_in_container", lambda build, _log: kci(*build.arguments))
+    made = leg(tmp_path, tmp_path / "x.tar", container="an/image:1")
+    assert made.record == read_leg(tmp_path / "x.tar")
+    assert leg(tmp_path, container="an/image:1").record.builder == "noarch"
 
 
 def test_a_variant_without_archs_has_none_to_choose(tmp_path: Path) -> None:

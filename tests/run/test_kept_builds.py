@@ -61,6 +61,7 @@ class Builder:
         _options: BuildOptions,
         _log: Callable[[str], None],
         _budget: object,
+        _inputs: object,
     ) -> LegRecord:
         self.until()
         self.builds += 1

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from buildkit import program, quiet, write_tree
+from buildkit import quiet, write_tree
 from cli.runner import kci
 from conftest import ROOT
 from kci.cli.test import _job
@@ -20,20 +18,9 @@ from kci.run.kernel_tests import TestState, first_failure, repositories, run_ker
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
-from run.cuda_python import python_with_cuda
+from run.cuda_python import python_that_loads, python_with_cuda
 from variants import CPU, CUDA, make_artifact, make_variant
 
-# Stands in for a Python with torch: `kernels` is a module that finds what LOCAL_KERNELS or a path names.
-KERNELS = """
-import os, runpy, types
-from pathlib import Path
-def get_local_kernel(path, backend):
-    (variant,) = path.iterdir()
-    return types.SimpleNamespace(**runpy.run_path(str(variant / "__init__.py")))
-def get_kernel(name, version=None):
-    known = dict(entry.split("=") for entry in os.environ["LOCAL_KERNELS"].split(":"))
-    return get_local_kernel(Path(known[name]), "cpu")
-"""
 TEST = """
 import pytest
 from kernels import get_kernel
@@ -49,18 +36,8 @@ GOOD = {"__init__.py": "def answer(): return 42\n"}
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python with that module; it ignores PYTHONPATH's usual content, which a test of a kernel must not see.
-
-    Of the plugins that this project's own tests have it takes none: kci's environments have none, and they are slow.
-    """
-    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
-    (tmp_path / "bin").mkdir()
-    made = program(
-        tmp_path / "bin",
-        "python",
-        f"PYTHONPATH={shlex.quote(str(library))}:$PYTHONPATH PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "
-        f'exec {shlex.quote(sys.executable)} "$@"',
-    )
+    """A Python with such a module."""
+    made = python_that_loads(tmp_path)
     monkeypatch.setattr(kernel_tests, "ensure_runtime", lambda *_, **__: made)
     return made
 
@@ -83,11 +60,53 @@ def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: P
     assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
 
 
+def test_the_tests_of_a_kernel_in_src_lie_beside_it(tmp_path: Path, python: Path) -> None:
+    sources(tmp_path, test_it=TEST).rename(tmp_path / "all")
+    inner = write_tree(tmp_path / "all" / "src", {"build.toml": ""})
+    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
+    report = run_kernel_tests(variant, inner, quiet, cache=tmp_path)
+    assert (report.state, report.passed) == (TestState.PASSED, 1), report.output
+
+
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
     report = outcome(tmp_path, {"__init__.py": "def answer(): return 41\n"}, test_it=TEST)
     assert (report.state, report.failed) == (TestState.FAILED, 1)
     assert "41 == 42" in report.output
     assert first_failure([report]) == f"{CPU}: failed: assert 41 == 42"
+
+
+LONG = """
+import pytest
+pytestmark = pytest.mark.kernels_ci
+def test_first():
+    print("the first output")
+    assert list(range(300)) == list(range(1, 301))
+@pytest.mark.parametrize("n", range(60))
+def test_more(n):
+    print("\\n".join(f"line {n} of {number}" for number in range(ROWS)))
+    assert False
+"""
+
+
+@pytest.mark.parametrize(("rows", "cut"), [("5", False), ("100", True)])
+def test_what_failing_tests_said_is_not_cut(tmp_path: Path, python: Path, rows: str, cut: bool) -> None:
+    report = outcome(tmp_path, GOOD, test_it=LONG.replace("ROWS", rows))
+    assert "the first output" in report.output
+    assert "line 59 of 4\n" in report.output
+    assert "Full output truncated" not in report.output, "by pytest itself"
+    assert ("lines left out" in report.output) is cut
+    assert ("line 30 of 4\n" in report.output) is not cut
+
+
+def test_a_keyword_selects_tests_and_makes_no_record(tmp_path: Path, python: Path) -> None:
+    make_variant(tmp_path / "tree", CPU, files={"__init__.py": "def answer(): return 41\n"})
+    kernel = sources(tmp_path, test_it=f"{TEST}@pytest.mark.kernels_ci\ndef test_other(): pass\n")
+    words = ("test", tmp_path / "tree", "--variant", CPU, "--kernel", kernel)
+    for keyword, code, said in (("other", 0, "passed"), ("answer", 1, "failed"), ("nothing", 1, "nothing ran")):
+        done = kci(*words, "-k", keyword, KCI_CACHE=str(tmp_path))
+        assert (done.code, said in done.stdout) == (code, True), done.stderr
+    done = kci(*words, "-k", "other", "--record", tmp_path / "record.json")
+    assert (done.code, (tmp_path / "record.json").exists()) == (2, False)
 
 
 SKIPPED = "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
@@ -255,8 +274,7 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], code: int
 ) -> None:
     make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
-    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
-    monkeypatch.setenv("PYTHONPATH", str(library))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
     done = kci("test", tmp_path / "tree", "--variant", CPU, *more, KCI_CACHE=str(tmp_path))
     assert done.code == code, done.stderr
     assert "nothing ran" in done.stdout

@@ -90,6 +90,25 @@ def test_a_rerun_takes_over_what_still_holds(kernel_dir: Path, tmp_path: Path) -
     assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text().endswith("# changed\n")
 
 
+def test_a_run_has_one_state_of_the_sources(kernel_dir: Path, tmp_path: Path) -> None:
+    """An edit while the first variant is built ends the others; nothing of it is kept under the state of before."""
+    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+    text = source.read_text()
+    workspace, trees = open_workspace([kernel_dir]), {"swiglu": tmp_path / "tree"}
+
+    def edit(outcome: Outcome) -> None:
+        if outcome.state is OutcomeState.BUILT:
+            source.write_text(f"{text}# edited\n")
+
+    options = BuildOptions(tmp_path / "cache", jobs=1)
+    result = run_here(workspace, outcomes_of(workspace, Choice()), trees, options, edit)
+    assert [*states(result).values()] == [OutcomeState.BUILT, OutcomeState.FAILED, OutcomeState.FAILED]
+    assert "torch-ext/swiglu/__init__.py changed while torch-cuda was built from it" in result.outcomes[1].note
+    source.write_text(text)
+    assert len(set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values())) == 2
+    assert {path.read_text() for path in (tmp_path / "tree").glob("torch-*/__init__.py")} == {text}
+
+
 def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, tmp_path: Path) -> None:
     run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
     (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")
@@ -135,6 +154,8 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monk
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
     assert "torch213-cxx11-cpu-x86_64-linux" in waiting
     assert not waiting & set(notes)
+    elsewhere = {outcome.variant.system for outcome in found if outcome.elsewhere}
+    assert elsewhere == {"aarch64-darwin"}, "what no job builds; a plan demands what another machine builds"
 
 
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
@@ -147,6 +168,10 @@ def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Pat
     assert tree.manifest.missing == ("torch-cpu",)
     assert not tree.manifest.complete
     assert tree.findings == ()
+    outcomes = outcomes_of(workspace, Choice())
+    outcomes[0].state, outcomes[0].elsewhere = OutcomeState.LEFT, True
+    (tree,) = run_here(workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None).trees
+    assert (tree.manifest.missing, tree.manifest.complete) == ((), True)
 
 
 @pytest.mark.rule("KCI217", triggers=False)

@@ -78,3 +78,22 @@ def test_an_option_that_would_be_ignored_is_refused(
     assert made.code == 2
     assert f"{option.split(maxsplit=1)[0]} is not for --from" in made.stderr
     assert not (tmp_path / "new-one").exists()
+
+
+NARROWING = '{ torchVersions = all: map (v: v // { systems = filter (s: s == "x86_64-linux") v.systems; }) all; }'
+
+
+def test_what_a_flake_leaves_out_is_left_out_by_kci_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "old", REPOSITORY | {"flake.nix": NARROWING})
+    write_tree(tmp_path / "several", {".git/HEAD": ""})
+    monkeypatch.chdir(tmp_path)
+    overlay = '[[overlay]]\nkernel = "old-kernel"\nkeep = ["system == x86_64-linux"]\n'
+    for target, settings in (("new", "new/kci.toml"), ("several/one", "several/kci.toml")):
+        assert kci("init", target, "--from", "old", "-y").code == 0
+        assert (tmp_path / settings).read_text() == overlay
+        assert "aarch64" not in kci("matrix", target, "--format", "names").stdout
+    assert (
+        f"add to kci.toml what flake.nix says:\n{overlay}" in kci("init", "several/two", "--from", "old", "-y").stdout
+    )
+    (tmp_path / "old" / "flake.nix").write_text("{ torchVersions = import ./versions.nix; }")
+    assert "flake.nix:1: say in kci.toml, as `[[overlay]]`" in kci("init", "newer", "--from", "old", "-y").stdout

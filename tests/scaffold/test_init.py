@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, new_kernel_files
+from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, new_kernel_files, render_templates
 from planning import parse_settings
 
 KINDS = {
@@ -123,6 +123,30 @@ def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> N
     assert kci("check", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
 
 
+def test_kernels_made_side_by_side_are_answered_about(outside: Path) -> None:
+    """Two kci.toml would be two repositories: the second kernel gets none, and init says how to make one of them."""
+    assert kci("init", "alpha", "-y", "--backend", "cpu").code == 0
+    made = kci("init", "beta", "-y", "--backend", "cpu")
+    assert "move alpha/kci.toml to ., and run `git init -b main` there" in made.stderr
+    assert sorted(path.parent.name for path in outside.rglob("kci.toml")) == ["alpha"]
+    assert kci("matrix").code == kci("plan").code == 0
+    (outside / "beta" / "kci.toml").touch()
+    refused = kci("matrix")
+    assert "move alpha/kci.toml to ., and remove beta/kci.toml" in refused.stderr
+
+
+def test_the_working_directory_is_filled(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (outside / "my-kernel").mkdir()
+    monkeypatch.chdir(outside / "my-kernel")
+    made = kci("init", ".", "-y", "--backend", "cpu", "--repo-id", "acme/my-kernel")
+    assert (made.code, "KCI450" in made.stderr, "git init -b main" in made.stderr) == (0, True, True), made.stderr
+    assert kci("check").code == 0
+    texts = [file.read_text() for file in Path().rglob("*") if file.is_file()]
+    assert sum("acme/my-kernel" in text for text in texts) >= 4
+    assert not any("your-name" in text for text in texts)
+    assert kci("init", "x1", "-y", "--repo-id", "acme").code == 2
+
+
 def test_nothing_is_overwritten(outside: Path) -> None:
     (outside / "taken").mkdir()
     (outside / "taken" / "notes.txt").write_text("mine")
@@ -198,6 +222,14 @@ def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
     assert list(outside.iterdir()) == []
 
 
+def test_a_project_that_registers_its_operators_gets_no_second_library() -> None:
+    for registered in (True, False):
+        values = {"registered": registered, "functions": ("add",)}
+        text = render_templates({"b.cpp": "port/torch_binding.cpp.j2"}, values)["b.cpp"]
+        assert ("TORCH_LIBRARY" in text) is not registered
+        assert text.endswith("\nREGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n")
+
+
 def test_every_backend_that_is_offered_has_files() -> None:
     for framework, backends in OFFERED.items():
         for backend in backends:
@@ -227,22 +259,8 @@ def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Pat
         str(file.relative_to(outside)) for file in outside.rglob("*") if file.is_file() and ".git/" not in str(file)
     }
     assert set(made.stdout.split()) == written
-    assert ("kci.toml" in written) == (kind in ("tvm-ffi", "tvm-ffi-both"))
     declared = tomllib.loads((outside / "kernels" / "k1" / "build.toml").read_text())["general"]["backends"]
     assert built_backends(outside / "kernels" / "k1") == set(declared)
-
-
-def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside: Path) -> None:
-    (outside / "kci.toml").write_text("# mine\n")
-    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
-    assert made.code == 1, "nothing would be built"
-    assert (outside / "kci.toml").read_text() == "# mine\n"
-    before, _, lines = made.stderr.partition("Nothing is built for the CPU before you add this to kci.toml:\n")
-    assert "k1 is written. First " in before
-    assert not kci("matrix", "k1", "--format", "names", "--allow-empty").stdout.strip()
-    with (outside / "kci.toml").open("a") as stream:
-        stream.write(lines)
-    assert "tvm-ffi01-cpu-x86_64-linux" in kci("matrix", "k1", "--format", "names").stdout
 
 
 def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:

@@ -26,7 +26,7 @@ OWN = ("--repository", "acme/norm")
 
 @pytest.fixture
 def sigstore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OwnSigstore]:
-    """The services, and kci.toml above the tree that says what they are trusted by."""
+    """The services, and kci.toml above the tree that names them to its signer."""
     for name in os.environ:
         if name.startswith(("ACTIONS_ID", "GITHUB_", "GITLAB", "CIRCLECI", "BUILDKITE")):
             monkeypatch.delenv(name)
@@ -49,7 +49,9 @@ def tree(tmp_path: Path) -> Path:
 
 
 def problems(tree: Path, *arguments: str | Path) -> list[str]:
-    done = kci("verify", tree, "--signatures", "--format", "json", *IGNORED, *arguments)
+    trusted = tree.parent / "sigstore.json"
+    own = arguments or (*OWN, *(("--trust-config", trusted) if trusted.exists() else ()))
+    done = kci("verify", tree, "--signatures", "--format", "json", *IGNORED, *own)
     return [item["rule"] for item in json.loads(done.stdout)["diagnostics"]]
 
 
@@ -93,19 +95,51 @@ def test_the_loader_s_own_verifier_takes_the_signatures(
 @pytest.mark.rule("KCI791", triggers=True)
 def test_it_counts_for_its_repository_and_workflow_under_its_own_root(tree: Path, sigstore: OwnSigstore) -> None:
     sign(tree)
-    settings = tree.parent / "kci.toml"
-    assert problems(tree, "--repository", "evil/norm") == ["KCI791"]
-    own = '[signing]\nrepository = "acme/norm"\n'
-    settings.write_text(f'{own}trust-config = "sigstore.json"\nworkflow = "{WORKFLOW}"\n')
-    assert problems(tree) == []
-    settings.write_text(f'{own}trust-config = "sigstore.json"\nworkflow = "{WORKFLOW}x"\n')
-    assert problems(tree) == ["KCI791"]
-    settings.write_text(own)
-    assert problems(tree) == ["KCI791"], "the public Sigstore knows nothing of it"
+    trusted = ("--trust-config", tree.parent / "sigstore.json")
+    assert problems(tree, "--repository", "evil/norm", *trusted) == ["KCI791"]
+    assert problems(tree, *OWN, *trusted, "--workflow", WORKFLOW) == []
+    assert problems(tree, *OWN, *trusted, "--workflow", f"{WORKFLOW}x") == ["KCI791"]
+    assert problems(tree, *OWN) == ["KCI791"], "the public Sigstore knows nothing of it"
     with serving_sigstore(OwnSigstore()) as other:
-        (tree.parent / "sigstore.json").write_text(other.trust_config())
-    settings.write_text(f'{own}trust-config = "sigstore.json"\n')
+        trusted[1].write_text(other.trust_config())
+    assert problems(tree, *OWN, *trusted) == ["KCI791"]
+
+
+@pytest.mark.rule("KCI791", triggers=True)
+def test_another_issuer_says_nothing_about_repositories_on_github(tree: Path, sigstore: OwnSigstore) -> None:
+    sigstore.claims["iss"] = "https://gitlab.example"
+    sign(tree)
     assert problems(tree) == ["KCI791"]
+
+
+@pytest.mark.usefixtures("sigstore")
+def test_only_the_settings_of_the_verifier_say_who_may_sign(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attacker runs a Sigstore too, and writes whatever comes with the tree."""
+    sign(tree)
+    fetched, own = tmp_path / "there" / "fetched", tmp_path / "here" / "own"
+    shutil.copytree(tree, fetched / "build")
+    shutil.copytree(tree, fetched / "sources" / "build")
+    (own / "below").mkdir(parents=True)
+    for place in (fetched, fetched / "sources", fetched / "sources" / "build", own):
+        for name in ("kci.toml", "sigstore.json"):
+            shutil.copy(tmp_path / name, place)
+    (tmp_path / "here" / "link").symlink_to(fetched)
+
+    def verified(place: Path, name: str, *options: str) -> tuple[int, bool]:
+        monkeypatch.chdir(place)
+        done = kci("verify", name, "--signatures", *IGNORED, "--ignore", "KCI707", *options)
+        return done.code, "KCI791" in done.stderr
+
+    assert verified(own / "below", f"{fetched}/build") == (0, False), "another repository's settings"
+    for place, name in (
+        (tmp_path, "there/fetched/build"), (fetched, "build"), (fetched, "."), (fetched / "sources" / "build", "."),
+        (fetched / "sources", "../build"), (fetched / "sources", "build"), (tmp_path / "here", "link/build"),
+        (fetched, "sources/build"),
+    ):  # fmt: skip
+        assert verified(place, name) == (2, False), (place, name)
+        assert verified(place, name, *OWN) == (1, True), (place, name)
 
 
 @pytest.mark.rule("KCI790", triggers=True)
@@ -205,18 +239,6 @@ def test_a_trust_configuration_that_is_none(tree: Path, content: str | None) -> 
         place.unlink()
     else:
         place.write_text(content)
-    for command in (("sign", tree), ("verify", tree, "--signatures", *IGNORED)):
+    for command in (("sign", tree), ("verify", tree, "--signatures", *OWN, "--trust-config", place, *IGNORED)):
         done = kci(*command)
         assert (done.code, f"{place} is no trust configuration" in done.stderr) == (1, True), done.stderr
-
-
-@pytest.mark.usefixtures("sigstore")
-def test_a_trust_configuration_inside_of_the_tree_is_not_asked(tree: Path) -> None:
-    """What is judged has no say in who may judge it."""
-    sign(tree)
-    settings = tree.parent / "kci.toml"
-    shutil.copy(settings, tree / "kci.toml")
-    shutil.copy(tree.parent / "sigstore.json", tree / "sigstore.json")
-    settings.unlink()
-    done = kci("verify", tree, "--signatures")
-    assert (done.code, "no signer is allowed" in done.stderr) == (2, True)

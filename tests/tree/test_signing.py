@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sigstore.verify import Verifier
 
 from kci.tree import sigstore as sigstore_bundles
 from kci.tree.sigstore import SigningContext
@@ -38,6 +39,13 @@ def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None
 def test_it_counts_for_its_repository_and_workflow_alone(repository: str, workflow: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         sigstore_bundles.verify_bundle(REAL.read_bytes(), SigningContext(repository, workflow=workflow))
+
+
+def test_another_payload_than_a_statement_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = base64.b64decode(json.loads(REAL.read_bytes())["dsseEnvelope"]["payload"])
+    monkeypatch.setattr(Verifier, "verify_dsse", lambda *_: ("text/plain", payload))
+    with pytest.raises(ValueError, match="its payload is 'text/plain'"):
+        sigstore_bundles.verify_bundle(REAL.read_bytes(), SigningContext(REPOSITORY))
 
 
 def forged(place: tuple[str | int, ...], change: Callable[[Any], object]) -> bytes:

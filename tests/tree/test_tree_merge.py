@@ -500,3 +500,25 @@ def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatc
             CUDA,
         ]
     assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(4)))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_changes_after_it_was_compared_is_not_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """Commit, attempt and version of an artifact are judged before its files are read."""
+    one, other = (artifact(tmp_path, folder=name, files={"__init__.py": f"# {name}\n"}) for name in ("one", "other"))
+    place = one if packed else one.parent / "src" / CPU
+
+    def exchange(*_: object) -> list[object]:
+        if packed:
+            shutil.copy(other, one)
+        else:
+            shutil.rmtree(place)
+            shutil.copytree(other.parent / "src" / CPU, place)
+        return []
+
+    monkeypatch.setattr("kci.tree.merge.require_same_commit", exchange)
+    with pytest.raises(FindingsError, match="changed while it was merged"):
+        merge([place], tmp_path / "build")
+    assert not (tmp_path / "build").exists()

@@ -72,9 +72,11 @@ def test_the_oldest_loader_follows_from_what_a_variant_asks_for(general: str, mi
     assert isinstance(data["kernel-depends"], list)
 
 
-def test_one_upstream_is_written_as_text_and_several_as_a_list() -> None:
+def test_no_upstream_is_left_out_one_written_as_text_and_several_as_a_list() -> None:
     one = metadata_for(build_of(general='upstream = ["https://example.org/a"]'), "cpu", "1a2b3c4")
     assert json.loads(encode(one))["upstream"] == "https://example.org/a"
+    none = metadata_for(build_of(general="upstream = []"), "cpu", "1a2b3c4")
+    assert "upstream" not in json.loads(encode(none))
     both = ["https://example.org/a", "git@example.org:b/c.git"]
     several = metadata_for(build_of(general=f"upstream = {json.dumps(both)}"), "cpu", "1a2b3c4")
     assert json.loads(encode(several))["upstream"] == both

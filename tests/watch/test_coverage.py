@@ -140,7 +140,7 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(tmp_path: Path, 
 def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree = tree_with(tmp_path / "a tree", NEW, SURPLUS)
     commands = {item.variant: item.command for item in coverage(matrix, list_tree(tree)).variants}
-    expected = ["kci", "run", "kernels/some-kernel", "--only", OLD, "--into", str(tree)]
+    expected = ["kci", "run", f"--only={OLD}", f"--into={tree}", "kernels/some-kernel"]
     assert shlex.split(commands[OLD]) == expected
     assert commands[NEW] == ""
     assert shlex.split(commands[SURPLUS]) == ["rm", "-r", str(tree / SURPLUS)]

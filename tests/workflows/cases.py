@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kci.config.settings import Publish
+from kci.config.values import PublishOn
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
 from kci.workflows.render import Inputs, render, render_reusable
 from kci.workflows.rendered_files import Pin, shipped_pins
@@ -110,8 +111,9 @@ CASES = [
         "published",
         Inputs(
             names=("relu", "rms-norm"),
-            tested=True,
-            publish=Publish(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
+            publish=Publish(
+                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, pull_request=("relu",)
+            ),
         ),
         shipped_pins(),
     ),
@@ -121,7 +123,6 @@ CASES = [
             names=("relu",),
             forks="dispatch",
             comment=True,
-            tested=True,
             compiled=True,
             nix=True,
             part_jobs=2,
@@ -137,17 +138,16 @@ CASES = [
 """Those that have golden files."""
 
 OTHERS = [
-    Case("one", Inputs(names=("relu",), submodules=True, lfs=True), shipped_pins()),
+    Case("one", Inputs(names=("relu",), submodules=True, token="READ_TOKEN", lfs=True), shipped_pins()),
     Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch", comment=True), _pinned(), OWN),
     Case(
         "published-alone",
         Inputs(
             names=("relu",),
             comment=True,
-            tested=True,
             compiled=True,
             part_jobs=1,
-            publish=Publish(attest=False),
+            publish=Publish(attest=False, pull_request=True, on=PublishOn.PUSH),
         ),
         _pinned(),
     ),
@@ -174,6 +174,7 @@ OTHERS = [
         ),
         _pinned(),
     ),
+    Case("short-and-pushed", Inputs(names=("relu",), short=True, publish=Publish(on=PublishOn.PUSH)), _pinned()),
 ]
 """Those that hold what is left of the templates to the same tests."""
 

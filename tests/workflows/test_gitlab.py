@@ -238,7 +238,14 @@ def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
     found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB, Purpose.PUBLISH))
     tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
     assert (tested["tags"], tested["needs"], tested["timeout"]) == (["gpu"], ["k: merge"], "30 minutes")
-    assert "--python" in tested["script"][-1]
+    assert ("--python" in tested["script"][-1], "image" in tested) == (True, False)
+    hosted = msgspec.structs.replace(test, name="cpu-x86_64-linux", backend="cpu", runner=("ubuntu-24.04",))
+    on_cpu = jobs(child_pipeline(document([leg("torch-cuda")], tests=(hosted,))))["k: test cpu-x86_64-linux"]
+    assert (on_cpu["image"], "tags" in on_cpu, "--python" in on_cpu["script"][-1]) == (
+        gitlab_data().image,
+        False,
+        False,
+    )
     assert published["script"][-1] == "kci publish kci-tree --kernel k"
     assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
     assert "k: publish" not in jobs(child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP))
@@ -289,10 +296,9 @@ def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> Non
     assert [item["kernel"] for item in written(gate_of(text), "kci-records/kci-plan.json")["legs"]] == ["a", "b"]
     publisher = jobs(text)["b: publish"]
     assert [item["kernel"] for item in written(publisher, "kci-records/kci-plan.json")["legs"]] == ["b"]
-    judged, sent = (
-        next(i for i, line in enumerate(publisher["script"]) if word in line) for word in ("kci gate", "kci publish")
-    )
-    assert judged < sent
+    words = ("tar -xf", "kci gate kci-records --kernel b --tree kci-tree ", "kci publish kci-tree")
+    places = [next(i for i, line in enumerate(publisher["script"]) if word in line) for word in words]
+    assert places == sorted(places), "what is published is what the gate has seen"
 
 
 @pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
@@ -347,10 +353,11 @@ def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_pat
 @pytest.mark.rule("KCI454", triggers=True)
 def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
     add_kernel(tmp_path / "one")
-    (tmp_path / "kci.toml").write_text("[pull-request]\ncomment = true\n")
+    (tmp_path / "kci.toml").write_text('[pull-request]\ncomment = true\n[publish]\non = "push"\n')
     done = kci("render", "--ci", "gitlab", "--output", tmp_path)
     assert done.code == 0
-    assert "GitLab's file has nothing for `pull-request.comment` of kci.toml" in done.stderr
+    for key in ("pull-request.comment", "publish.on"):
+        assert f"GitLab's file has nothing for `{key}` of kci.toml" in done.stderr
 
 
 @pytest.mark.rule("KCI454", triggers=False)

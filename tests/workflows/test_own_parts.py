@@ -191,7 +191,7 @@ def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(re
     kci("render")
     text = (repository / KERNEL).read_text()
     assert "2" * 40 not in text
-    assert text.count("actions/checkout@") == 2
+    assert text.count("actions/checkout@") == 4
     (repository / KERNEL).write_text(text.replace(f"{'1' * 40} # v1.0.0", f"{'3' * 40} # v1.2.0"))
     assert kci("render", "--check").code == 0
     own(repository, "after-build.yml", STEP)

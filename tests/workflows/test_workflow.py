@@ -156,7 +156,8 @@ def test_security_baseline(case: Case | None) -> None:
             if path == PUBLISH_FILE and name == "record":
                 allowed = {"contents"}  # the branch with the history
             assert written <= allowed
-            assert "secrets" not in json.dumps(job)
+            named = set(re.findall(r"secrets\b\W*(\w*)", json.dumps(job)))
+            assert named <= ({case.inputs.token} if case else set()), "only that of checkouts"
             for step in job.get("steps", []):
                 assert "${{" not in step.get("run", "")
                 if step.get("uses", "").startswith("actions/checkout@"):
@@ -190,22 +191,40 @@ def test_the_gate_needs_every_job_and_always_runs() -> None:
 
 def test_the_short_file_calls_one_workflow_that_gets_no_more_than_it_has() -> None:
     files = case_of("short").files()
-    assert list(files) == [RELEASE_FILE]
-    assert len(files[RELEASE_FILE].splitlines()) <= 30
+    assert set(files) == {RELEASE_FILE, COMPAT_FILE}
+    assert sum(len(text.splitlines()) for text in files.values()) <= 45
+    started = {path: set(parsed(text)[True]) for path, text in files.items()}
+    assert "schedule" not in started[RELEASE_FILE], "GitHub disables a file with a schedule after 60 quiet days"
+    assert started[COMPAT_FILE] == {"schedule"}
+    assert "concurrency" not in parsed(REUSABLE[CALLED]), "two calls of one run would cancel each other"
+    assert parsed(files[COMPAT_FILE])["jobs"] == parsed(files[RELEASE_FILE])["jobs"]
     (caller,) = parsed(files[RELEASE_FILE])["jobs"].values()
     assert caller["permissions"] == {"actions": "read", "contents": "read"}
     assert caller["uses"] == f"kci/build/{CALLED}@v1"
-    assert len(parsed(REUSABLE[CALLED])[True]["workflow_call"]["inputs"]) == 6
+    assert len(parsed(REUSABLE[CALLED])[True]["workflow_call"]["inputs"]) == 7
     for text in REUSABLE.values():
         assert "kci/build@" not in text, "its actions are those of its own commit"
         for job in parsed(text)["jobs"].values():
             assert job["permissions"].items() <= caller["permissions"].items()
     assert parsed(REUSABLE[CALLED])["jobs"]["kernels"]["uses"] == f"$/{LEGS}"
     published = case_of("short-and-published").files()
-    assert set(published) == {RELEASE_FILE, PUBLISH_FILE}
+    assert set(published) == {RELEASE_FILE, COMPAT_FILE, PUBLISH_FILE}
     called, publish = parsed(published[PUBLISH_FILE])["jobs"].values()
     assert called["permissions"] == caller["permissions"], "nothing that runs code of a kernel has an identity"
     assert (publish["environment"], publish["permissions"]["id-token"]) == ("hub", "write")
+
+
+@pytest.mark.parametrize("case", ["published-alone", "short-and-pushed"])
+def test_where_each_push_publishes_one_file_builds_it_and_others_go_on_from_there(case: str) -> None:
+    files = case_of(case).files()
+    kci, publishing = (parsed(files[file]) for file in (RELEASE_FILE, PUBLISH_FILE))
+    assert "push" not in kci[True]
+    assert publishing[True]["push"] == {"branches": ["main"]}
+    for text in (str(kci["jobs"]), str(publishing["jobs"])):
+        assert "kci-publish.yml" in text
+        assert "kci.yml" not in text
+    if case == "short-and-pushed":
+        assert kci["jobs"]["kci"]["with"] == {"trees": "kci-publish.yml"}
 
 
 @pytest.mark.parametrize("case", ["published", "short-and-published"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -32,8 +31,10 @@ from kci.actions.schedule import scheduled_result, upload_results
 from kci.build.native.objects import pack_name, read_head
 from kci.build.process.run import Log
 from kci.build.request import read_part
+from kci.build.toolchains.environment import GPU_ROOM
 from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
+from kci.config.facts import HOST
 from kci.diagnostics import printable
 from kci.errors import UnfinishedBuildError, first_error
 from kci.matrix.variants import artifact_name, upload_name
@@ -41,8 +42,9 @@ from kci.plan.hardware_tests import needs_hardware
 from kci.plan.plan import stop_after
 from kci.run.build_leg import build_part
 from kci.run.records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, write_failure, write_record
+from kci.tree.manifest import loading_text
 from kci.utils.shipped import Dated, shipped
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
 from kci.watch.history import LegResult
 from kci.watch.scheduled_leg import watch_leg
 
@@ -102,7 +104,7 @@ class LegBuild:
         here = msgspec.structs.replace(self.options, part=None, link=False, objects_from=())
         options = [f"--variant={variant}", *here.arguments()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
-        return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
+        return threads + printable(command_line("build", *options, "--output=build", place=self.directory))
 
     def request(self, variant: kci.Variant) -> kci.LegRequest:
         return kci.LegRequest(
@@ -144,8 +146,10 @@ def main() -> None:
     leg = LegBuild()
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # containers get it too
-    if leg.disk and leg.options.container != "none":
-        make_room(leg.disk, show)
+    need = leg.disk if leg.disk and leg.options.container != "none" else 0
+    need += GPU_ROOM if any(variant.loads and variant.backend != HOST for variant in leg.variants) else 0
+    if need:
+        make_room(need, show)
     if flag_input("results", "false"):
         watch(leg)
     else:
@@ -181,11 +185,11 @@ def build(leg: LegBuild) -> None:
     set_output("artifact", "\n".join(str(item.artifact) for item in built))
     set_output("digest", "\n".join(item.record.digest for item in built))
     rows = [
-        (item.record.kernel, item.record.variant, "built", f"{item.record.seconds or 0:.0f} s", item.record.digest)
-        for item in built
+        (item.kernel, item.variant, "built", loading_text(item.loaded), f"{item.seconds or 0:.0f} s", item.digest)
+        for item in (one.record for one in built)
     ]
-    rows += [(leg.kernel.build.name, name, "failed", first_error(error), "") for name, error in failed]
-    headers = ("kernel", "variant", "state", "time or reason", "digest")
+    rows += [(leg.kernel.build.name, name, "failed", "", first_error(error), "") for name, error in failed]
+    headers = ("kernel", "variant", "state", "loaded", "time or reason", "digest")
     title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
     add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
     if ends_itself and leg.part:
@@ -301,7 +305,7 @@ def make_room(need: int, log: Log, environ: Mapping[str, str] = os.environ) -> b
                 log(f"removed {directory}: {_free(store)} GB are free now")
             if _free(store) >= need:
                 return True
-    log(f"::warning::{_free(store)} GB of disk are free in {store}, and the image and a build in it need {need}")
+    log(f"::warning::{_free(store)} GB of disk are free in {store}, and this leg needs {need}")
     return False
 
 

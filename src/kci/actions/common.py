@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -18,8 +19,12 @@ import msgspec
 from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
 from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
-from kci.errors import KciError
+from kci.errors import FindingsError, KciError, without_secrets
+from kci.run.gate import KEPT_DAYS
+from kci.tree.identity import directory_digest, file_hashes
+from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import decode_json
+from kci.utils.walk import is_bytecode, walk
 
 INPUTS = "KCI_INPUTS"
 
@@ -44,7 +49,7 @@ def warn(message: str) -> None:
 
 def show(line: str) -> None:
     """Print a progress line."""
-    print(line, flush=True)
+    print(without_secrets(line), flush=True)
 
 
 def text_input(name: str, default: str = "") -> str:
@@ -164,19 +169,51 @@ def add_tables(tables: Iterable[AnswerTable]) -> None:
         add_summary(table.markdown_head(), table.markdown_rows())
 
 
-def unpacked(place: Path) -> Path:
-    """The newest `kci-tree.tar` (one per attempt) in a folder of artifacts, unpacked; the folder itself without one."""
+def fetched_tree(place: Path, purpose: str, digest: str = "") -> Path:
+    """The tree of a download, see `unpacked`; FindingsError if its artifact is gone."""
+    if not place.is_dir() or not any(place.iterdir()):
+        message = f"the tree {purpose} is gone: its artifact was deleted, or kept for less than {KEPT_DAYS} days"
+        raise FindingsError(f"{message}; {place} is empty", hint=_AGAIN)
+    return unpacked(place, digest)
+
+
+_AGAIN = "run all jobs again, or start a new run: its plan sees what is there, and builds what is not"
+
+
+def unpacked(place: Path, digest: str = "") -> Path:
+    """The tree of this `Manifest.digest` in a folder of artifacts, or the newest; or the folder. Raises FindingsError.
+
+    Any job can upload a `kci-tree.tar`: with a digest the other ones are removed, so that no later step takes them.
+    """
     tars = sorted(place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name))
     tars += place.glob("kci-tree.tar")
-    if not tars:
+    for tar in reversed(tars):
+        tree = Path(tempfile.mkdtemp(prefix="kci-published-", dir=runner_temp()))
+        try:
+            with tarfile.open(tar) as archive:
+                archive.extractall(tree, filter="data")
+            if _is_judged(tree, digest):
+                for other in {*tars} - {tar} if digest else ():
+                    other.unlink()
+                return tree
+        except (OSError, tarfile.TarError, KciError) as error:
+            if not digest:
+                fail(f"cannot unpack the tree {tar}: {error}", 5)
+            show(f"cannot read {tar}: {error}")
+        show(f"{tar} is not the tree that was judged: it is not taken")
+        shutil.rmtree(tree, ignore_errors=True)
+    if not tars and _is_judged(place, digest):
         return place
-    into = Path(tempfile.mkdtemp(prefix="kci-published-", dir=runner_temp()))
-    try:
-        with tarfile.open(tars[-1]) as archive:
-            archive.extractall(into, filter="data")
-    except (OSError, tarfile.TarError) as error:
-        fail(f"cannot unpack the published tree {tars[-1].name}: {error}", 5)
-    return into
+    raise FindingsError(f"{place} has no tree with the digest that was judged, {digest}", hint=_AGAIN)
+
+
+def _is_judged(tree: Path, digest: str) -> bool:
+    if not digest:
+        return True
+    manifest = read_manifest(tree)
+    if manifest is None or manifest.digest != digest or any(is_bytecode(file.name) for file in walk(tree)):
+        return False
+    return all(directory_digest(file_hashes(tree / name)) == known for name, known in manifest.digests.items())
 
 
 def compact_json(value: object) -> str:

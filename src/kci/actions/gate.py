@@ -39,7 +39,7 @@ SHOWN = 10
 def main() -> None:
     """Set the outputs and fail on missing results."""
     results, folder = read_results(required_input("results")), runner_temp() / "kci-records"
-    run = read_uploads(folder) if folder.is_dir() else RunUploads()
+    run = read_uploads(folder, ci_run().attempt) if folder.is_dir() else RunUploads()
     plan = run.plan
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
         fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")

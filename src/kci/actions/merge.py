@@ -12,6 +12,7 @@ from kci.actions.common import (
     add_summary,
     add_tables,
     fail,
+    fetched_tree,
     flag_input,
     group,
     json_input,
@@ -19,12 +20,11 @@ from kci.actions.common import (
     runner_temp,
     set_output,
     text_input,
-    unpacked,
 )
 from kci.cli._answers import count_findings, findings_markdown, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
 from kci.config.discovery import SuppressedFinding
-from kci.run.records import RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
+from kci.run.records import PLAN_FILE, RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.utils.suggest import count
 
@@ -47,7 +47,9 @@ class Merge:
         """Merge the artifacts; KciError for missing variants or a conflict."""
         self.planned = planned = kci.read_plan(self.plan) if self.plan else None
         if published := text_input("published"):
-            restore_published_tree(Path(published), self.into)
+            tree = fetched_tree(Path(published), "that the plan builds upon", text_input("published-digest"))
+            if not find_manifests(self.into):
+                shutil.copytree(tree, self.into, symlinks=True, dirs_exist_ok=True)
         make_room(self.into, planned)
         for artifact in self.artifacts:
             if (self.plan or self.kernel) and not artifact.exists():
@@ -106,6 +108,7 @@ def main() -> None:
     set_output("complete", "true" if merged and all(manifest.complete for manifest in merged) else "false")
     set_output("manifest", "\n".join(str(path) for path in manifests))
     set_output("tar", str(tar))
+    set_output("digest", only.digest if only else "")
     set_output("tree-name", f"tree.{merge.kernel or 'all'}.{ci_run().attempt or 1}")
     report(merged)
 
@@ -127,25 +130,17 @@ def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> P
 
 
 def plan_file(plan: str) -> Path | None:
-    """The plan as a file: the input is JSON, which can exceed a command line, or a path."""
+    """The plan as a file: the input is JSON, a file, or a folder with the uploads of each attempt."""
     if not plan:
         return None
     if not plan.startswith("{"):
-        if not Path(plan).is_file():
-            fail(f"the input `plan` is neither JSON nor a file: {plan[:200]!r}", 2)
-        return Path(plan)
+        files = [*Path(plan).rglob(PLAN_FILE)] if Path(plan).is_dir() else [Path(plan)]
+        if not all(file.is_file() for file in files) or not files:
+            fail(f"the input `plan` is neither JSON nor a file or folder with it: {plan[:200]!r}", 2)
+        return files[0] if len(files) == 1 else max(files, key=lambda file: kci.read_plan(file).attempt)
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
-
-
-def restore_published_tree(published: Path, into: Path) -> None:
-    """Start from the published tree, unless there is a tree already."""
-    if not published.exists():
-        message = "the tree that the plan builds upon is gone: its artifact was deleted, or kept for less than 60 days"
-        raise kci.FindingsError(message, hint="dispatch the workflow for this kernel: it then builds everything")
-    if not find_manifests(into):
-        shutil.copytree(unpacked(published), into, symlinks=True, dirs_exist_ok=True)
 
 
 def make_room(into: Path, planned: kci.Plan | None) -> None:

@@ -26,6 +26,7 @@ from kci.actions.common import (
 )
 from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
+from kci.config.facts import needs_device
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
 from kci.plan.affected import pull_request_base
@@ -38,11 +39,17 @@ from kci.plan.github_limits import (
     untested,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
-from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
+from kci.publish.publish import require_branches
+from kci.run.gate import INDEX_FILE, KEPT_DAYS, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
-from kci.utils.suggest import count
+from kci.utils.suggest import count, first_of
+from kci.watch.issue_tracker import GitHubApi
+from kci.watch.pull_request import run_artifacts
+
+MAX_INPUT = 120 * 1024
+"""Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has all inputs."""
 
 
 def main() -> None:
@@ -51,26 +58,28 @@ def main() -> None:
     jobs = part_jobs(text_input("parts", "false"))
     if jobs and not callers:
         fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
-    flag_input("upload", default="false")
+    uploaded = flag_input("upload", default="false")
+    watch = flag_input("watch", default="false")
     if (machines := text_input("machines", "all")) not in ("all", "own"):
         fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
+    index = earlier_trees()
+    os.environ.pop("GH_TOKEN", None)  # nothing else needs it
     workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
     choice = kci.Choice(
         tier=tier_of(workspace.settings.settings, text_input("tier", "release")),
         backends=tuple(words_input("backends")),
         only=tuple(words_input("only")),
     )
-    index = earlier_trees()
     places = [unpacked(Path(place)) for place in lines_input("published")]
     published, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
+        container=text_input("container", "") or True,
         affected=affected_base(),
         published=published | index.published_fingerprints(),
         trees=index.carried_trees(),
         objects=index.kept_objects(),
         fingerprints=True,
-        sources=True,
         callers=callers or None,
         split=jobs > 0,
         part_jobs=jobs,
@@ -79,6 +88,8 @@ def main() -> None:
     with group("Plan"):
         if chosen:
             workspace = workspace.only(chosen)
+        if flag_input("publish", default="false"):
+            workspace = require_branches(workspace)
         planned = kci.plan_run(workspace, request)
         warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
         findings = [*workspace.diagnostics, *problems, *warnings, *faults(planned.plan)]
@@ -91,22 +102,34 @@ def main() -> None:
     elif machines == "own":
         planned = planned.with_plan(only_own(planned.plan))
     plan = planned.plan
-    runs = {kernel: place.run for kernel, place in index.trees.items()}
+    if not callers or watch:  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
+        kept = tuple(test for test in plan.tests if callers and needs_device(test.backend))
+        lost = {} if callers else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
+        plan = msgspec.structs.replace(plan, tests=kept, untested=plan.untested | lost)
+        planned = planned.with_plan(plan)
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
-        "callers": caller_matrices(plan, callers, runs, jobs) if callers else "",
-        "plan": "" if callers else compact_json(plan.tree_plan()),
+        "callers": caller_matrices(plan, callers, request.trees, jobs) if callers else "",
+        "plan": "" if callers else _merge_input(plan, uploaded=uploaded),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     for name, value in outputs.items():
         set_output(name, value)
     set_output("parallel", str(allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX))
-    # A common matrix has legs only; a caller's has kernels that are only tested, too.
-    tested = callers and any(test.run for test in plan.tests)
-    set_output("has-work", "true" if plan.legs or tested else "false")
+    set_output("has-work", "true" if plan.legs or plan.tests else "false")
     write_plan(planned)
     report(planned)
+
+
+def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
+    text = compact_json(plan.tree_plan())
+    if len(compact_json(text).encode()) <= MAX_INPUT:
+        return text
+    if not uploaded:
+        hint = 'set `upload: "true"`, and name the folder with the artifact run-plan.* to kci/build/merge'
+        fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
+    return "too large for an input: download the artifact run-plan.*"
 
 
 def tier_of(settings: Settings, name: str) -> str:
@@ -144,12 +167,35 @@ def earlier_trees() -> TreeIndex:
     except kci.FindingsError as error:
         warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
-    index = msgspec.structs.replace(index, attempt=ci_run().attempt or 1)
+    index = msgspec.structs.replace(without_lost(index), attempt=ci_run().attempt or 1)
     place = runner_temp() / "kci-plan"
     write_record(place / INDEX_FILE, index)
     set_output("folder", str(place))
     set_output("file-name", f"run-plan.{ci_run().attempt or 1}")
     return index
+
+
+def without_lost(index: TreeIndex) -> TreeIndex:
+    """The index without the trees that are no longer in their runs, as far as there is a token to ask with."""
+    names: dict[str, list[str]] = {}
+    for run in sorted({place.run for place in index.trees.values()}) if os.environ.get("GH_TOKEN") else ():
+        try:
+            found = run_artifacts(GitHubApi(os.environ["GITHUB_REPOSITORY"], ""), int(run or 0))
+            names[run] = [item.name for item in found if not item.expired]
+        except kci.KciError as error:
+            if "HTTP 404" in error.message:  # as of a run that was deleted
+                names[run] = []
+            else:
+                warn(f"it is unknown whether the trees of run {run} are still there: {error.message}")
+    there = {
+        kernel: place
+        for kernel, place in index.trees.items()
+        if place.run not in names or any(name.startswith(f"tree.{kernel}.") for name in names[place.run])
+    }
+    if lost := sorted(index.trees.keys() - there.keys()):
+        gone = f"deleted, or kept for less than {KEPT_DAYS} days"
+        warn(f"the tree of {first_of(lost, 3)} is gone: its artifact was {gone}; it is built once more")
+    return msgspec.structs.replace(index, trees=there)
 
 
 def write_plan(planned: kci.PlannedRun) -> None:

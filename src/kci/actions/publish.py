@@ -7,12 +7,13 @@ from pathlib import Path
 import kci
 from kci.actions.common import (
     add_table,
+    fetched_tree,
     flag_input,
     group,
     required_input,
     set_output,
+    show,
     text_input,
-    unpacked,
 )
 from kci.cli._output import print_diagnostics
 from kci.cli.sign import ci_context
@@ -23,7 +24,8 @@ from kci.tree.top_level import sign_tree
 
 def main() -> None:
     """Sign if requested, publish, and set the outputs."""
-    tree, kernel = unpacked(Path(required_input("tree"))), text_input("kernel")
+    tree = fetched_tree(Path(required_input("tree")), "to publish", text_input("digest"))
+    kernel = text_input("kernel")
     dry_run = flag_input("dry-run", default="false")
     workspace = kci.open_workspace([kernel]) if kernel else None
     if flag_input("sign", default="false") and not dry_run:
@@ -42,7 +44,7 @@ def main() -> None:
     )
     warnings: list[kci.Diagnostic] = []
     with group("Publish"):
-        published = publish_tree(request, lambda line: print(line, flush=True), warnings.append)
+        published = publish_tree(request, show, warnings.append)
     print_diagnostics(warnings)
     tell(published)
 

@@ -10,6 +10,7 @@ import kci
 from kci.actions.common import (
     add_table,
     fail,
+    fetched_tree,
     flag_input,
     group,
     required_input,
@@ -17,7 +18,6 @@ from kci.actions.common import (
     set_output,
     show,
     text_input,
-    unpacked,
     warn,
     words_input,
 )
@@ -33,6 +33,7 @@ from kci.run.kernel_tests import (
     loadable_variants,
     run_kernel_tests,
     select_variants,
+    torch_of,
 )
 from kci.run.records import TEST_FILE, ci_run, record_tests, write_record
 from kci.tree.manifest import read_manifest
@@ -56,7 +57,7 @@ def main() -> None:
     reports: list[TestReport] = []
     error = looked_at = ""
     try:
-        tree = unpacked(fetched(Path(required_input("tree"))))
+        tree = fetched_tree(Path(required_input("tree")), "to test", text_input("digest"))
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest is not None else ""
         reports = tested(tree, kernel, names, Path(python) if python else None)
@@ -97,25 +98,18 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
         upload_results(results, f"{read.build.name}.test-{leg}-{attempt}")
 
 
-def fetched(place: Path) -> Path:
-    """The folder of the downloaded tree; FindingsError if its artifact is gone."""
-    if not place.exists():
-        message = "the tree to test is gone: its artifact was deleted, or kept for less than 60 days"
-        raise kci.FindingsError(message, hint="the next push builds the kernel once more")
-    return place
-
-
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
     """Test the variants that this machine can load."""
     present = [name for name in names if (tree / name).is_dir()]
     variants = select_variants(tree, present, isolation=python is None)
     if python is not None:
         variants = loadable_variants(variants, python)
+    workspace = kci.open_workspace([kernel])
     reports = []
     for directory in variants:
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, show, cache=default_cache(),
+                directory, kernel, show, cache=default_cache(), torch=torch_of(workspace, directory.name),
                 isolation=python is None, python=python,
             )  # fmt: skip
             print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")

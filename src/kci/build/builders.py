@@ -27,9 +27,8 @@ def build_noarch(request: Request, log: Log) -> BuildResult:
     files = _files(request)
     visible = VisibleFiles(request)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
-    write_package(request.output, files, {"_ops.py": ops})
+    write_package(request.output, files, {"_ops.py": ops}, visible)
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
-    visible.require_unchanged()
     return BuildResult(builder="noarch", archs=request.variant.archs)
 
 
@@ -68,9 +67,11 @@ def build_with_nix(request: Request, log: Log) -> BuildResult:
         raise MissingToolError("nix is not installed on this machine", hint=hint)
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", hint="use --builder native")
+    visible = VisibleFiles(request, everything=True)
     done = run(nix_command(request), log, cwd=request.kernel_dir)
     if done.code != 0:
         raise BuildFailedError(f"{shell_line(nix_command(request))} failed\n{done.tail()}")
+    visible.require_unchanged()
     result = _result(done.output, request.variant.name)
     # the nix store is read-only and has links
     shutil.copytree(result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)

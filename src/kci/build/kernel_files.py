@@ -1,6 +1,6 @@
-"""The files that a build sees: a folder of links to what build.toml lists (docs/format.md#visible-files).
+"""The files that a build sees: a folder with copies of what build.toml lists (docs/format.md#visible-files).
 
-Compilers search includes beside the link, not beside its target, so an unlisted file is not found.
+Compilers search includes beside a copy, so an unlisted file is not found, and no edit meets a build on its way.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from kci.diagnostics import finding, rules
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
 from kci.plan.inputs.kernel_inputs import SEALED, is_installed, package_path
 from kci.plan.inputs.source_tree import SourceTree
+from kci.utils.cache import file_digest
 from kci.utils.walk import is_bytecode
 
 BUILD_TOML = "build.toml"
 
 KERNEL = "kernel"
-"""Link to the kernel's files in the work directory."""
+"""Link to the copies of the kernel's files in the work directory."""
 
 # ninja cannot escape `|`, and nvcc's shell expands the others inside double quotes
 _UNQUOTABLE = '|"$`\\'
@@ -87,13 +88,13 @@ def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str
     return {inside: real for inside, real in files.items() if is_installed(inside, build, compiled=compiled)}
 
 
-def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str]) -> None:
-    """Copy files without modes and times, which depend on the checkout, then write the generated ones."""
+def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str], visible: VisibleFiles) -> None:
+    """Copy files without modes, which depend on the checkout, then write the generated ones. Raises as `copy`."""
     into.mkdir(parents=True, exist_ok=True)
     for name, real in files.items():
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(real, target)
+        visible.copy(real, target)
         target.chmod(0o644)
     for name, text in generated.items():
         (into / name).write_text(text, encoding="utf-8")
@@ -129,44 +130,54 @@ def _linked_file(path: Path, root: Path, shown: str) -> Path:
 
 
 _TREE = "tree"
-"""Folder of links in the repository's layout: `..` reaches declared inputs."""
+"""Folder of copies in the repository's layout: `..` reaches declared inputs."""
 
 
 class VisibleFiles:
-    """The files that one build may read."""
+    """The files that one build may read, as they were when its fingerprint was taken."""
 
-    def __init__(self, request: Request) -> None:
-        """Hash the files. Raises FindingsError if one is unreadable."""
+    def __init__(self, request: Request, *, everything: bool = False) -> None:
+        """Hash the files, or take the digests that the fingerprint has. Raises FindingsError if one is unreadable."""
         self.inputs = request.files()
         self.variant = request.variant
-        self._before = {real: self.inputs.tree.digest(real) for _, real in self.inputs.of(self.variant) if real}
+        self._files = self.inputs.everything() if everything else self.inputs.of(self.variant)
+        self._digests = {real: self.inputs.tree.digest(real) for _, real in self._files if real}
 
-    def before(self, real: str) -> str | None:
-        """SHA-256 of a file by absolute path, at the start of the build."""
-        root = f"{self.inputs.tree.root}/"
-        return self._before.get(real.removeprefix(root)) if real.startswith(root) else None
+    def copy(self, real: Path, target: Path) -> None:
+        """Copy a file, with its time. Raises BuildFailedError (KCI511) if it has changed, and OSError."""
+        name = os.path.relpath(os.path.realpath(real), self.inputs.tree.root)
+        try:
+            shutil.copy2(real, target)
+        except FileNotFoundError:
+            if real.exists():
+                raise
+            raise self._changed(name) from None
+        if file_digest(str(target)) != self._digests.get(name):
+            raise self._changed(name)
 
-    def link(self, work: Path) -> None:
-        """Replace the folder of links in a work directory. Raises OSError."""
+    def lay_out(self, work: Path) -> None:
+        """Copy the files into a work directory; an edit after that is in no object. Raises as `copy`."""
         tree, root = work / _TREE, Path(self.inputs.tree.root)
         shutil.rmtree(tree, ignore_errors=True)
         (tree / self.inputs.kernel).mkdir(parents=True)
-        places = {place: real for path, real in self.inputs.of(self.variant) if real for place in (path, real)}
+        places = {place: real for path, real in self._files if real for place in (path, real)}
         for place, real in places.items():
-            link = tree / place
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(root / real)
+            (tree / place).parent.mkdir(parents=True, exist_ok=True)
+            self.copy(root / real, tree / place)
         kernel = work / KERNEL
         kernel.unlink(missing_ok=True)
         kernel.symlink_to(Path(_TREE, self.inputs.kernel))
 
     def require_unchanged(self) -> None:
-        """Raise BuildFailedError (KCI511) if a file has changed since the start."""
+        """Raise BuildFailedError (KCI511) if a file is another one now, for a builder that reads in place."""
         now = SourceTree(Path(self.inputs.tree.root))
-        for real, digest in sorted(self._before.items()):
+        for real, digest in sorted(self._digests.items()):
             if now.file(real) is None or now.digest(real) != digest:
-                message = f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it"
-                raise kernel_error("KCI511", message, self.inputs.shown(real), BuildFailedError)
+                raise self._changed(real)
+
+    def _changed(self, real: str) -> KciError:
+        message = f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it"
+        return kernel_error("KCI511", message, self.inputs.shown(real), BuildFailedError)
 
 
 REGISTRATION_H = """\

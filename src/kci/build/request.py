@@ -52,6 +52,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Minutes until a native build stops itself; finished objects are kept."""
     isolation: bool = True
     """True for kci's own torch, False for this Python's."""
+    load: bool = True
+    """False to leave a built variant unloaded, which is then not fit for publishing."""
     unique_id: str | None = None
     """Replaces the id derived from the sources."""
     archs: tuple[str, ...] = ()

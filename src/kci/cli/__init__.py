@@ -18,13 +18,14 @@ from typing import Any, NoReturn
 
 import click
 from click.exceptions import Exit
+from msgspec.structs import replace
 
 from kci.cli._output import Options as Options
 from kci.cli._output import is_dumb_terminal as is_dumb_terminal
 from kci.cli._output import options as options
 from kci.cli._output import print_error
 from kci.cli._output import use_color as use_color
-from kci.errors import KciError
+from kci.errors import KciError, UsageError
 from kci.utils.suggest import suggestion
 from kci.version import __version__
 
@@ -51,6 +52,10 @@ COMMANDS = {
     "doctor": "list what this machine can build, and what it lacks",
     "clean": "show or empty kci's cache",
 }
+
+
+_MAY_BE_EMPTY = ("matrix", "plan")
+"""Commands with `--allow-empty` for a selection."""
 
 
 class _ReaderGoneError(Exception):
@@ -82,6 +87,12 @@ def format_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., A
         show_default=True,
         help="The output format.",
     )
+
+
+def refuse_idle(where: str, **given: object) -> None:
+    """UsageError for an option that has no effect `where` it is given."""
+    for name in (name for name, value in given.items() if value):
+        raise UsageError(f"--{name.replace('_', '-')} has no effect {where}", hint="leave it out")
 
 
 class _WithExamples(click.Command):
@@ -125,6 +136,9 @@ class CommandGroup(_WithExamples, click.Group):
 
 
 class _Commands(_WithExamples, click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
@@ -146,6 +160,9 @@ class _Commands(_WithExamples, click.Group):
         try:
             return super().invoke(ctx)
         except KciError as error:
+            if ctx.invoked_subcommand in _MAY_BE_EMPTY and [item.rule for item in error.diagnostics] == ["KCI217"]:
+                hint = f"{error.hint}; --allow-empty accepts an empty selection"
+                error.diagnostics = (replace(error.diagnostics[0], hint=hint),)
             print_error(error)
             return error.exit_code
         except BrokenPipeError:
@@ -164,7 +181,7 @@ class _Commands(_WithExamples, click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"max_content_width": 100})
-@click.version_option(__version__, message="kci %(version)s")
+@click.version_option(__version__, "-V", "--version", message="kci %(version)s")
 def kci() -> None:
     """CI for GPU kernels: from build.toml to a verified tree of binaries.
 

@@ -29,6 +29,7 @@ from kci.plan.affected import Touch
 from kci.plan.estimates import Estimate, cost_sentence, estimate, money
 from kci.plan.github_limits import MAX_JOBS, run_jobs
 from kci.plan.plan import Plan, UnplannedVariant
+from kci.tree.manifest import loading_text
 from kci.utils.suggest import between, count
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class AnswerTable(msgspec.Struct, frozen=True):
     below: str = ""
 
     def text(self) -> str:
-        shown = table(self.headers, self.rows, self.layout)
-        return f"{shown}\n{paragraph(self.below)}" if self.below else shown
+        shown = table(self.headers, self.rows, self.layout) if self.rows or not self.below else ""
+        return f"{shown}\n{paragraph(self.below)}".lstrip("\n") if self.below else shown
 
     def markdown_head(self) -> list[str]:
         sentence = [markdown_text(self.below), ""] if self.below else []
@@ -168,7 +169,8 @@ def tests_table(plan: Plan) -> AnswerTable:
         for test in plan.tests
     )
     layout = Layout(drop=("variants", "runner"), cut=("kernel", "runner"))
-    return AnswerTable("Tests", ("kernel", "test", "runner", "tree", "variants"), rows, layout)
+    headers = ("kernel", "test", "runner", "tree", "variants")
+    return AnswerTable("Tests", headers, rows, layout, plan.untested_sentence)
 
 
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
@@ -182,15 +184,16 @@ def touches_table(touches: Sequence[Touch]) -> AnswerTable:
 def plan_tables(plan: Plan, forecast: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
     changes = [touches_table(touches)] if touches else []
     legs = [legs_table(plan, forecast), *([backends_table(plan)] if plan.legs else [])]
-    return [*legs, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
+    return [*legs, *([tests_table(plan)] if plan.tests or plan.untested else []), *unbuilt_tables(plan), *changes]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:
-    rows = [(name, "missing", "") for name in manifest.missing]
+    rows = [(name, "missing", "", "") for name in manifest.missing]
     for entry in manifest.present:
-        rows.append((entry.variant, "kept from the earlier tree" if entry.origin.carried else "present", entry.digest))
+        state = "kept from the earlier tree" if entry.origin.carried else "present"
+        rows.append((entry.variant, state, loading_text(entry.loaded), entry.digest))
     below = "all planned variants are there" if manifest.planned is not None and not manifest.missing else ""
-    return AnswerTable(tree_title(manifest), ("variant", "state", "digest"), tuple(rows), below=below)
+    return AnswerTable(tree_title(manifest), ("variant", "state", "loaded", "digest"), tuple(rows), below=below)
 
 
 def tree_title(manifest: Manifest) -> str:

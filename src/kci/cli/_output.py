@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import zip_longest
@@ -15,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
-from kci.errors import KciError
+from kci.errors import KciError, without_secrets
 
 
 class Options(NamedTuple):
@@ -73,7 +74,20 @@ def progress_log() -> Callable[[str], None]:
     """A function that prints progress lines on stderr, unless `-q` is set."""
     if options().quiet:
         return lambda _line: None
-    return lambda line: click.echo(line, err=True)
+    return lambda line: click.echo(without_secrets(line), err=True)
+
+
+def slow_progress(done: str, what: str) -> Callable[[int, int], None]:
+    """A function that says how far a command is, every two seconds: `checked 12 of 52 kernels`."""
+    log, said = progress_log(), time.monotonic()
+
+    def say(number: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= 2:
+            said = time.monotonic()
+            log(f"{done} {number} of {total} {what}")
+
+    return say
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = True) -> None:

@@ -10,6 +10,7 @@ import click
 
 from kci.cli import PATH, FileName
 from kci.cli._output import one_per_cause, print_diagnostics
+from kci.config.discovery import invalid_kernels_error
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
 from kci.plan.workspace import BACKENDS, Choice, Workspace, open_workspace
@@ -51,8 +52,9 @@ ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no var
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
+    """Add `--kernel`, `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
+        click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only the kernel of this name."),
         TIER,
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
         click.option("--only", multiple=True, metavar="GLOB",
@@ -74,8 +76,14 @@ def take_choice(selection: dict[str, Any]) -> Choice:
     return Choice(where=where, **{name: selection[name] for name in chosen if name in selection})
 
 
-def load_workspace(kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
-    """Open a workspace and print its diagnostics; see `open_workspace`."""
-    workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside)
+def load_workspace(
+    kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False, names: Sequence[str] = ()
+) -> Workspace:
+    """Open a workspace, of the kernels of these names if there are any, and print its diagnostics."""
+    workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside or bool(names))
+    if names:
+        workspace = workspace.only(names)
+        if workspace.unread and not set_aside:
+            raise invalid_kernels_error(workspace.unread, len(names))
     print_diagnostics(one_per_cause(workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"))
     return workspace

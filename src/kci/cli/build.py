@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,15 @@ import msgspec
 
 from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
-from kci.cli import PATH, Command, FileName
+from kci.cli import PATH, Command, FileName, refuse_idle
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
 from kci.diagnostics import Severity
-from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error
+from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error, without_secrets
 from kci.matrix.variants import artifact_name
 from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, leg_commands
 from kci.run.records import VariantFailure, ci_run, write_failure
+from kci.utils.suggest import command_line
 
 
 @click.command("build", cls=Command)
@@ -61,6 +61,11 @@ from kci.run.records import VariantFailure, ci_run, write_failure
     metavar="ARCH",
     help="Compile only for this GPU, such as 9.0a: faster, but not for publishing; repeat for more.",
 )
+@click.option(
+    "--load/--no-load",
+    default=True,
+    help="Load it with each torch that it is for, which kci may have to install (default), or record that it was not.",
+)
 @click.option("--unique-id", help="The kernel id (default: derived from the sources).")
 @ISOLATION
 @JOBS
@@ -100,9 +105,10 @@ def command(
     dry_run: bool,
     **build_options: Any,
 ) -> int:
-    """Build variants of KERNEL, one after the other. Prints the directory of each.
+    """Build variants of KERNEL, one after the other, and load each. Prints the directory of each.
 
-    Exits with 1 if one does not meet the requirements; its directory stays, since it may still serve on this machine.
+    Exits with 1 if one does not load or does not meet the requirements; its directory stays, since it may still serve
+    on this machine. One whose torch cannot be had is not loaded: no error here, and one in a job of a CI run.
 
     Examples:
         # build one variant
@@ -114,6 +120,10 @@ def command(
         # print its commands
         kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
     """
+    if build_options["part"] is not None:
+        refuse_idle("with --part", output=output, failures=failures)
+    if dry_run:
+        refuse_idle("with --dry-run", failures=failures)
     workspace = load_workspace([kernel], None)
     read = workspace.only_kernel()
     run = ci_run()
@@ -141,7 +151,7 @@ def command(
             artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:
-            click.echo("\n".join(leg_commands(workspace, request)))
+            click.echo(without_secrets("\n".join(leg_commands(workspace, request))))
         elif part:
             click.echo(str(build_part(workspace, request, progress_log())))
         else:
@@ -168,7 +178,7 @@ def _failure(request: LegRequest, error: KciError) -> VariantFailure:
     words = msgspec.structs.replace(
         options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None
     ).arguments()
-    replay = shlex.join(["kci", "build", f"--variant={name}", *words, "--", request.kernel.directory])
+    replay = command_line("build", f"--variant={name}", *words, place=request.kernel.directory)
     unfinished = isinstance(error, UnfinishedBuildError)
     return VariantFailure(
         request.kernel.build.name, name, name, options.attempt, first_error(error)[:4000], replay[:4000], unfinished

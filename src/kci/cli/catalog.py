@@ -49,6 +49,7 @@ def show(catalog: str | None, output: str) -> None:
             "system": row.system,
             "bundled": row.bundled,
             "tvm_ffi": row.tvm_ffi.text if row.tvm_ffi else None,
+            "tvm_ffi_unknown_since": row.tvm_ffi_unknown_since,
         }
         for row in loaded.rows
     ]
@@ -59,6 +60,9 @@ def show(catalog: str | None, output: str) -> None:
     if not rows:
         click.echo("no rows")
         return
+    for row in rows:
+        if since := row.pop("tvm_ffi_unknown_since"):
+            row["tvm_ffi"] += f", unknown since {since}"
     cells = [
         [*("" if value is None else str(value) for value in row.values()), "{}:{}".format(*origin.line())]
         for row, origin in zip(rows, loaded.rows, strict=True)

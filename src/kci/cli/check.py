@@ -6,6 +6,7 @@ import click
 
 from kci.cli import Command, format_option
 from kci.cli._answers import FORMATS, show_findings
+from kci.cli._output import slow_progress
 from kci.cli._workspace import KERNELS
 from kci.plan.check import check_kernels
 from kci.utils.cache import default_cache
@@ -25,6 +26,6 @@ def command(kernels: tuple[str, ...], output: str) -> int:
         # check every kernel in this directory and kci.toml
         kci check
     """
-    checked = check_kernels(kernels, None, default_cache() / "inputs")
+    checked = check_kernels(kernels, None, default_cache() / "inputs", slow_progress("checked", "kernels"))
     what = f"{count(len(checked.files), 'file')} checked"
     return show_findings(checked.diagnostics, output, what=what)

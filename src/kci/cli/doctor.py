@@ -9,6 +9,7 @@ import click
 from kci.cli import Command
 from kci.cli._output import Layout, paragraph, table
 from kci.cli._workspace import KERNELS, load_workspace
+from kci.config.facts import BACKENDS
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
@@ -26,15 +27,20 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 def command(kernels: tuple[str, ...]) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
-    With KERNEL (default: kernels in this directory) also list which of its variants this machine can build, and the
-    settings on GitHub and the Hub that the workflows need and that you make there.
+    With KERNEL (default: kernels in this directory) list only the toolkits of its backends, and also which of its
+    variants this machine can build, and the settings on GitHub and the Hub that the workflows need and that you make
+    there.
 
     Examples:
         # list what this machine lacks, and how to install it
         kci doctor
     """
     workspace = _workspace(kernels)
-    checks = examine_machine(default_cache(), workspace.catalog if workspace else load_catalog())
+    declared = (
+        {str(item) for kernel in workspace.kernels for item in kernel.build.general.backends} if workspace else ()
+    )
+    catalog = workspace.catalog if workspace else load_catalog()
+    checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     click.echo(click.style("This machine", bold=True))

@@ -28,6 +28,7 @@ from kci.run.gate import (
     today,
 )
 from kci.run.records import ci_run, write_record
+from kci.tree.manifest import read_manifest
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
 
@@ -41,8 +42,9 @@ from kci.utils.suggest import count
     metavar="FILE",
     help="The newest tree of each kernel, for `kci plan --trees`; what this CI run made is added.",
 )
+@click.option("--tree", type=PATH, help="With --kernel: exit 1 unless this is the tree that was judged.")
 @click.option("--junit", type=PATH, metavar="FILE", help="Also write the list as JUnit XML.")
-def command(records: Path, kernel: str | None, trees: Path | None, junit: Path | None) -> int:
+def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | None, junit: Path | None) -> int:
     """Hold what the jobs of a run left in the folder RECORDS against its plan, and list what did not happen.
 
     RECORDS has the plan (kci-plan.json, from `kci plan --format json`), and the records of `kci merge --record` and
@@ -55,14 +57,19 @@ def command(records: Path, kernel: str | None, trees: Path | None, junit: Path |
     run_id = ci_run().id
     if run_id and (not run_id.isdecimal() or len(run_id) > 20):
         raise UsageError(f"KCI_RUN={run_id[:40]} is not the number of a run", hint="such as $CI_PIPELINE_ID")
-    run = read_uploads(records) if records.is_dir() else RunUploads()
+    run = read_uploads(records, ci_run().attempt) if records.is_dir() else RunUploads()
     if run.plan == NO_PLAN:
         raise FindingsError(f"{records} has no plan", hint="kci plan --format json > kci-plan.json")
     if trees is not None:
         run = msgspec.structs.replace(run, index=read_index(trees, partial(click.echo, err=True)))
     rows = [row for row in missing_results(run) if kernel is None or row.kernel == kernel]
-    if kernel is not None and not rows and all(item.kernel != kernel for item in publishable_kernels(run, run_id)):
-        rows = [GateRow(kernel, "", f"{kernel} / merge", "its tree cannot be published: see its other jobs", "")]
+    if kernel is not None and not rows:
+        digests = {item.digest for item in publishable_kernels(run, run_id) if item.kernel == kernel}
+        manifest = read_manifest(tree) if tree is not None else None
+        wrong = "" if digests else "its tree cannot be published: see its other jobs"
+        if tree is not None and digests and (manifest is None or manifest.digest not in digests):
+            wrong = f"{tree} is not the tree that was judged"
+        rows = [GateRow(kernel, "", f"{kernel} / merge", wrong, "")] if wrong else []
     if trees is not None and run_id and kernel is None:
         now = today()
         begun = msgspec.structs.replace(run.index, day=now)

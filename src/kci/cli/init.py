@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, FileName, options
+from kci.cli import PATH, Command, FileName, options, refuse_idle
 from kci.cli._output import print_diagnostics, progress_log
 from kci.config.reader import BUILD_TOML, read_kernel
-from kci.config.values import Backend
+from kci.config.settings import KCI_TOML
+from kci.config.values import PLACEHOLDER_OWNER, Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.scaffold import new_kernel
@@ -24,12 +25,12 @@ from kci.scaffold.new_kernel import (
     choose,
     create,
     enclosing_repository,
+    kernels_beside,
     new_kernel_files,
     require_new,
-    tvm_ffi_overlay,
 )
 from kci.utils.cache import default_cache
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
 
 
 @click.command("init", cls=Command)
@@ -38,8 +39,16 @@ from kci.utils.suggest import count
     "--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="The framework to write the kernel for."
 )
 @click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
-@click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
-              help="The backend; repeat for more.")  # fmt: skip
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    type=click.Choice([str(item) for item in Backend]),
+    metavar="NAME",
+    help="The backend; repeat for more. For "
+    + "; for ".join(f"{framework}: {', '.join(offered)}" for framework, offered in new_kernel.OFFERED.items()),
+)
+@click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
 @click.option("--run", "may_run", is_flag=True,
@@ -66,14 +75,17 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
         # run the setup.py of a project, and take over what it builds
         kci init my-kernel --from ../old-extension --run
     """
+    if origin is None:
+        refuse_idle("without --from", run=may_run)
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
     new_kernel.require_name(name)
     require_new(target)
-    standalone = enclosing_repository(target) is None
+    beside = kernels_beside(target, origin) if enclosing_repository(target) is None else []
+    standalone = enclosing_repository(target) is None and not beside
     adopted: ConvertedProject | None = None
     if origin is not None:
-        chosen, adopted = _convert(origin, name, choices, may_run=may_run)
+        chosen, adopted = _convert(origin, target, name, choices, may_run=may_run, standalone=standalone)
         files = adopted.files
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
@@ -94,7 +106,8 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
-        click.echo(f"`kci check -v {target}` reports {count(len(notes), 'finding')} besides", err=True)
+        lists = command_line("check", "-v", place=target)
+        click.echo(f"`{lists}` reports {count(len(notes), 'finding')} besides", err=True)
     faulty = not draft and any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
@@ -102,6 +115,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
         todo = "do what is listed above"
     if not options().quiet:
         click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
+        click.echo(_one_repository(beside), nl=False, err=True)
     if lacking:
         click.echo(lacking, err=True)
     return int(faulty or unusable)
@@ -127,17 +141,23 @@ def _ask(choices: dict[str, Any]) -> None:
         choices["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
 
 
-def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool) -> tuple[NewKernel, ConvertedProject]:
+def _convert(
+    origin: Path, target: Path, name: str, choices: dict[str, Any], *, may_run: bool, standalone: bool
+) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in choices.items():
-        if value:
+        if value and (has_build_toml or option != "repo_id"):
             hint = f"kci takes over what {origin} has: change it afterwards"
             raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
-        return NewKernel(name=adopted.name, placeholder=False), adopted
+        if adopted.settings and standalone:
+            adopted.files.setdefault(KCI_TOML, adopted.settings.encode())
+        elif adopted.settings and not add_settings(target, adopted.settings)[1]:
+            click.echo(f"add to kci.toml what flake.nix says:\n{adopted.settings}")
+        return NewKernel(name=adopted.name), adopted
     from kci.scaffold.from_setup import BY_HAND, from_setup_py
     from kci.scaffold.run_setup import sandbox
     from kci.scaffold.setup_driver import SETUP_PY
@@ -149,7 +169,7 @@ def _convert(origin: Path, name: str, choices: dict[str, Any], *, may_run: bool)
     if not may_run:
         hint = f"look at it, then allow it with --run; it runs {sandbox()}"
         raise UsageError(f"{setup} has to be run, and nobody allowed that", hint=hint)
-    chosen = choose(name)
+    chosen = choose(name, repo_id=choices["repo_id"] or "")
     return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 
 
@@ -158,23 +178,26 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     lacking = [str(item) for item in read_kernel(target).build.general.backends if item not in built]
     if not lacking:
         return "", False
-    if chosen.framework != "tvm-ffi":
-        message = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
-        by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
-        more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
-        return f"{message}{more}.", not built
-    path, written = add_settings(target, tvm_ffi_overlay())
-    if written:
-        click.echo(os.path.relpath(path))
-        return "", False
-    needed = f"Nothing is built for the CPU before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
-    return needed, not built
+    why = command_line("matrix", "--explain", place=target)
+    message = f"Nothing is built for {', '.join(lacking)} yet: `{why}` says why"
+    by_name = command_line("build", *(f"--variant=torch-{backend}" for backend in lacking), place=target)
+    more = f", and `{by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
+    return f"{message}{more}.", not built
+
+
+def _one_repository(beside: list[Path]) -> str:
+    if not beside:
+        return ""
+    folder = os.path.relpath(beside[0].parent)
+    settings = next((kernel / KCI_TOML for kernel in beside if (kernel / KCI_TOML).is_file()), None)
+    moved = f"move {os.path.relpath(settings)} to {folder}, and " if settings is not None else ""
+    return f"To make one repository of the kernels in {folder}: {moved}run `git init -b main` there.\n"
 
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
     lines = [f"\n{target} is written. First {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
     if standalone:
-        lines += [f"  cd {target}", "  git init && git add . && git commit -m 'A new kernel'"]
+        lines += [f"  cd {target}", "  git init -b main && git add . && git commit -m 'A new kernel'"]
         here = "."
     else:
         here = str(target)
@@ -185,5 +208,5 @@ def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> st
     if todo or not standalone:
         lines.append(f"  {'kci render':<{len(here) + 14}}# at the root of the repository: the workflows that build it")
     if chosen.placeholder:
-        lines.append(f"Before you publish, replace `{new_kernel.PLACEHOLDER_OWNER}` in repo-id by your account.")
+        lines.append(f"Before you publish, replace `{PLACEHOLDER_OWNER}` in repo-id by your account.")
     return "\n".join(lines)

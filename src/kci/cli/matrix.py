@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from kci.cli import Command, format_option
+from kci.cli import Command, format_option, refuse_idle
 from kci.cli._output import Layout, markdown_table, print_diagnostics, print_json, table, terminal_width, variant_label
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
 from kci.config.values import text_of
@@ -49,7 +49,9 @@ def command(
         # print only names
         kci matrix --where 'cuda >= 13.0' --format names
     """
-    workspace = load_workspace(kernels, selection["catalog"])
+    if output in ("names", "github"):
+        refuse_idle(f"with --format {output}", explain=explain)
+    workspace = load_workspace(kernels, selection["catalog"], names=selection["names"])
     choice = take_choice(selection)
     faulty: list[Diagnostic] = []
     matrix = workspace.matrix(choice, explain=explain)

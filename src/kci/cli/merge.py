@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, options
+from kci.cli import PATH, Command, options, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
 from kci.cli._output import print_diagnostics, print_json
 from kci.config.discovery import SuppressedFinding
@@ -54,6 +54,8 @@ def command(
         # merge every planned variant, or fail
         kci merge artifacts --into build --plan plan.json
     """
+    if plan_file is None:
+        refuse_idle("without --plan", allow_partial=allow_partial)
     planned = read_plan(plan_file) if plan_file else None
     if record is not None and kernel is None:
         raise UsageError("--record is about one kernel", hint="name it with --kernel")
@@ -98,7 +100,8 @@ def _text(manifest: Manifest) -> str:
     lines = [tree_title(manifest)]
     for entry in manifest.present:
         carried = "  (kept from the earlier tree)" if entry.origin.carried else ""
-        lines.append(f"  {entry.variant}{carried}")
+        unloaded = f"  ({entry.loaded})" if entry.loaded and not entry.loaded.torch else ""
+        lines.append(f"  {entry.variant}{carried}{unloaded}")
     if manifest.planned is not None:
         lines += [f"  missing: {name}" for name in manifest.missing] or ["  all planned variants are there"]
     return "\n".join(lines)

@@ -8,14 +8,17 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, format_option, options
+from kci.cli import PATH, Command, format_option, options, refuse_idle
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
-from kci.cli._output import print_diagnostics, print_json
+from kci.cli._output import print_diagnostics, print_json, slow_progress
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
 from kci.diagnostics import Severity
+from kci.plan.check import NoSoundKernelError
+from kci.plan.estimates import estimate
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree
-from kci.plan.planning import PlanRequest, plan_run
+from kci.plan.plan import Plan
+from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
 
 
@@ -58,6 +61,8 @@ def command(
         # fail if a run would cost more
         kci plan --max-cost 20
     """
+    if output != "json":
+        refuse_idle(f"with --format {output}", fingerprints=fingerprints)
     published: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
     if trees is not None:
@@ -75,7 +80,14 @@ def command(
         split=output != "github",
         **{name: selection[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    planned = plan_run(load_workspace(kernels, selection["catalog"], set_aside=True), request)
+    workspace = load_workspace(kernels, selection["catalog"], set_aside=True, names=selection["names"])
+    try:
+        planned = plan_run(workspace, request, slow_progress("checked", "kernels"))
+    except NoSoundKernelError as error:
+        if output == "json":
+            plan = Plan(1, request.choice.tier, (), faulty=error.faulty)
+            print_json(**PlannedRun(plan, estimate(()), None, ()).as_json())
+        raise
     if output == "github":
         planned.require_runnable()
     print_diagnostics(planned.diagnostics)
@@ -93,6 +105,6 @@ def command(
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []
             tables += [legs_table(plan, planned.estimate)]
-            tables += [tests_table(plan)] if plan.tests else []
+            tables += [tests_table(plan)] if plan.tests or plan.untested else []
             click.echo("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName
+from kci.cli import PATH, Command, FileName, refuse_idle
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import KERNELS, load_workspace
-from kci.config.discovery import find_settings
+from kci.config.discovery import find_kernels, find_root, find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.plan.plan import read_plan
@@ -35,7 +35,7 @@ from kci.workflows.snakemake import SNAKEFILE
 @click.option(
     "--short/--no-short",
     default=None,
-    help="Write a file of a few lines that calls kci's reusable workflow, in place of every job.",
+    help="Write two files of a few lines that call kci's reusable workflow, in place of every job.",
 )
 @click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
 @click.option(
@@ -66,8 +66,7 @@ from kci.workflows.snakemake import SNAKEFILE
     "--output",
     type=FileName(),
     metavar="DIR",
-    default=".",
-    help="The root of the repository (default: this directory).",
+    help="The root of the repository (default: this directory, or the root around it if it is inside of a kernel).",
 )
 def command(
     kernels: tuple[str, ...],
@@ -80,7 +79,7 @@ def command(
     from_plan: Path | None,
     purpose: str | None,
     force: bool,
-    output: str,
+    output: str | None,
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel in this directory).
 
@@ -94,20 +93,30 @@ def command(
     Examples:
         # write the workflows
         kci render
-        # one short file that calls kci's own workflow
+        # short files that call kci's own workflow
         kci render --short
         # fail if they are out of date
         kci render --check
     """
-    root = Path(output)
-    if short and ci != "github":
-        raise UsageError(f"--short does not go with --ci {ci}", hint="only GitHub has reusable workflows")
-    if from_plan is not None:
+    if ci != "github":
+        refuse_idle(f"with --ci {ci}", short=short is not None, branch=branch, pin=pin)
+    if from_plan is None:
+        refuse_idle("without --from-plan", purpose=purpose)
+    else:
         if ci != "gitlab":
             raise UsageError("--from-plan needs --ci gitlab", hint="GitHub's workflows make their plan when they run")
-        plan, publish = read_plan(from_plan), publish_jobs(find_settings(root))
+        refuse_idle("with --from-plan", check=check, diff=diff, force=force)
+        if kernels:
+            raise UsageError("--from-plan has its kernels", hint="leave out KERNEL")
+        plan, publish = read_plan(from_plan), publish_jobs(find_settings(Path(output or ".")))
         click.echo(child_pipeline(plan, publish, Purpose(purpose) if purpose else None), nl=False)
         return 0
+    if check or diff:
+        refuse_idle("with --check" if check else "with --diff", force=force)
+    if output is None:
+        around = [] if kernels else [kernel for kernel in find_kernels(()) if kernel.startswith(os.pardir)]
+        output = os.path.relpath(find_root(Path(around[0]))[0]) if around else "."
+    root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
     before = read_recorded_options(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))

@@ -38,10 +38,11 @@ def command(
     isolation: bool,
     **selection: Any,
 ) -> int:
-    """Build every variant of each KERNEL that this machine can build, merge them into a tree, and verify it.
+    """Build and load every variant of each KERNEL that this machine can build, merge them into a tree, and verify it.
 
     The tree is `build/` in the kernel's directory unless --into names another place. A variant that needs another
-    machine is skipped, and the table says why. A rerun reuses what an interrupted run has finished.
+    machine is skipped, and the table says why. One whose torch cannot be had is built and not loaded, and not fit for
+    publishing; that is no error here. A rerun reuses what an interrupted run has finished.
 
     Examples:
         # build every variant that this machine can build, merge, verify
@@ -49,7 +50,7 @@ def command(
         # build only some variants
         kci run --where 'torch == newest' --backend cpu
     """
-    workspace = load_workspace(kernels, selection["catalog"])
+    workspace = load_workspace(kernels, selection["catalog"], names=selection["names"])
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(isolation=isolation, jobs=jobs)
     try:
@@ -77,8 +78,12 @@ def _report(result: local.RunResult) -> int:
             verified = count(errors, "error") if errors else "yes"
         took = f"{outcome.seconds:.0f} s" if state is local.OutcomeState.BUILT else outcome.note
         took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
-        rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, took))
-    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
+        loaded = outcome.loaded
+        took += f", {loaded}" if loaded and loaded.reason else ""
+        word = "" if loaded is None else "yes" if loaded.torch else "not loaded"
+        rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, word, took))
+    headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
+    click.echo(table(headers, rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]
     if len(used) > 1 and any(item.found for item in used):
         click.echo(str(sum(used, ObjectUse(0, 0))))

@@ -9,7 +9,6 @@ import click
 
 from kci.cli import Command, FileName
 from kci.config.discovery import find_settings
-from kci.errors import UsageError
 from kci.tree.sigstore import SigningContext
 from kci.tree.top_level import sign_tree
 
@@ -42,16 +41,4 @@ def ci_context() -> SigningContext:
         variable("GITHUB_REPOSITORY") or variable("CI_PROJECT_PATH", ""),
         variable("GITHUB_SHA") or variable("CI_COMMIT_SHA", ""),
         variable("GITHUB_WORKFLOW_REF", ""),
-    )
-
-
-def policy(path: Path, repository: str = "") -> tuple[Path | None, SigningContext]:
-    """The Sigstore trust and the required signer: options, else `[signing]` of the kci.toml above, else UsageError."""
-    # A kci.toml inside of a tree is untrusted.
-    settings = find_settings(path.resolve().parent)
-    signing = settings.settings.signing
-    if not (repository or signing.repository):
-        raise UsageError("no signer is allowed", hint="give --repository, or set `repository` in [signing] of kci.toml")
-    return settings.trust_config, SigningContext(
-        repository or signing.repository or "", workflow=signing.workflow or ""
     )

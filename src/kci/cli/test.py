@@ -16,7 +16,7 @@ from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
-from kci.config.values import Version, text_of
+from kci.config.values import Version
 from kci.errors import FindingsError, KciError, UsageError, first_error
 from kci.plan.github_limits import refuse_errors
 from kci.plan.hardware_tests import tree_under_test
@@ -29,6 +29,7 @@ from kci.run.kernel_tests import (
     probe,
     run_kernel_tests,
     select_variants,
+    torch_of,
     why_not_testable,
 )
 from kci.run.records import record_tests, write_record
@@ -61,6 +62,7 @@ from kci.utils.cache import default_cache
     type=PATH,
     help="Use this Python's torch, kernels and pytest, and test the variants that it can load.",
 )
+@click.option("-k", "keyword", default="", metavar="NAME", help="Run only the tests that pytest -k selects.")
 @click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
 @click.option(
     "--leg",
@@ -75,6 +77,7 @@ def command(
     torch: str | None,
     no_isolation: bool,
     python: Path | None,
+    keyword: str,
     record: Path | None,
     leg: str | None,
     allow_empty: bool,
@@ -90,6 +93,8 @@ def command(
         # test with this Python's torch, on the GPU
         kci test --no-isolation
     """
+    if keyword and record is not None:
+        raise UsageError("-k and --record: a record of some tests would pass for one of all", hint="leave out one")
     if kernel is None:
         place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel
@@ -105,7 +110,7 @@ def command(
         reasons = {path: why_not_testable(path.name, environment) for path in directories}
         variants = [path for path in directories if not reasons[path]]
         if not variants:
-            _refuse(reasons, judge=python is None)
+            _refuse(reasons, sources, judge=python is None)
         for directory in variants:
             report = run_kernel_tests(
                 directory,
@@ -113,8 +118,9 @@ def command(
                 progress_log(),
                 cache=default_cache(),
                 isolation=isolation,
-                torch=torch or _built_with(workspace, directory.name),
+                torch=torch or torch_of(workspace, directory.name),
                 python=python,
+                keyword=keyword,
             )
             reports.append(report)
     except KciError as error:
@@ -174,9 +180,9 @@ def _show(reports: Sequence[TestReport]) -> None:
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
 
 
-def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
+def _refuse(reasons: Mapping[Path, str], sources: Path | None, *, judge: bool) -> NoReturn:
     # A leg tests what was verified before; else the variants are verified first
-    refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
+    refuse_errors(item for path in reasons for item in (verify(path, kernel=sources) if judge else ()))
     names = {path.name: why for path, why in reasons.items()}
     raise nothing_tested_error(names, verified=set(names) if judge else ())
 
@@ -187,10 +193,4 @@ def _workspace(sources: Path | None) -> Workspace | None:
         workspace = load_workspace([str(sources)], None) if sources is not None else None
         if workspace and workspace.only_kernel():
             return workspace
-    return None
-
-
-def _built_with(workspace: Workspace | None, variant: str) -> str | None:
-    with suppress(KciError):
-        return text_of(workspace.variant(variant).torch) or None if workspace else None
     return None

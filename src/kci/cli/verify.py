@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName, format_option
+from kci.cli import PATH, Command, FileName, format_option
 from kci.cli._answers import FORMATS, show_findings
-from kci.cli.sign import policy
+from kci.config.discovery import settings_of_tree
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
+from kci.tree.sigstore import SigningContext
 from kci.tree.verify import verify_with_suppressions
 from kci.tree.verify.subject import PlaceKind, describe_places, find_places
 from kci.tree.verify.tree_rules import check_signatures
@@ -31,10 +32,10 @@ from kci.tree.verify.tree_rules import check_signatures
     help="Do not report this rule, or rules that start with this.",
 )
 @format_option(*FORMATS)
-@click.option(
-    "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
-)
+@click.option("--signatures", is_flag=True, help="Also require a signature of the signer that the next options name.")
 @click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that must have signed.")
+@click.option("--workflow", default="", metavar="NAME", help="The workflow that must have signed, as GitHub names it.")
+@click.option("--trust-config", type=PATH, metavar="FILE", help="A Sigstore of your own (default: the public one).")
 def command(
     paths: tuple[str, ...],
     select: tuple[str, ...],
@@ -42,10 +43,15 @@ def command(
     output: str,
     signatures: bool,
     repository: str,
+    workflow: str,
+    trust_config: Path | None,
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel.
 
     For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
+
+    What the options about the signer leave out comes from [signing] in the kci.toml of the repository you stand in,
+    unless that one may have come with the tree: neither may lie in the directory of the other.
 
     Examples:
         # verify a tree
@@ -53,14 +59,19 @@ def command(
         # leave out the rules about the card
         kci verify build --ignore KCI72
     """
-    if repository and not signatures:
-        raise UsageError("--repository needs --signatures", hint="add --signatures")
+    if (repository or workflow or trust_config) and not signatures:
+        raise UsageError("what must have signed is said with --signatures only", hint="add --signatures")
     extra: list[Diagnostic] = []
     for path in paths if signatures else ():
-        trust, context = policy(Path(path), repository)
         trees = [place.path for place in find_places(path) if place.kind is PlaceKind.TREE]
         for tree in trees or [path]:
-            extra += check_signatures(Path(tree), tree, trust, context)
+            own = settings_of_tree(tree)
+            signing = own.settings.signing
+            signer = SigningContext(repository or signing.repository or "", "", workflow or signing.workflow or "")
+            if not signer.repository:
+                hint = "name it with --repository: a kci.toml that may have come with the tree does not count"
+                raise UsageError(f"it is not said which repository must have signed {tree}", hint=hint)
+            extra += check_signatures(Path(tree), tree, trust_config or own.trust_config, signer)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
     signature_findings = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings
     rest = (item for one in verified for item in one.diagnostics)

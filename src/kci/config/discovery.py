@@ -14,7 +14,7 @@ import msgspec
 from kci.config.document import Document, read_document
 from kci.config.reader import BUILD_TOML, Kernel, read_as, read_kernel
 from kci.config.settings import KCI_TOML, Ignore, Settings
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, MissingToolError, UsageError
 
 
@@ -28,9 +28,13 @@ class FaultyKernel(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def find_kernels(arguments: Sequence[str]) -> list[str]:
-    """Find kernels at or below the arguments, sorted; hidden and ignored directories are skipped. Raises UsageError."""
+def find_kernels(arguments: Sequence[str], *, pass_over: bool = False) -> list[str]:
+    """Find kernels at or below the arguments, sorted, or the one around the working directory. Raises UsageError.
+
+    Hidden and ignored directories are skipped; with `pass_over`, so are arguments without a kernel beside others.
+    """
     kernels: dict[str, None] = {}
+    without: list[FindingsError] = []
     for argument in arguments or (".",):
         directory = argument.rstrip("/") or argument[:1]
         if directory.endswith(f"/{BUILD_TOML}") or directory == BUILD_TOML:
@@ -46,11 +50,39 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
         listed = _git_files(path)
         files = _walk(path) if listed is None else listed
         below = [os.path.normpath(path / place) for place in outermost_kernels(files)]
+        below = below or (_kernel_around(path) if path == Path() else [])
         if not below:
             hint = "name a directory that holds a build.toml; `kci init NAME` begins a kernel"
-            raise FindingsError(f"{argument}: no build.toml here or below", hint=hint)
+            without.append(FindingsError(f"{argument}: no build.toml here or below", hint=hint))
         kernels |= dict.fromkeys(below)
+    if without and not (pass_over and kernels):
+        raise without[0]
     return sorted(kernels)
+
+
+def _kernel_around(directory: Path) -> list[str]:
+    start = directory.resolve()
+    root = next((place for place in (start, *start.parents) if (place / ".git").exists()), None)
+    place = next(_above_with(start, BUILD_TOML), None)
+    return [os.path.relpath(place)] if place and (root is None or place.is_relative_to(root)) else []
+
+
+def _above_with(start: Path, name: str) -> Iterator[Path]:
+    """The places at and above with a file that this user or root owns; Windows does not know the owner."""
+    device = start.stat().st_dev if start.exists() else None
+    for place in (start, *start.parents):
+        if sys.platform == "win32" or (device is not None and place.stat().st_dev != device):
+            break
+        if (place / name).is_file() and (place / name).stat().st_uid in (0, os.getuid()):
+            yield place
+
+
+def companion(directory: Path, name: str) -> Path:
+    """A kernel's `tests`, card or `benchmarks`: beside build.toml, or else beside the `src` that build.toml is in."""
+    own, top = directory / name, directory.resolve()
+    if top.name != "src" or os.path.lexists(own) or (top / ".git").exists():
+        return own
+    return Path(os.path.normpath(directory / os.pardir)) / name
 
 
 def read_kernels(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
@@ -62,6 +94,23 @@ def read_kernels(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKer
         except FindingsError as error:
             faulty.append(FaultyKernel(directory, "", error.message, error.diagnostics))
     return kernels, faulty
+
+
+def same_names(kernels: Iterable[tuple[str, str]]) -> list[Diagnostic]:
+    """KCI304 for kernels (name and directory) of one name."""
+    places: dict[str, list[str]] = {}
+    for name, place in kernels:
+        places.setdefault(name, []).append(place)
+    return [
+        finding(
+            "KCI304",
+            f"{len(same)} kernels are named {name!r}: {', '.join(same)}",
+            path=f"{same[1]}/{BUILD_TOML}",
+            hint="give one of them another name, or plan them in separate runs",
+        )
+        for name, same in sorted(places.items())
+        if len(same) > 1
+    ]
 
 
 def invalid_kernels_error(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
@@ -139,13 +188,30 @@ def find_settings(directory: str | Path) -> RepositorySettings:
     return RepositorySettings(read_as(document, Settings), root, document)
 
 
+def settings_of_tree(tree: str | Path) -> RepositorySettings:
+    """The settings for a tree whose kernel is not named: those of the repository one stands in, else the defaults.
+
+    A kci.toml that may have come with the tree does not count: one of the two lies in the directory of the other.
+    """
+    root, _ = find_root(Path())
+    places = (Path(os.path.abspath(tree)), Path(tree).resolve())  # noqa: PTH100  - a link in what was fetched counts too
+    if any(place.is_relative_to(root) or root.is_relative_to(place.parent) for place in places):
+        return RepositorySettings()
+    return find_settings(root)
+
+
 def settings_for(directories: Sequence[str]) -> RepositorySettings:
     """Read the settings that kernels share. Raises UsageError if their repositories have different kci.toml files."""
     places = {find_root(Path(directory)): directory for directory in directories or (".",)}
     files = {path for _, path in places if path is not None}
     if len(files) > 1:
         shown = " and ".join(sorted(_display_path(path) for path in files))
-        raise UsageError(f"the kernels have different settings: {shown}", hint="name the kernels of one repository")
+        hint = "name the kernels of one repository"
+        if not any((root / ".git").exists() for root, _ in places):
+            first, *others = sorted(_display_path(path) for path in files)
+            folder = _display_path(Path(os.path.commonpath([root for root, _ in places])))
+            hint += f"; to make one of them, move {first} to {folder}, and remove {' and '.join(others)}"
+        raise UsageError(f"the kernels have different settings: {shown}", hint=hint)
     with_file = [directory for (_, path), directory in places.items() if path is not None]
     return find_settings(with_file[0] if with_file else next(iter(places.values())))
 
@@ -153,19 +219,12 @@ def settings_for(directories: Sequence[str]) -> RepositorySettings:
 def find_root(directory: Path) -> tuple[Path, Path | None]:
     """Find the repository root of a directory, and the kci.toml there."""
     start = directory.resolve()
-    above = (start, *start.parents)
-    for place in above:
+    for place in (start, *start.parents):
         if (place / ".git").exists():
             file = place / KCI_TOML
             return place, file if os.path.lexists(file) else None
-    device = start.stat().st_dev if start.exists() else None
-    for place in above:
-        if device is not None and place.stat().st_dev != device:
-            break
-        file = place / KCI_TOML
-        # Windows does not know the owner
-        if sys.platform != "win32" and file.is_file() and file.stat().st_uid in (0, os.getuid()):
-            return place, file
+    for place in _above_with(start, KCI_TOML):
+        return place, place / KCI_TOML
     return start, None
 
 
@@ -182,8 +241,9 @@ def settings_schema() -> dict[str, Any]:
     schema = document_schema(Settings, title, value_definition, file="kci.schema.json")
     for table, names in (("runners", "RunnerKind"), ("test", "RunnerKind"), ("images", "Backend")):
         schema["properties"][table]["propertyNames"] = {"$ref": f"#/$defs/{names}"}
-    for table in ("runners", "test"):
-        schema["properties"][table]["additionalProperties"]["propertyNames"] = {"$ref": "#/$defs/System"}
+    values = [schema["properties"][table]["additionalProperties"] for table in ("runners", "test")]
+    for value in (values[0], values[1]["anyOf"][0]):
+        value["propertyNames"] = {"$ref": "#/$defs/System"}
     return schema
 
 

@@ -31,6 +31,10 @@ MAX_DOTTED = 20_000
 """Limits for one key and for all keys of a file: `tomli` takes quadratic time and memory."""
 
 
+_GENERAL_FIRST = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*\[general\]")
+"""The head of most files, which need no syntax tree for a place in it: that takes longer than a plan of the kernel."""
+
+
 class Document:
     """A parsed TOML file."""
 
@@ -42,6 +46,9 @@ class Document:
 
     def key_span(self, key_path: KeyPath) -> Span | None:
         """Position of the path's last key, or of the nearest parent in the file."""
+        if key_path == ("general",) and (head := _GENERAL_FIRST.match(self.text)):
+            line = head[0].count("\n") + 1
+            return Span(line, 2, line, 9)
         return self._nearest(key_path, 0)
 
     def value_span(self, key_path: KeyPath) -> Span | None:

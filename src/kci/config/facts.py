@@ -60,6 +60,10 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     """True if a build takes only the headers out of torch's wheel."""
     only_index: bool = False
     """True if no index but torch's own has its wheels."""
+    loads: bool = False
+    """True if there are wheels of torch for it on Linux, with which a kernel can be loaded without a device."""
+    driver: str = ""
+    """The driver's library, which few kernels link and only a machine with a device has."""
     # for `kci init`: endings of the templates for its source, by framework; frameworks that it is usual with
     templates: Mapping[str, str] = {}
     usual: tuple[str, ...] = ()
@@ -83,6 +87,7 @@ BACKENDS: Mapping[str, BackendFacts] = {
         compiled=True, tvm_ffi=True, compiler="nvcc", compiler_id=("CUDA", "NVIDIA"), minor_compatible=True,
         defines=("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
         probe="torch.version.cuda is not None", torch_library="torch_cuda", torch_version="cuda", headers_only=True,
+        loads=True, driver="libcuda.so.1",
         templates={"torch": ".cu", "tvm-ffi": ".cu"}, usual=("torch", "torch-noarch"),
     ),
     Backend.ROCM: BackendFacts(
@@ -93,7 +98,7 @@ BACKENDS: Mapping[str, BackendFacts] = {
         # torch's `cpp_extension` passes the last two to C++ sources too
         defines=("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
         probe="torch.version.hip is not None", torch_library="torch_hip", torch_version="hip", only_index=True,
-        templates={"torch": ".cu"}, usual=("torch-noarch",),
+        loads=True, templates={"torch": ".cu"}, usual=("torch-noarch",),
     ),
     Backend.METAL: BackendFacts(
         title="Metal", aliases=("mps",), device="an Apple GPU", macos=True, endings=(".metal", ".mm"),
@@ -103,7 +108,7 @@ BACKENDS: Mapping[str, BackendFacts] = {
         title="XPU", aliases=("intel", "sycl"), compute_prefix="xpu",
         device="an Intel GPU", device_files="dri/renderD*", flags="sycl-flags",
         compiled=True, compiler_id=("CXX", "IntelLLVM"), defines=("-DXPU_KERNEL", "-DUSE_XPU"),
-        probe='getattr(torch.version, "xpu", None) is not None', torch_library="torch_xpu",
+        probe='getattr(torch.version, "xpu", None) is not None', torch_library="torch_xpu", loads=True,
     ),
     Backend.CANN: BackendFacts(
         title="CANN", old_names=("npu",), compute_prefix="cann", device="a device for cann", components=False
@@ -123,6 +128,17 @@ VERSIONED = tuple(str(name) for name in Backend if BACKENDS[name].compute_prefix
 _DEVICE_ENDINGS = tuple(ending for facts in BACKENDS.values() for ending in facts.endings)
 SOURCE_ENDINGS = (*C_ENDINGS, *CXX_ENDINGS, *_DEVICE_ENDINGS, *HEADER_ENDINGS)
 """All files that a preprocessor reads."""
+
+_COMPILED = (
+    *CXX_ENDINGS,
+    *HEADER_ENDINGS,
+    *(one for facts in BACKENDS.values() if facts.compiled for one in facts.endings),
+)
+
+
+def has_compiler(source: str) -> bool:
+    """True for a header, and for a source that a compiler of kci takes."""
+    return source.lower().endswith(_COMPILED)
 
 
 def needs_device(backend: str) -> bool:

@@ -14,7 +14,7 @@ from kci.config.values import Backend, quoted
 from kci.diagnostics import Diagnostic, Related, Severity, Span, finding, in_file_order
 from kci.errors import FindingsError
 from kci.utils.shipped import to_type
-from kci.utils.suggest import one_of, suggestion
+from kci.utils.suggest import command_line, one_of, suggestion
 
 
 def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
@@ -246,7 +246,7 @@ def interpret(document: Document, directory: str) -> Kernel:
                 ("general",),
                 "KCI107",
                 "no `edition`: read as edition 4 and upgraded in memory",
-                f"`kci update {directory}` writes edition 5",
+                f"`{command_line('update', place=directory)}` writes edition 5",
             )
         )
     if edition > EDITION:

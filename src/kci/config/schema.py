@@ -107,7 +107,7 @@ def _value_definitions() -> dict[str, dict[str, Any]]:
             "description": "One URL that git can fetch from, or a list of them.",
             "anyOf": [
                 {"$ref": "#/$defs/GitUrl"},
-                {"type": "array", "items": {"$ref": "#/$defs/GitUrl"}, "minItems": 1},
+                {"type": "array", "items": {"$ref": "#/$defs/GitUrl"}},
             ],
         },
         StableAbi.__name__: {

@@ -8,7 +8,18 @@ from fnmatch import fnmatchcase
 from msgspec import field
 
 from kci.config.model import Table, Unsigned
-from kci.config.values import Backend, Forks, Grouping, RunnerKind, StaleVariants, System, Tier, Version
+from kci.config.values import (
+    Backend,
+    Forks,
+    Grouping,
+    KernelName,
+    PublishOn,
+    RunnerKind,
+    StaleVariants,
+    System,
+    Tier,
+    Version,
+)
 
 
 class RowTable(Table, frozen=True):
@@ -20,6 +31,13 @@ class RowTable(Table, frozen=True):
     compute: tuple[Version, ...] = ()
     bundled: bool = True
     tvm_ffi: Version | None = None
+
+
+class EditionRow(RowTable, frozen=True):
+    """A `[[row]]` of kci's own catalog."""
+
+    tvm_ffi_unknown_since: str | None = None
+    """The day since which no source says whether it still has its tvm-ffi."""
 
 
 class ChangeTable(Table, frozen=True):
@@ -59,6 +77,8 @@ class OverlayFile(OverlayTable, frozen=True):
 
 
 KCI_TOML = "kci.toml"
+EXTENSIONS = ".github/kci"
+"""The folder of a repository's own steps and jobs."""
 
 
 class Machine(Table, frozen=True):
@@ -133,6 +153,8 @@ class PlanTable(Table, frozen=True):
     """How variants are shared out among jobs."""
 
     group: Grouping = Grouping.VARIANT
+    load: tuple[Backend, ...] | None = None
+    """The backends whose variants are loaded after they are built; without it, all for which there is torch."""
 
 
 class Nix(Table, frozen=True):
@@ -140,6 +162,15 @@ class Nix(Table, frozen=True):
 
     systems: tuple[System, ...] = ()
     backends: tuple[Backend, ...] = ()
+
+
+class Checkout(Table, frozen=True):
+    """How the jobs of rendered files fetch the repository."""
+
+    submodules: bool = True
+    """False fetches no submodule."""
+    token: str | None = None
+    """The secret with a token that may read private submodules."""
 
 
 class PullRequest(Table, frozen=True):
@@ -198,12 +229,20 @@ class Publish(Table, frozen=True):
     """True if `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
     environment: str = "hub"
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
+    on: PublishOn = PublishOn.TAG
+    """The event that publishes: the push of a tag, or each push to the default branch."""
     tags: tuple[str, ...] = ("v*",)
     """The tags whose push publishes; patterns as GitHub has them."""
     attest: bool = True
     """True if GitHub attests where each tree comes from."""
     sign: bool = False
     """True if each tree is signed with the identity of the run, as `kci sign` does."""
+    pull_request: bool | tuple[KernelName, ...] = False
+    """True for pull requests on the Hub in place of commits, as with --create-pr; or the kernels that have them."""
+
+    def proposes(self, kernel: str) -> bool:
+        """True if a kernel is published by pull requests on the Hub."""
+        return self.pull_request if isinstance(self.pull_request, bool) else kernel in self.pull_request
 
 
 class ActionPin(Table, frozen=True):
@@ -265,11 +304,13 @@ class Settings(Table, frozen=True):
     runners: Machines = {}  # noqa: RUF012  - msgspec copies it
     images: dict[Backend, BackendImages] = {}  # noqa: RUF012
     """Build images by backend."""
-    test: Machines = {}  # noqa: RUF012
+    test: dict[RunnerKind, dict[System, Machine] | bool] = {}  # noqa: RUF012
+    """As `runners`; false for a backend that is not tested."""
     limits: tuple[Limit, ...] = ()
     tiers: dict[str, UserTier] = {}  # noqa: RUF012
     plan: PlanTable = PlanTable()
     nix: Nix = Nix()
+    checkout: Checkout = Checkout()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()

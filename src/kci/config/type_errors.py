@@ -129,11 +129,11 @@ class _Walk:
         if len(parts) == 1:
             yield from self.check(parts[0], value, path)
             return
-        if str in parts:  # one value, or a table of backends
-            if not isinstance(value, str | dict):
-                yield self.wrong_type("a string or a table", value, path)
-            elif isinstance(value, dict):
+        if plain := next((part for part in parts if part in (str, bool)), None):  # one value, or a table
+            if isinstance(value, dict):
                 yield from self.check(next(part for part in parts if get_origin(part) is dict), value, path)
+            elif not isinstance(value, plain):
+                yield self.wrong_type(f"{_TOML_NAME[plain]} or a table", value, path)
             return
         tags = {str(part.__struct_config__.tag): part for part in parts}
         if not isinstance(value, dict):
@@ -239,8 +239,6 @@ class _Walk:
             yield from self.check_plain(GitUrl, value, path)
         elif not isinstance(value, list):
             yield self.wrong_type("a git URL, or a list of git URLs", value, path)
-        elif not value:
-            yield self.problem("KCI104", path, f"`{path_text(path)}` is empty", "leave it out if there is no upstream")
         else:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))

@@ -47,7 +47,7 @@ class GitUrl(str):
 
 
 class Upstream(tuple[GitUrl, ...]):
-    """`general.upstream`: one URL or several (docs/format.md#later)."""
+    """`general.upstream`: any number of URLs (docs/format.md#later)."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Upstream(tuple[GitUrl, ...]):
     def parse(cls, value: object) -> Upstream:
         """Accept a URL or a list of URLs. Raises ValueError."""
         urls = [value] if isinstance(value, str) else value
-        if not isinstance(urls, list) or not urls:
+        if not isinstance(urls, list):
             raise ValueError("expected a git URL, or a list of git URLs")
         return cls(map(GitUrl.parse, urls))
 

@@ -73,6 +73,14 @@ class StaleVariants(enum.StrEnum):
     REMOVE = "remove"
 
 
+class PublishOn(enum.StrEnum):
+    """The event that publishes."""
+
+    TAG = "tag"
+    PUSH = "push"
+    """Each push to the default branch."""
+
+
 class Grouping(enum.StrEnum):
     """The variants that one leg builds."""
 
@@ -229,6 +237,10 @@ class KernelName(str):
                 "starting with a letter, at least two characters, not ending with a dash"
             )
         return cls(name)
+
+
+PLACEHOLDER_OWNER = "your-name"
+"""The owner in the repository id of a new kernel."""
 
 
 def python_name(kernel_name: str) -> str:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS
+from kci.config.file_lints import compiler_flags
 from kci.config.model import Component
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, Severity, rules
-from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
+from kci.matrix.archs import PTX, arch_lists, component_archs, natural, too_old
 from kci.matrix.catalog.rows import Catalog, Row, toolkits
 from kci.matrix.selection import select, why_excluded
 from kci.matrix.variants import Kind, Variant
@@ -79,6 +80,8 @@ class _Entry(NamedTuple):
     """Toolkits that have dropped it, so that it is left out."""
     refused: list[Version]
     """Toolkits that cannot build it, though the list keeps it."""
+    lost: list[Version]
+    """Toolkits that could build it, though the list drops it."""
 
 
 def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
@@ -116,6 +119,39 @@ def capability_gone(subject: Subject) -> Iterator[LintFinding]:
             )
             if not new or new not in entry.siblings:
                 yield entry.place, message, hint
+
+
+def capability_lost(subject: Subject) -> Iterator[LintFinding]:
+    """KCI152: the intersection drops capabilities, and a GPU has no code; once per list."""
+    lists: dict[KeyPath, list[tuple[KeyPath, str, str]]] = {}
+    for entry in subject.entries:
+        plain = entry.text.removesuffix(PTX)
+        other = next((one for one in entry.siblings if one.removesuffix(PTX) in (f"{plain}a", f"{plain}f")), "")
+        bare = ", ".join(_without_code(subject, entry)) if other and entry.lost else ""
+        if bare:
+            why, hint = f"where {other} takes its place: there is no code for {bare}", f"list {plain}f in its place"
+        elif entry.lost and not entry.too_new and not other:
+            why, hint = "whose default list has no such entry", "list one that it has"
+        else:
+            continue
+        told = (entry.place, f"{entry.text} is dropped by CUDA {_list(entry.lost)}, {why}", hint)
+        lists.setdefault(entry.place[:-1], []).append(told)
+    for findings in lists.values():
+        yield findings[0][0], f"capability {'; '.join(told for _, told, _ in findings)}", findings[0][2]
+
+
+def _without_code(subject: Subject, entry: _Entry) -> list[str]:
+    # capabilities of its major version that nothing of the list runs on
+    compute = entry.lost[0]
+    known = [toolkit for toolkit in toolkits().toolkit if toolkit.version <= compute][-1].capabilities
+    built = component_archs(subject.kernel.build.kernel[str(entry.place[1])], compute, subject.catalog.archs)
+    runs = [(natural(arch.removesuffix(PTX).rstrip("af")), "a" in arch) for arch in built]
+    return [
+        arch
+        for arch, number in sorted((arch, natural(arch)) for arch in known)
+        if number[0] == natural(entry.text)[0]
+        and not any(least[0] == number[0] and (least == number if only else least <= number) for least, only in runs)
+    ]
 
 
 def capability_refused(subject: Subject) -> Iterator[LintFinding]:
@@ -166,12 +202,12 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             if text in reported or not toolkits().ever_built(text):
                 continue
             reported.add(text)
-            entry = _Entry(("kernel", label, BACKENDS[component.backend].archs, index), text, capabilities, [], [])
+            entry = _Entry(("kernel", label, BACKENDS[component.backend].archs, index), text, capabilities, [], [], [])
             for version in versions:
                 is_kept = text.removesuffix(PTX) in plain[version]
                 if toolkits().builds(text, version):
-                    continue
-                if is_kept:
+                    entry.lost.extend([] if is_kept else [version])
+                elif is_kept:
                     entry.refused.append(version)
                 elif toolkits().newest_building(text) < version:
                     entry.too_new.append(version)
@@ -253,6 +289,38 @@ def backend_without_rows(subject: Subject) -> Iterator[LintFinding]:
         yield ("general", "backends", index), message, hint
 
 
+_OF_X86 = re.compile(
+    r"(?<![\w-])-m(?:(?:avx|s?sse|fma|f16c|bmi|amx|aes|pclmul|v?gfni|vaes|sha|adx|popcnt|lzcnt|movbe|rdrnd|rdseed|mmx|xsave"
+    r"|cx16|fpmath|prefer-vector-width|32\b|64\b)[\w.=-]*|(?:arch|tune|cpu)=(?:x86-64|i\d86|core|nehalem|westmere|znver"
+    r"|\w*bridge|\w*well|\w*lake|\w*rapids|\w*mont|bdver|btver|k8|opteron|athlon|barcelona|amdfam|nocona|pentium|atom|kn[lm]"
+    r"|sierraforest)[\w.-]*)"
+)
+_ARM = "aarch64-linux"
+
+
+def overlay_text(kernel: str, keys: str) -> str:
+    """The `[[overlay]]` of kci.toml for one kernel."""
+    return f'[[overlay]]\nkernel = "{kernel}"\n{keys}'
+
+
+def flags_of_x86(subject: Subject) -> Iterator[LintFinding]:
+    """KCI169: flags that compilers for aarch64 refuse, in what is planned for it; once per list."""
+    on_arm = {str(item.backend) for item in subject.variants if item.system == _ARM and item.kind is not Kind.NOARCH}
+    lists: dict[KeyPath, list[tuple[KeyPath, str]]] = {}
+    for flag in compiler_flags(subject.kernel):
+        if (flag.backend in on_arm or (on_arm and not flag.backend)) and "PLATFORM_ID" not in flag.text:
+            found = [(flag.place, match[0]) for match in _OF_X86.finditer(flag.text)]
+            lists.setdefault((flag.backend, *flag.place[:-1]), []).extend(found)
+    for (backend, *table, _), flags in lists.items():
+        if flags:
+            place, first = flags[0]
+            more = f" and {len(flags) - 1} more are flags" if len(flags) > 1 else " is a flag"
+            name = ".".join(map(str, table))
+            message = f"`{first}`{more} of x86, and `{name}` is planned for {_ARM}: no compiler there takes them"
+            drop = f'drop = ["{f"backend == {backend} and " if backend else ""}system ~ aarch64-*"]'
+            yield place, message, f"plan it for x86 only, in kci.toml:\n{overlay_text(subject.kernel.build.name, drop)}"
+
+
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
 
 
@@ -275,6 +343,7 @@ def _list(versions: Iterable[Version]) -> str:
 MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
     "KCI150": capability_unknown,
     "KCI151": capability_gone,
+    "KCI152": capability_lost,
     "KCI154": capability_refused,
     "KCI155": archs_empty,
     "KCI156": gfx_unsupported,
@@ -282,5 +351,6 @@ MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
     "KCI160": stable_abi_newer,
     "KCI161": bounds_drop_everything,
     "KCI162": backend_without_rows,
+    "KCI169": flags_of_x86,
 }
 _OF_KEYS = ("KCI155",)

@@ -16,7 +16,7 @@ from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS, HOST, floors
 from kci.config.model import Build
 from kci.config.reader import Kernel
-from kci.config.values import Tier, Version
+from kci.config.values import SYSTEMS, Tier, Version
 from kci.matrix.archs import variant_archs
 from kci.matrix.catalog.loading import outside_range
 from kci.matrix.catalog.rows import ArchTables, Catalog, RemovedRow, Row
@@ -92,6 +92,8 @@ def select(
         ordered = choice.narrowed(ordered, filtering)
     for row, _ in ordered:
         choice.dropped.pop(id(row), None)
+    if tier is not Tier.COMPAT:  # which loads with each
+        ordered = [(row, replace(variant, loads=choice.oldest_and_newest(variant, rows))) for row, variant in ordered]
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
@@ -137,7 +139,22 @@ class _Selection:
             if variant.kind is not Kind.STABLE_ABI:
                 self.drop(row, _SUPPORTED)
         rows = [*supported, *outside]
-        return [(row, replace(variant, loads=_loads(variant, rows))) for row, variant in self.beside(chosen, outside)]
+        pairs = self.beside(chosen, outside)
+        torches = {
+            system: [row.torch for row in rows if (row.backend, row.system) == (HOST, system)] for system in SYSTEMS
+        }
+        loads = [_loads(item, torches[item.system]) if item.backend == HOST else () for _, item in pairs]
+        return [(row, replace(item, loads=each)) for (row, item), each in zip(pairs, loads, strict=True)]
+
+    def oldest_and_newest(self, variant: Variant, rows: list[Row]) -> tuple[str, ...]:
+        """The two torch versions at the ends of what a variant can be loaded with; one for a full ABI."""
+        if variant.stable_abi is None:
+            return _loads(variant, ())
+        if variant.backend == HOST:  # for which there is each torch
+            least = self.build.torch.minver if self.build.torch is not None else None
+            return _loads(variant, [max(variant.stable_abi, least or variant.stable_abi)])
+        versions = _loads(variant, _torches(variant, (row for row in rows if why_excluded(self.build, row) is None)))
+        return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
 
     def pr(self, candidates: list[Row]) -> Pairs:
         """One row per backend and system: bundled, newest torch, oldest compute version."""
@@ -247,7 +264,8 @@ class _Selection:
             case Kind.STABLE_ABI:
                 reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
             case Kind.TVM_FFI:
-                reason = f"tvm-ffi {variant.tvm_ffi}"
+                since = row.tvm_ffi_unknown_since
+                reason = f"tvm-ffi {variant.tvm_ffi}" + (f", unknown since {since}" if since else "")
             case Kind.NOARCH:
                 reason = f"no compiled code for {variant.backend}"
             case _:
@@ -303,14 +321,19 @@ def _one_for_all(row: Row) -> Decision:
     return Decision("KCI207", reason, ("torch", "stable-abi", str(row.backend)))
 
 
-def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
-    # The torch of kci for tests is for the CPU
-    if variant.backend != HOST or variant.torch is None:
+def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
+    facts = BACKENDS[variant.backend]
+    if variant.torch is None or not (variant.backend == HOST or (facts.loads and variant.system.endswith("-linux"))):
         return ()
     if variant.stable_abi is None:
         return (variant.torch.text,)
-    torches = sorted({row.torch for row in rows if (row.backend, row.system) == (variant.backend, variant.system)})
-    return tuple(dict.fromkeys(item.minor_text for item in torches if item >= variant.stable_abi))
+    versions = sorted({variant.torch, *torches})
+    return tuple(dict.fromkeys(item.minor_text for item in versions if item >= variant.stable_abi))
+
+
+def _torches(variant: Variant, rows: Iterable[Row]) -> list[Version]:
+    same = (variant.backend, variant.system, variant.compute)
+    return [row.torch for row in rows if row.bundled and (row.backend, row.system, row.compute) == same]
 
 
 def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:

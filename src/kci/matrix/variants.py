@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from kci.config.facts import BACKENDS
+from kci.config.facts import BACKENDS, HOST
 from kci.config.values import SYSTEMS, Backend, Version
 
 
@@ -189,7 +189,19 @@ class Variant(msgspec.Struct, frozen=True):
     archs_since: str | None = None
     """The day of the arch list for `archs`, of a compiled CUDA variant; None for the oldest."""
     loads: tuple[str, ...] = ()
-    """In the compat tier, the torch versions to load and test with; CPU only."""
+    """The torch versions to load it with, oldest first; none if no torch for it can be had, or kci.toml says so."""
+
+    @property
+    def must_load(self) -> bool:
+        """True if it is not fit for publishing before it is loaded; else it is loaded where torch installs."""
+        return bool(self.loads) and must_load(self.name)
+
+
+def must_load(name: str) -> bool:
+    """True for variants whose torch is to be had wherever they are built: of the CPU, and compiled ones of CUDA."""
+    parts = parse_variant_name(name)
+    linux = parts.system is None or parts.system.endswith("-linux")
+    return linux and (parts.backend == HOST or (parts.backend == Backend.CUDA and parts.kind is not Kind.NOARCH))
 
 
 class DroppedCandidate(msgspec.Struct, frozen=True):
@@ -224,6 +236,12 @@ class KernelMatrix(msgspec.Struct, frozen=True):
     variants: tuple[Variant, ...]
     dropped: tuple[DroppedCandidate, ...] = ()
     kept: tuple[KeptCandidate, ...] = ()
+
+    def loading(self, backends: Collection[str]) -> KernelMatrix:
+        """The same, of which only variants of these backends are loaded."""
+        replace = msgspec.structs.replace
+        variants = (item if item.backend in backends else replace(item, loads=()) for item in self.variants)
+        return replace(self, variants=tuple(variants))
 
     def each_once(self, system: str = "x86_64-linux") -> list[Variant]:
         """The variants by name, each once; of a noarch variant that of `system`, if there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.config.settings import KCI_TOML
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import KernelMatrix, Matrix
-from kci.plan.fingerprint import Fingerprints
-from kci.plan.hardware_tests import TestMachine, machines_for
-from kci.plan.inputs.kernel_inputs import KernelInputs
+from kci.plan.fingerprint import NIX, STEPS, Fingerprints
+from kci.plan.hardware_tests import TestMachine, machines_for, why_untested
+from kci.plan.inputs.kernel_inputs import FLAKE, KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
-from kci.plan.legs import image_of
+from kci.plan.legs import toolchain_of
 from kci.plan.workspace import Choice, Workspace
-from kci.utils.git import GitRefusedError, list_blobs, read_blob, read_objects, ref_names, run_git
+from kci.utils.git import GitRefusedError, changed_paths, list_blobs, read_blob, read_objects, ref_names, run_git
 from kci.utils.suggest import suggestion
 
 _DIFFERENCE = re.compile(
@@ -55,14 +55,11 @@ def changes_since(directory: Path, base: str) -> Changes:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         raise rule_error("KCI312", f"HEAD and {base!r} have no common commit here", hint=hint)
     root, parted = Path(os.fsdecode(output[1])), output[2].decode()
-    changed = _git(
-        root, "diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-relative",
-        "--ignore-submodules=none", parted, "--",
-    )  # fmt: skip
+    changed = changed_paths(root, parted)
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     if changed is None or untracked is None:
         raise rule_error("KCI312", f"git cannot compare the files with {base!r}", hint="see what `git diff` says")
-    names = {os.fsdecode(name) for name in (changed + untracked).split(b"\0") if name}
+    names = changed.union(os.fsdecode(name) for name in untracked.split(b"\0") if name)
     return Changes(root, parted, tuple(sorted(names)))
 
 
@@ -81,8 +78,8 @@ def clean_commit(directory: Path) -> str | None:
     if shutil.which("git") is None:
         return None
     commit = _git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}") or b""
-    changed = _git(directory, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
-    return commit.decode("ascii", "replace").strip() or None if changed == b"" else None
+    clean = commit and changed_paths(directory, "HEAD") == frozenset()
+    return commit.decode("ascii", "replace").strip() if clean else None
 
 
 def _git(directory: Path, *arguments: str) -> bytes | None:
@@ -108,17 +105,16 @@ class Touch(msgspec.Struct, frozen=True):
 
 
 def only_affected(
-    workspace: Workspace, matrix: Matrix, choice: Choice, base: str, *, container: bool = True
+    workspace: Workspace, matrix: Matrix, choice: Choice, base: str, *, container: bool | str = True
 ) -> tuple[Matrix, list[Touch]]:
     """Reduce a matrix to what a change since `base` touches, and explain it for each changed file.
 
-    A kernel with changed tests keeps the variants that they test. `container` is true if legs build in images. Raises
+    A kernel with changed tests keeps the variants that they test. `container` is as for `toolchain_of`. Raises
     as `changes_since`, and KciError for a kernel in another repository.
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
     changes = changes_since(Path(next(iter(kernels), "")), base)
-    files = (workspace.settings.root / KCI_TOML, workspace.catalog_file)
-    settings = {_relative(path, changes.root) for path in files if path is not None} & {*changes.files}
+    settings = _changed_settings(workspace, changes)
     before = _at_base(workspace, changes) if settings else workspace
     tree = SourceTree(changes.root)
     old_tree = PatchedTree(tree, _patch(changes))
@@ -141,6 +137,29 @@ def only_affected(
     return msgspec.structs.replace(matrix, kernels=tuple(affected)), touches
 
 
+def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
+    """The directories of kernels that cannot be planned (names by directory) that a change since `base` touches."""
+    if not kernels:
+        return frozenset()
+    changes = changes_since(Path(next(iter(kernels))), base)
+    if _changed_settings(workspace, changes):
+        return frozenset(kernels)
+    places = {
+        path: (Path(path), *(workspace.settings.root / entry for entry in workspace.settings.settings.inputs_of(name)))
+        for path, name in kernels.items()
+    }
+    return frozenset(
+        path
+        for path, mine in places.items()
+        if _in_places((place for one in mine if (place := _relative(one, changes.root)) is not None), changes)
+    )
+
+
+def _changed_settings(workspace: Workspace, changes: Changes) -> set[str | None]:
+    files = (workspace.settings.root / KCI_TOML, workspace.catalog_file)
+    return {_relative(path, changes.root) for path in files if path is not None} & {*changes.files}
+
+
 class _KernelState(msgspec.Struct, frozen=True, dict=True):
     """A kernel before or after a change."""
 
@@ -148,7 +167,7 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
     tree: SourceTree
     workspace: Workspace
     selected: KernelMatrix
-    container: bool
+    container: bool | str
 
     @cached_property
     def prints(self) -> Fingerprints:
@@ -159,14 +178,18 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
     def variants(self) -> dict[str, tuple[str, tuple[bytes, frozenset[str]]]]:
         variants = {}
         for variant in self.selected.each_once():
-            image = image_of(variant, self.workspace.runners, container=self.container)
-            facts = self.prints.facts(variant, image), self.prints.inputs.paths_of(variant)
-            variants[variant.name] = self.prints.fingerprint(variant, image), facts
+            toolchain = toolchain_of(variant, self.workspace.runners, self.container)
+            paths = self.prints.inputs.paths_of(variant, everything=toolchain == NIX)
+            paths |= {path for path, _ in self.prints.steps}
+            variants[variant.name] = (
+                self.prints.of_leg(variant, toolchain),
+                (self.prints.facts(variant, toolchain), paths),
+            )
         return variants
 
     @cached_property
     def machines(self) -> dict[str, tuple[str, TestMachine]]:
-        machines = machines_for(self.variants, self.workspace.runners.test)
+        machines = machines_for(self.variants, self.workspace.runners, self.prints.inputs.marked)
         return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines}
 
 
@@ -198,11 +221,17 @@ class _KernelChange(msgspec.Struct, frozen=True, dict=True):
 
 
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
+    if inputs.leads_out or any(file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files):
+        return True
+    return _in_places((directory, *inputs.declared), changes) or any(map(inputs.is_test, changes.files))
+
+
+def _in_places(places: Iterable[str], changes: Changes) -> bool:
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
-        for place in (directory, *inputs.declared)
+        for place in places
         for file in changes.files
-    ) or any(inputs.is_test(file) for file in changes.files)
+    )
 
 
 def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:
@@ -280,9 +309,9 @@ def _by_files(path: str, view: _KernelChange) -> Touch:
     if readers:
         reason = "an input of these variants" if touched else "an input, the same for every planned variant"
     elif is_test:
-        reason = "read by the tests"
-        if not view.now.machines:
-            reason = f"{reason}, and no job runs them: kci.toml has no machine for the kernel under [test]"
+        now = view.now
+        why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
+        reason = "; ".join(filter(None, ("read by the tests", why)))
     else:
         reason = "no `src` of build.toml lists it, and no variant carries it"
     return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)

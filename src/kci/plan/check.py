@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,10 +16,10 @@ from kci.config.discovery import (
     find_root,
     find_settings,
     read_kernels,
+    same_names,
 )
 from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.reader import Kernel, build_toml_path, read_kernel
-from kci.config.settings import KCI_TOML
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
@@ -28,7 +27,7 @@ from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.lints import lint_matrix
 from kci.matrix.variants import Matrix
-from kci.plan.affected import changes_since
+from kci.plan.inputs.flake import flake_narrows
 from kci.plan.inputs.source_lints import (
     declared_input_missing,
     include_not_listed,
@@ -36,10 +35,11 @@ from kci.plan.inputs.source_lints import (
     lint_standards,
     source_escapes,
 )
-from kci.plan.inputs.source_tree import SourceTrees
+from kci.plan.inputs.source_tree import SourceTree, SourceTrees
 from kci.plan.plan import UnplannedVariant
 from kci.plan.settings_lints import lint_settings
 from kci.plan.workspace import Choice, Workspace, tier_errors
+from kci.utils.cache import default_cache
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -49,52 +49,76 @@ class CheckResult(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
 
 
+Progress = Callable[[int, int], None]
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Says nothing."""
+
+
 def check_kernels(
-    arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None
+    arguments: Sequence[str] = (),
+    catalog: str | None = None,
+    remember: Path | None = None,
+    progress: Progress = no_progress,
 ) -> CheckResult:
     """Read and lint kernels and their kci.toml; suppressed findings are left out.
 
-    The catalog is by default that of kci.toml. UsageError for a missing directory or edition, FindingsError for an
-    invalid catalog.
+    `progress` hears how many kernels of a repository were checked, and of how many. The catalog is by default that of
+    kci.toml. UsageError for a missing directory or edition, FindingsError for an invalid catalog.
     """
     by_root: dict[Path, list[str]] = {}
-    for directory in find_kernels(arguments):
+    for directory in find_kernels(arguments, pass_over=True):
         by_root.setdefault(find_root(Path(directory))[0], []).append(directory)
     files: list[str] = []
     diagnostics: list[Diagnostic] = []
+    kernels: list[Kernel] = []
+    empty: list[tuple[Diagnostic, ...]] = []
     for _, group in sorted(by_root.items()):
-        checked = _check_group(group, catalog, remember)
+        checked, workspace = _check_group(group, catalog, remember, progress)
         files += checked.files
         diagnostics += checked.diagnostics
+        kernels += workspace.kernels
+        empty.append(_nothing_selected(workspace))
+    diagnostics += same_names((kernel.build.name, kernel.directory) for kernel in kernels)
+    if kernels and all(empty) and not any(item.severity is Severity.ERROR for item in diagnostics):
+        diagnostics += [item for items in empty for item in items]
     return CheckResult(tuple(sorted(files)), tuple(sorted(diagnostics, key=in_file_order)))
 
 
 def lint_kernel(
     kernel: Kernel,
     catalog: Catalog,
-    directory: Path | None,
+    tree: SourceTree | None,
     more: Sequence[Diagnostic] = (),
     *,
     errors_only: bool = False,
 ) -> list[Diagnostic]:
-    """All findings about a kernel in file order, with `more`; without a `directory` its sources are not checked."""
+    """All findings about a kernel in file order, with `more`; without the `tree` of its files they are not checked."""
     findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
-    if directory is not None:
-        findings += lint_sources(kernel, directory, errors_only=errors_only)
-        findings += () if errors_only else lint_standards(kernel, catalog, directory)
+    if tree is not None:
+        findings += lint_sources(kernel, tree, errors_only=errors_only)
+        if not errors_only:
+            findings += [
+                *lint_standards(kernel, catalog, tree),
+                *flake_narrows(kernel, catalog, Path(kernel.directory)),
+            ]
     findings += lint_matrix(kernel, catalog, errors_only=errors_only)
     return sorted(findings, key=in_file_order)
 
 
-def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
+def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees) -> list[Diagnostic]:
     """The errors of one kernel that are not suppressed: it cannot be built."""
-    rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
-    all_findings = lint_kernel(kernel, rows, Path(kernel.directory), errors_only=True)
+    rows, tree = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name), trees.of(kernel.directory)
+    all_findings = lint_kernel(kernel, rows, tree.at(Path(kernel.directory)), errors_only=True)
     findings = drop_suppressed(all_findings, workspace.settings)
+    findings += source_findings(kernel, workspace.settings, tree.remembered)
     return [item for item in findings if item.severity is Severity.ERROR]
 
 
-def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> CheckResult:
+def _check_group(
+    directories: list[str], catalog: str | None, remember: Path | None, progress: Progress
+) -> tuple[CheckResult, Workspace]:
     files: list[str] = []
     diagnostics: list[Diagnostic] = []
     settings = RepositorySettings()
@@ -109,22 +133,25 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         overlays = overlays_of(settings)
     except FindingsError as error:
         diagnostics += error.diagnostics
-    names = set()
+    kernels: list[Kernel] = []
     trees = SourceTrees(remember)
     tree = trees.of(directories[0])
     of_sources: list[Diagnostic] = []
-    for directory in directories:
+    for number, directory in enumerate(directories):
+        progress(number, len(directories))
         files.append(build_toml_path(directory))
         try:
             kernel = read_kernel(directory)
         except FindingsError as error:
             diagnostics += error.diagnostics
             continue
-        names.add(kernel.build.name)
+        kernels.append(kernel)
         unlisted = list(include_not_listed(kernel, settings, tree))
-        diagnostics += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), unlisted)
+        catalog_rows = for_kernel(rows, overlays, kernel.build.name)
+        diagnostics += lint_kernel(kernel, catalog_rows, tree.at(Path(directory)), unlisted)
         of_sources += source_findings(kernel, settings, tree.remembered)
     trees.save()
+    names = {kernel.build.name for kernel in kernels}
     if settings.document is not None:
         files.append(settings.document.path)
         settings_values = settings.settings
@@ -133,7 +160,17 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
         if meant - {None, *names}:
             names |= {kernel.build.name for kernel in read_kernels([str(settings.root)])[0]}
         diagnostics += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
-    return CheckResult(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
+    result = CheckResult(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
+    return result, Workspace(tuple(kernels), settings, rows, tuple(overlays))
+
+
+def _nothing_selected(workspace: Workspace) -> tuple[Diagnostic, ...]:
+    try:
+        workspace.require_variants(workspace.matrix(), Choice())
+    except FindingsError as error:
+        path = workspace.kernels[0].document.path if len(workspace.kernels) == 1 else ""
+        return tuple(replace(item, path=path) for item in error.diagnostics)
+    return ()
 
 
 def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, list[Diagnostic]]:
@@ -146,24 +183,25 @@ def _catalog(name: str | None, settings: RepositorySettings) -> tuple[Catalog, l
         return load_catalog(), [problem, *error.diagnostics]
 
 
-_OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
+class NoSoundKernelError(FindingsError):
+    """Every kernel has an error."""
+
+    faulty: tuple[FaultyKernel, ...] = ()
 
 
 def split_faulty(
-    workspace: Workspace, choice: Choice, trees: SourceTrees | None
+    workspace: Workspace, choice: Choice, trees: SourceTrees, progress: Progress = no_progress
 ) -> tuple[Workspace, tuple[FaultyKernel, ...]]:
-    """Split kernels into sound and faulty ones; FindingsError if none is sound.
+    """Split kernels into sound and faulty ones; NoSoundKernelError if none is sound.
 
-    Sources are checked if `trees` is given. A backend without a component (KCI130) is no fault of a kernel with other
-    selected backends; see `split_without_component`.
+    A backend without a component (KCI130) is no fault of a kernel with other selected backends; see
+    `split_without_component`.
     """
     sound: list[Kernel] = []
     faulty = list(workspace.unread)
-    for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel)
-        if trees is not None:
-            of_sources = source_findings(kernel, workspace.settings, trees.of(kernel.directory).remembered)
-            errors += [item for item in of_sources if item.severity is Severity.ERROR]
+    for number, kernel in enumerate(workspace.kernels):
+        progress(number, len(workspace.kernels))
+        errors = kernel_errors(workspace, kernel, trees)
         if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
             sound.append(kernel)
         else:
@@ -172,7 +210,9 @@ def split_faulty(
     if faulty and not sound:
         every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
-        raise FindingsError(f"nothing is planned: {_first_fault(faulty)}", hint=hint, diagnostics=every)
+        error = NoSoundKernelError(f"nothing is planned: {_first_fault(faulty)}", hint=hint, diagnostics=every)
+        error.faulty = tuple(sorted(faulty, key=lambda item: item.path))
+        raise error
     faulty.sort(key=lambda item: item.path)
     return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
 
@@ -222,30 +262,13 @@ def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matri
 
 
 def require_readable(workspace: Workspace) -> None:
-    """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans."""
-    wrong = list(workspace.unread)
+    """Raise FindingsError if a kernel has an error: it has no plan."""
+    wrong, trees = list(workspace.unread), SourceTrees(default_cache() / "inputs")
     for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel)
+        errors = kernel_errors(workspace, kernel, trees)
         if errors:
             wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+    trees.save()
     if wrong:
         every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
         raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)
-
-
-def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
-    """The directories of the kernels (names by directory) that a change since `base` touches."""
-    if not kernels:
-        return frozenset()
-    changes = changes_since(Path(next(iter(kernels))), base)
-    changed = [changes.root.resolve() / file for file in changes.files]
-    catalog = workspace.catalog_file
-    if any(_OF_ALL.fullmatch(file) for file in changes.files) or (catalog and catalog.resolve() in changed):
-        return frozenset(kernels)
-    root, settings = workspace.settings.root, workspace.settings.settings
-    return frozenset(
-        path
-        for path, name in kernels.items()
-        for places in [[Path(path), *(root / entry for entry in settings.inputs_of(name))]]
-        if any(file.is_relative_to(place.resolve()) for place in places for file in changed)
-    )

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from kci.config.facts import BACKENDS
+from kci.config.facts import BACKENDS, has_compiler
 from kci.config.model import Build
 from kci.config.reader import Kernel
 from kci.config.values import HEADER_ENDINGS
@@ -92,6 +92,8 @@ class Size(NamedTuple):
     objects: int
     cutlass: int = 0
     """Those of CUDA components that use CUTLASS."""
+    foreign: str = ""
+    """A source that no compiler of kci takes."""
 
 
 class Minutes(NamedTuple):
@@ -112,7 +114,8 @@ def size_of(build: Build, variant: Variant) -> Size:
         heavy = BACKENDS[variant.backend].compiler == "nvcc" and any(name.startswith(_CUTLASS) for name in part.depends)
         for source in _compiled(part.src):
             objects.setdefault(source, heavy)
-    return Size(len(objects), sum(objects.values()))
+    foreign = next((source for source in objects if not has_compiler(source)), "")
+    return Size(len(objects), sum(objects.values()), foreign)
 
 
 def _compiled(sources: Iterable[str]) -> Iterable[str]:

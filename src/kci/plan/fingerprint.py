@@ -17,15 +17,19 @@ import msgspec
 from kci.config.facts import BACKENDS
 from kci.config.model import Build, Component
 from kci.config.reader import Kernel
+from kci.config.settings import EXTENSIONS
 from kci.matrix.archs import component_archs
 from kci.matrix.catalog.rows import OLDEST, arch_tables
 from kci.matrix.catalog.runners import Runners, default_runners
 from kci.matrix.variants import Kind, Matrix, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_tree import EntryKind, SourceTree
-from kci.plan.legs import image_of
+from kci.plan.legs import toolchain_of
 from kci.utils.walk import is_bytecode
 from kci.version import __version__
+
+NIX = "nix"
+STEPS = f"{EXTENSIONS}/before-build.yml"
 
 SCHEMA = 4
 """Part of each fingerprint: an increment makes all of them new."""
@@ -56,13 +60,24 @@ class Fingerprints:
     def fingerprint(self, variant: Variant, toolchain: str, *, everything: bool = False) -> str:
         """The fingerprint of a variant, 64 hexadecimal digits; FindingsError for an unreadable file.
 
-        `toolchain` is that of `image_of` for a leg, of `toolchain_identity` here, or empty for noarch. `everything`
+        `toolchain` is that of `toolchain_of` for a leg, of `toolchain_identity` here, or empty for noarch. `everything`
         counts all files of the kernel, for builders that may read any (nix).
         """
         inputs = self.inputs
         compiled = inputs.everything() if everything else inputs.compiled_from(variant)
         files = self._hashed(compiled), self._hashed(inputs.package_of(variant))
         return hashlib.sha256(b"\0".join([self.facts(variant, toolchain), *map(str.encode, files)])).hexdigest()
+
+    def of_leg(self, variant: Variant, toolchain: str) -> str:
+        """The fingerprint of a variant that a leg builds with `toolchain_of`, after the repository's own steps."""
+        steps = f"\n{self._hashed(files)}" if (files := self.steps) else ""
+        return self.fingerprint(variant, f"{toolchain}{steps}", everything=toolchain == NIX)
+
+    @property
+    def steps(self) -> frozenset[tuple[str, str]]:
+        """The file of steps that each build job has before the build, if there is one."""
+        real = self.inputs.tree.file(STEPS)
+        return frozenset([(STEPS, real)] if real else [])
 
     def facts(self, variant: Variant, toolchain: str) -> bytes:
         """Everything but files: kci, the toolchain, build.toml and the catalog."""
@@ -97,7 +112,7 @@ def fingerprints(
     matrix: Matrix,
     runners: Runners | None = None,
     *,
-    container: bool = True,
+    container: bool | str = True,
     source: Callable[[Kernel], Fingerprints] = Fingerprints,
 ) -> dict[tuple[str, str], str]:
     """The fingerprint of each variant of a matrix, by kernel and variant name; raises as `Fingerprints.fingerprint`."""
@@ -107,9 +122,7 @@ def fingerprints(
     for selected in matrix.kernels:
         prints = source(by_path[selected.path])
         for variant in selected.each_once():
-            by_variant[selected.name, variant.name] = prints.fingerprint(
-                variant, image_of(variant, runners, container=container)
-            )
+            by_variant[selected.name, variant.name] = prints.of_leg(variant, toolchain_of(variant, runners, container))
     return by_variant
 
 

@@ -16,6 +16,7 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
+from kci.plan.hardware_tests import CarriedTree, tree_under_test
 from kci.plan.plan import (
     MAX_MATRIX,
     Leg,
@@ -144,13 +145,13 @@ def run_jobs(plan: Plan) -> int:
 
 
 def caller_matrices(
-    plan: Plan, count: int, trees: Mapping[str, str] | None = None, jobs: int = 1, *, unmerged: bool = False
+    plan: Plan, count: int, trees: Mapping[str, CarriedTree] | None = None, jobs: int = 1, *, unmerged: bool = False
 ) -> str:
     """The matrices of the caller jobs, as one line of JSON.
 
     An entry has a `kernel` and its `work` for the kernel workflow: `matrix`, `parts`, `more_parts` and `links`, their
-    limits (`parallel`, `parts_parallel`), the `plan` to merge against, the `tests`, and the `tree_run` of carried
-    variants, from `trees` by kernel. With `unmerged`, kernels with tests only are included.
+    limits (`parallel`, `parts_parallel`), the `plan` to merge against, the `tests`; of its tree in `trees` the
+    `tree_digest`, and the `tree_run` if variants are carried. With `unmerged`, kernels with tests only are included.
     """
     return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
 
@@ -180,13 +181,13 @@ def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None
 
 
 def _work(
-    plan: Plan, count: int, trees: Mapping[str, str], jobs: int = 1, *, unmerged: bool = False
+    plan: Plan, count: int, trees: Mapping[str, CarriedTree], jobs: int = 1, *, unmerged: bool = False
 ) -> list[dict[str, Any]]:
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    # A kernel without a leg is included if it tests an earlier tree.
-    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run or unmerged})
+    # A kernel without a leg is included if it tests an earlier tree, or is looked at a second time.
+    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests})
     carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
@@ -196,6 +197,7 @@ def _work(
     for name in names:
         whole, parts_parallel = most[index[name]]
         matrices = _matrices(plan.tier, by_kernel.get(name, ()))
+        tree = trees.get(name)
         first, *others = _split_matrix(matrices[Role.PART], Role.PART)
         work = matrices | {
             "parts": first,
@@ -204,7 +206,8 @@ def _work(
             "parts_parallel": max(1, parts_parallel // (1 + len(others))) if parts_parallel else MAX_MATRIX,
             "plan": msgspec.structs.replace(promise, kernels=own[name]),
             "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
-            "tree_run": trees.get(name, "") if name in carried else "",
+            "tree_run": tree.run if tree and name in carried else "",
+            "tree_digest": tree_under_test(tree.digests) if tree else "",
         }
         callers[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
     return callers

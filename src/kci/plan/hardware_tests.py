@@ -1,4 +1,4 @@
-"""Test jobs: one for each kernel and machine under `[test]`, unless the same tree has passed the same tests there."""
+"""Test jobs: one for each kernel and machine, unless the same tree has passed the same tests there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.facts import needs_device
-from kci.matrix.catalog.runners import Runner, Runners
+from kci.matrix.catalog.runners import Runner, Runners, max_job_minutes
 from kci.matrix.variants import parse_variant_name
+from kci.plan.inputs.kernel_inputs import MARKER
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
 
 _MINUTES = 60
@@ -37,7 +38,7 @@ class CarriedTree(msgspec.Struct, frozen=True):
 
 
 class TestMachine(msgspec.Struct, frozen=True):
-    """A machine under `[test]`, and the variants of a kernel for it."""
+    """A machine that tests, and the variants of a kernel for it."""
 
     __test__ = False  # pytest would take it for a test
 
@@ -52,13 +53,24 @@ class TestMachine(msgspec.Struct, frozen=True):
         return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
 
 
-def machines_for(variants: Iterable[str], test: Mapping[tuple[str, str], Runner]) -> Iterator[TestMachine]:
-    """The machines under `[test]` that suit some of the variants."""
-    variants = tuple(variants)
-    for (backend, system), runner in sorted(test.items()):
+def machines_for(variants: Iterable[str], runners: Runners, marked: bool | None = True) -> Iterator[TestMachine]:
+    """The machines that suit some of the variants; those for the CPU only if tests are `marked` for CI."""
+    variants, seen = tuple(variants), set[str]()
+    for (backend, system), runner in sorted(runners.test.items(), key=lambda item: (item[1].spare, item[0])):
         names = tuple(name for name in variants if _is_for(name, backend, system))
-        if names and backend != "noarch":
+        tests = backend != "noarch" and (marked or needs_device(backend))
+        if names and tests and not (runner.spare and backend in seen):
+            seen.add(backend)
             yield TestMachine(f"{backend}-{system}", backend, system, runner, names)
+
+
+def why_untested(variants: Collection[str], runners: Runners, marked: bool | None) -> str:
+    """The reason why no job runs a kernel's tests; empty if one can, or without tests (`marked` is None)."""
+    if marked is None or not variants or any(machines_for(variants, runners, marked)):
+        return ""
+    device = all(needs_device(parse_variant_name(name).backend) for name in variants)
+    machine = f"no machine {'with a GPU' if device else 'for the CPU'} is named"
+    return f"tests: not run, {machine if marked else f'none is marked `{MARKER}`'}"
 
 
 def plan_tests(
@@ -68,23 +80,30 @@ def plan_tests(
     tests: Mapping[str, str] | None = None,
     trees: Mapping[str, CarriedTree] | None = None,
     whole: Collection[str] = (),
+    marked: Mapping[str, bool | None] | None = None,
 ) -> tuple[TestLeg, ...]:
     """The test legs of a run.
 
     A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these
-    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested.
+    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested. Without a tree
+    there is no test. `marked` is that of `PlanOptions`.
     """
     built = {leg.kernel for leg in legs}
     test_legs = []
     for kernel in kernels:
         tree = (trees or {}).get(kernel.name)
         more = tree.digests if tree is not None and kernel.name in whole else ()
-        for machine in machines_for(sorted({*kernel.planned, *more}), runners.test):
+        for_ci = (marked or {}).get(kernel.name, True)
+        for machine in machines_for(sorted({*kernel.planned, *more}), runners, for_ci):
             inputs, run = machine.inputs((tests or {}).get(kernel.name, "")), ""
-            if tree is not None and kernel.name not in built and tree.digests.keys() >= {*machine.variants}:
+            if kernel.name not in built:
+                if tree is None or not tree.digests.keys() >= {*machine.variants}:
+                    continue
                 run, now = tree.run, TestPass(tree_under_test(tree.digests, machine.variants), inputs)
                 if inputs and tree.passed.get(machine.name) == now:
                     continue
+            elif kernel.name not in built:
+                continue
             limit = runners.limit(kernel.name, machine.backend)
             runner = machine.runner
             test_legs.append(
@@ -96,7 +115,7 @@ def plan_tests(
                     system=machine.system,
                     variants=machine.variants,
                     runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
-                    timeout=limit.timeout_minutes or _MINUTES,
+                    timeout=min(limit.timeout_minutes or _MINUTES, max_job_minutes(runner)),
                     inputs=inputs,
                     run=run,
                 )
@@ -104,9 +123,10 @@ def plan_tests(
     return tuple(test_legs)
 
 
-def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:
-    """The hash of the variants in a tree, as a test leg sees it; absent ones are skipped."""
-    return _hashed([f"{name} {digests[name]}" for name in sorted(variants) if name in digests])
+def tree_under_test(digests: Mapping[str, str], variants: Iterable[str] | None = None) -> str:
+    """The hash of the variants in a tree, as a test leg sees it, or of the whole tree; absent ones are skipped."""
+    names = sorted(digests if variants is None else variants)
+    return _hashed([f"{name} {digests[name]}" for name in names if name in digests])
 
 
 def needs_hardware(variant: str, runners: Runners) -> bool:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from kci.config.discovery import same_names
 from kci.config.facts import BACKENDS
-from kci.config.values import Grouping, text_of
-from kci.diagnostics import Diagnostic, finding
+from kci.config.values import Grouping, quoted, text_of
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
 from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
-from kci.plan.hardware_tests import CarriedTree, plan_tests
+from kci.plan.hardware_tests import CarriedTree, plan_tests, why_untested
 from kci.plan.plan import (
     CatalogName,
     KeptObjects,
@@ -140,7 +140,7 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `make_plan`."""
 
-    container: bool = True
+    container: bool | str = True
     grouping: Grouping = Grouping.VARIANT
     split: bool = False
     """True to split by `parts` of kci.toml, in workflows with parts and links."""
@@ -154,6 +154,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     commit: str | None = None
     tests: Mapping[str, str] = {}
     """A hash of each kernel's tests."""
+    marked: Mapping[str, bool | None] = {}
+    """True for each kernel with tests that are marked for CI, False if none is, None without tests."""
     whole: bool = False
     """True to test all variants of an earlier tree."""
     sizes: Mapping[tuple[str, str], Size] = {}
@@ -230,6 +232,8 @@ def make_plan(
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
     legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
+    carried = {item.kernel for item in skipped if options.whole}
+    untested = {item.name: why_untested(item.planned, runners, options.marked.get(item.name)) for item in kernels}
     return Plan(
         schema=1,
         tier=matrix.tier,
@@ -239,9 +243,9 @@ def make_plan(
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         commit=options.commit,
-        tests=plan_tests(
-            kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
-        ),
+        loads=tuple(sorted({str(item.backend) for kernel in matrix.kernels for item in kernel.variants if item.loads})),
+        tests=plan_tests(kernels, legs, runners, options.tests, options.trees, carried, options.marked),
+        untested={name: why for name, why in untested.items() if why},
     )
 
 
@@ -249,7 +253,7 @@ def assign_runner(
     variant: Variant,
     runners: Runners,
     *,
-    container: bool,
+    container: bool | str,
     kernel: str = "",
     recorded: int | None = None,
     size: Size | None = None,
@@ -264,8 +268,10 @@ def assign_runner(
         return NoRunner("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     compiled = build is not None and (noarch or system in build.image)
+    foreign = size.foreign if size is not None and compiled else ""
+    compiled = compiled and not foreign
     if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
-        return NoRunner("KCI303", _not_compiled(variant.backend, system))
+        return NoRunner("KCI303", _not_compiled(variant.backend, system, foreign))
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, text_of(variant.compute)) if container and compiled and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
@@ -305,7 +311,10 @@ def assign_runner(
     return Assignment(variant, leg, build.setup, max_job_minutes(runner), parts)
 
 
-def _not_compiled(backend: str, system: str) -> str:
+def _not_compiled(backend: str, system: str, foreign: str) -> str:
+    if foreign:
+        reason = f"kci has no compiler for {quoted(foreign[-60:])}"
+        return f'{reason}; [nix] of kci.toml leaves {backend} to Nix: `backends = ["{backend}"]`'
     if system.endswith("-windows"):
         return f"kci's builders do not compile for {backend} on {system}, and Nix does not run there"
     if system.endswith("-linux"):
@@ -315,25 +324,23 @@ def _not_compiled(backend: str, system: str) -> str:
     return f'{reason}; [nix] of kci.toml leaves it to Nix: `systems = ["{system}"]`'
 
 
-def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:
+def image_of(variant: Variant, runners: Runners) -> str:
     """The image in which a variant's leg builds; empty for none."""
-    placed = assign_runner(variant, runners, container=container)
+    placed = assign_runner(variant, runners, container=True)
     return "" if isinstance(placed, NoRunner) else placed.leg.image
 
 
+def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> str:
+    """The toolchain of a variant's leg, for its fingerprint: an image, `nix`, or empty.
+
+    A text in place of `container` is what the repository variable KCI_CONTAINER replaces all images with.
+    """
+    placed = assign_runner(variant, runners, container=container)
+    if isinstance(placed, NoRunner) or variant.kind is Kind.NOARCH:
+        return ""
+    return placed.leg.builder or (container if isinstance(container, str) else placed.leg.image)
+
+
 def _refuse_duplicates(matrix: Matrix) -> None:
-    paths: dict[str, list[str]] = {}
-    for kernel in matrix.kernels:
-        paths.setdefault(kernel.name, []).append(kernel.path)
-    problems: list[Diagnostic] = [
-        finding(
-            "KCI304",
-            f"{len(places)} kernels are named {name!r}: {', '.join(places)}",
-            path=f"{places[1]}/build.toml",
-            hint="give one of them another name, or plan them in separate runs",
-        )
-        for name, places in sorted(paths.items())
-        if len(places) > 1
-    ]
-    if problems:
+    if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
         raise FindingsError("kernels of one plan need different names", diagnostics=problems)

@@ -89,7 +89,7 @@ class Leg(msgspec.Struct, frozen=True):
     """Gigabytes of free disk that the image needs; None if each runner has them."""
     shard: int = 0
     loads: tuple[str, ...] = ()
-    """The torch versions to load and test with; see `Variant.loads`."""
+    """The torch versions to load with; see `Variant.loads`."""
     part: int | None = None
     """Its share of the objects, from 1; None for a leg that makes variants."""
     parts: int | None = None
@@ -217,12 +217,21 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Suppressions of kci.toml for trees: merge jobs have no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     tests: tuple[TestLeg, ...] = ()
+    untested: dict[str, str] = {}
+    """The kernels with tests that no job runs, and why."""
     leave_out: StaleVariants | None = None
     """The policy for published variants that it leaves out; None without publishing."""
     attempt: Annotated[int, Meta(ge=1)] = 1
+    loads: tuple[str, ...] = ()
+    """The backends whose variants are loaded by whoever builds them."""
 
     def __post_init__(self) -> None:
         require_schema(self.schema, 1)
+
+    @property
+    def untested_sentence(self) -> str:
+        named = {why: [name for name, its in self.untested.items() if its == why] for why in self.untested.values()}
+        return "; ".join(f"{why} ({', '.join(names)})" for why, names in sorted(named.items()))
 
     def kernel(self, name: str) -> KernelPlan | None:
         return next((kernel for kernel in self.kernels if kernel.name == name), None)
@@ -244,7 +253,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
             prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
             if planned:
                 kernels.append(msgspec.structs.replace(kernel, planned=planned, fingerprints=prints or None))
-        return Plan(1, self.tier, tuple(kernels), commit=self.commit, suppressions=self.suppressions)
+        return Plan(1, self.tier, tuple(kernels), commit=self.commit, suppressions=self.suppressions, loads=self.loads)
 
 
 _MAX_BYTES = 64 * 1024 * 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from kci.config.reader import Kernel
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
-from kci.plan.affected import Touch, clean_commit, only_affected
-from kci.plan.check import split_faulty, split_without_component, touched_since
+from kci.plan.affected import Touch, clean_commit, only_affected, touched_since
+from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
 from kci.plan.estimates import (
     Alternative,
     Duration,
@@ -27,6 +27,7 @@ from kci.plan.estimates import (
 )
 from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
+from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
@@ -41,8 +42,6 @@ class PlanRequest(PlanOptions, frozen=True, kw_only=True):
     published: Mapping[Key, str] = {}
     """Fingerprints of published variants, which are skipped if equal; see `read_published`."""
     fingerprints: bool = False
-    sources: bool = False
-    """Also check sources: seconds for fifty kernels, as each Python file is parsed."""
     callers: int | None = None
     """The number of caller jobs; None for one common matrix."""
     part_jobs: int | None = None
@@ -81,14 +80,16 @@ class PlannedRun(msgspec.Struct, frozen=True):
         return github_matrix(self.plan)
 
 
-def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
+def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no_progress) -> PlannedRun:
     """Plan a run; faulty kernels are listed and not planned (of a change, only touched ones).
 
+    `progress` hears how many kernels were checked, and of how many: the first check of many takes seconds.
     UsageError for an unknown name in the choice; FindingsError if all kernels are faulty, nothing is selected, names
     collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
-    workspace, faulty = split_faulty(workspace, request.choice, trees if request.sources else None)
+    workspace, faulty = split_faulty(workspace, request.choice, trees, progress)
+    trees.save()
     whole = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)
@@ -107,7 +108,8 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         faulty = tuple(item for item in faulty if item.path in touched)
         bare = [item for item in bare if item.kernel in {names[path] for path in touched}]
     if request.fingerprints or request.published:
-        request = _with_fingerprints(request, workspace, matrix, trees)
+        again = {touch.kernel for touch in touches or () if touch.tests}
+        request = _with_fingerprints(request, workspace, matrix, trees, again)
     trees.save()
     took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, request, durations=took)
@@ -133,8 +135,10 @@ def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> 
 
 
 def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> PlanRequest:
-    grouping = workspace.settings.settings.plan.group
-    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(workspace.kernels, matrix))
+    grouping, trees, kernels = workspace.settings.settings.plan.group, SourceTrees(), workspace.kernels
+    inputs = [KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory)) for kernel in kernels]
+    marked = {item.build.name: item.marked for item in inputs}
+    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
@@ -152,7 +156,9 @@ def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Ke
     return frozenset(_with_fingerprints(request, workspace, matrix, SourceTrees()).skip)
 
 
-def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees) -> PlanRequest:
+def _with_fingerprints(
+    request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees, tested: Collection[str] = ()
+) -> PlanRequest:
     by_kernel: dict[str, Fingerprints] = {}
 
     def source(kernel: Kernel) -> Fingerprints:
@@ -170,8 +176,11 @@ def _with_fingerprints(request: PlanRequest, workspace: Workspace, matrix: Matri
         others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
         also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
         unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
-    tests = {name: by_kernel[name].tests() for name in by_kernel} if workspace.runners.test else {}
-    return msgspec.structs.replace(request, prints=prints, skip=unchanged, tests=tests, whole=request.affected is None)
+    tests = {name: by_kernel[name].tests() for name in by_kernel}
+    # What is tested again is in the tree of an earlier run, or is built.
+    carried = {(name, variant) for name, tree in request.trees.items() for variant in tree.digests}
+    skip = {key: why for key, why in unchanged.items() if key[0] not in tested or key in carried}
+    return msgspec.structs.replace(request, prints=prints, skip=skip, tests=tests, whole=request.affected is None)
 
 
 def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Duration]) -> Iterator[Alternative]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kci.config.discovery import RepositorySettings
@@ -24,7 +25,7 @@ class _Subject(NamedTuple):
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
             for backend, by_system in table.items():
-                for system, machine in by_system.items():
+                for system, machine in by_system.items() if isinstance(by_system, dict) else ():
                     yield (name, backend, system), machine
 
 
@@ -67,7 +68,7 @@ def label_of_no_runner(subject: _Subject) -> Iterator[LintFinding]:
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
         system = str(path[2])
-        instead = one_of(label for label, its in hosted.labels.items() if its == system)
+        instead = one_of(label for label, its in hosted.labels.items() if its == system and label not in hosted.short)
         for index, text in enumerate(machine.labels or ()):
             label, place = text.lower(), (*path, "labels", index)
             if label in hosted.retired:
@@ -75,6 +76,11 @@ def label_of_no_runner(subject: _Subject) -> Iterator[LintFinding]:
             elif label in hosted.labels:
                 if hosted.labels[label] != system:
                     yield place, f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}", instead
+                elif label in hosted.short and path[0] == "runners" and path[1] != "noarch":
+                    message = (
+                        f"a job on {quoted(label)} ends after {hosted.short[label]} minutes, and has no containers"
+                    )
+                    yield place, message, instead
             elif _OF_GITHUB.fullmatch(label):
                 message = (
                     f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted one, jobs wait forever"
@@ -91,6 +97,14 @@ def unknown_kernel(subject: _Subject) -> Iterator[LintFinding]:
             if entry.kernel is not None and entry.kernel not in subject.kernels:
                 message = f"no kernel here is named {quoted(entry.kernel[:60])}"
                 yield (key, index, "kernel"), message, nearest(entry.kernel, subject.kernels)
+    named = subject.settings.publish.pull_request
+    for index, name in enumerate(() if isinstance(named, bool) else named):
+        if name not in subject.kernels:
+            yield (
+                ("publish", "pull-request", index),
+                f"no kernel here is named {name!r}",
+                nearest(name, subject.kernels),
+            )
 
 
 def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
@@ -146,7 +160,9 @@ def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], o
         yield ("lint", "ignore", index, "rule"), ignored.rule, rules().__contains__, "a rule that `kci explain` lists"
         yield ("lint", "ignore", index, "reason"), ignored.reason, str.strip, "why the rule does not hold there"
     schedule, publish = settings.schedule, settings.publish
-    yield ("schedule", "cron"), schedule.cron, is_cron, "five fields, such as `17 4 * * 1`"
+    cron = cron_problem(schedule.cron) if schedule.cron is not None else ""
+    yield ("schedule", "cron"), cron or None, lambda _problem: False, cron
+    yield ("checkout", "token"), settings.checkout.token, _SECRET.fullmatch, "a secret's name, such as `READ_TOKEN`"
     for index, system in enumerate(settings.nix.systems):
         runs = "a system on which Nix runs, which is none of Windows"
         yield ("nix", "systems", index), system, lambda name: not name.endswith("-windows"), runs
@@ -180,40 +196,47 @@ _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
 _TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
+_SECRET = re.compile(r"(?!GITHUB_)[A-Z_][A-Z0-9_]{0,99}", re.ASCII | re.IGNORECASE)
 _CRON: tuple[tuple[range, list[str]], ...] = (
     (range(60), []),
     (range(24), []),
     (range(1, 32), []),
     (range(1, 13), ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
-    (range(7), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
+    (range(8), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
 )
+_CRON_PART = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/0*([1-9]\d{0,8}))?")
+_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_CLOSEST = 5
+"""Minutes between two runs of a schedule on GitHub."""
 
 
-def is_cron(text: str) -> bool:
-    """True for a schedule that GitHub accepts: five fields of numbers, names, ranges, steps and lists."""
+def cron_problem(text: str) -> str:
+    """The words for what a cron line must be, so that GitHub keeps to it; empty if it is."""
     fields = text.split()
-    if len(fields) != 5 or not text.isascii():
-        return False
-    return all(
-        _is_cron_part(part, *allowed) for field, allowed in zip(fields, _CRON, strict=True) for part in field.split(",")
-    )
+    if len(fields) != len(_CRON) or not text.isascii():
+        return "five fields, such as `17 4 * * 1`"
+    values = []
+    for field, (allowed, names) in zip(fields, _CRON, strict=True):
+        parts = [_cron_values(part, allowed, names) for part in field.lower().split(",")]
+        if not all(parts):
+            return f"five fields, with values from {allowed[0]} to {allowed[-1]} in {quoted(field[:60])}"
+        values.append({value for part in parts for value in part})
+    minutes, hours, days, months, _ = values
+    if fields[4].startswith("*") and not any(day <= _DAYS[month - 1] for day in days for month in months):
+        return "a cron line with a day that comes: no month of it has one"
+    starts = sorted(60 * hour + minute for hour in hours for minute in minutes)
+    if any(later - start < _CLOSEST for start, later in pairwise([*starts, starts[0] + 24 * 60])):
+        return f"a cron line with {_CLOSEST} minutes between two runs: GitHub starts no schedule more often"
+    return ""
 
 
-def _is_cron_part(part: str, allowed: range, names: list[str]) -> bool:
-    value, slash, step = part.partition("/")
-    if slash and not (step.isdigit() and int(step[:9]) > 0):
-        return False
-    if value == "*":
-        return True
-    ends = []
-    for end in value.split("-"):
-        if end.lower() in names:
-            ends.append(names.index(end.lower()) + allowed.start)
-        elif end.isdigit() and int(end[:9]) in allowed:
-            ends.append(int(end))
-        else:
-            return False
-    return len(ends) <= 2 and ends == sorted(ends)
+def _cron_values(part: str, allowed: range, names: list[str]) -> range:
+    match = _CRON_PART.fullmatch(part)
+    first, last, step = match.groups() if match else ("none", None, None)
+    last = last or (first if first and not step else str(allowed[-1]))
+    ends = [names.index(end) + allowed[0] if end in names else int(end[:9]) if end.isdigit() else -1
+            for end in (first or str(allowed[0]), last)]  # fmt: skip
+    return range(ends[0], ends[1] + 1, int(step or 1)) if all(end in allowed for end in ends) else range(0)
 
 
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

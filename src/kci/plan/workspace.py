@@ -28,7 +28,7 @@ from kci.matrix.catalog.loading import editions, load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant, this_system
-from kci.utils.suggest import containing, count, nearest, nearest_name, suggestion
+from kci.utils.suggest import command_line, containing, count, nearest, nearest_name, suggestion
 
 if TYPE_CHECKING:
     from kci.matrix.catalog.rows import Overlay
@@ -141,7 +141,9 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         matrix = compute_matrix(
             self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain
         )
-        return msgspec.structs.replace(matrix, tier=choice.tier)
+        chosen = self.settings.settings.plan.load
+        kernels = matrix.kernels if chosen is None else tuple(kernel.loading(chosen) for kernel in matrix.kernels)
+        return msgspec.structs.replace(matrix, tier=choice.tier, kernels=kernels)
 
     def with_kernels(self, kernels: Sequence[Kernel]) -> Workspace:
         return msgspec.structs.replace(self, kernels=tuple(kernels))
@@ -219,7 +221,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             usual = sorted({variant.name for variant in variants if variant.bundled}) or names
             hints.append(f"there are {', '.join(usual[-2:])} and others;" if usual else "")
         shown = next(filter(None, hints), "")
-        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
+        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why"
 
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
         """The variant of a name, of the only kernel by default; UsageError for none.
@@ -241,7 +243,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         hint = (
             suggestion(name, names)
             or containing(name, names)
-            or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
+            or f"`{command_line('matrix', f'--tier={tiers[-1]}', '--format=names', place=kernel.directory)}` lists them"
         )
         where = f" in the tier {tier}" if tier is not None else ""
         raise UsageError(f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint)

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import msgspec
 
+from kci.config.discovery import companion
 from kci.config.sources.card import CARD
 from kci.config.values import StaleVariants
-from kci.diagnostics import Diagnostic, Severity
+from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError, UnsafeError, rule_error
 from kci.publish.hub import FOLDER, HubFile, variant_in_path
 from kci.tree import identity, manifest, metadata
@@ -27,7 +28,7 @@ from kci.tree.verify.requirements import verify
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import MAX_BYTES, decode_json
 from kci.utils.shipped import template_environment
-from kci.utils.suggest import count, first_of
+from kci.utils.suggest import command_line, count, first_of
 from kci.utils.walk import is_bytecode, walk
 
 BENCHMARKS = "benchmarks/"
@@ -76,12 +77,12 @@ def read_release(
 ) -> Release:
     """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
     manifest = _read_complete_manifest(tree)
-    findings = verify(tree)
+    findings = verify(tree, kernel=sources)
     errors = [item for item in findings if item.severity is Severity.ERROR]
     if errors:
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
         message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
-        raise FindingsError(message, hint=f"kci verify {tree}", diagnostics=errors)
+        raise FindingsError(message, hint=command_line("verify", place=tree), diagnostics=errors)
     for item in findings:
         report(item)
     inside = {}
@@ -97,7 +98,7 @@ def read_release(
         if directory_digest(hashes) != entry.digest:
             raise _changed_error(tree / entry.variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
-    for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
+    for path in companion(sources, BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
         if path.is_file() and not path.is_symlink():
             files[f"{BENCHMARKS}{path.name}"] = local_file(path)
     return Release(manifest, dict(sorted(files.items())), inside.get(CARD))
@@ -120,6 +121,9 @@ def _read_complete_manifest(tree: Path) -> Manifest:
         names = first_of(manifest.missing, 3) or "something that was planned"
         message = f"not published, {tree} lacks {names}"
         raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
+    for name, why in manifest.unloaded.items():
+        message = f"not published, {name} in {tree} is not loaded: {why}"
+        raise rule_error("KCI786", message, hint=rules()["KCI786"].fix, path=str(tree))
     return manifest
 
 
@@ -204,9 +208,8 @@ class BranchGoal(msgspec.Struct, frozen=True):
     def changes(self, remote_files: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare the files of a branch with this goal.
 
-        A branch without a commit has `inherited` its `build/` from the main branch, which is of version 1.
+        A branch without a commit of its own has `inherited` its `build/` from the main branch, of another version.
         """
-        inherited = inherited and self.version != MAIN_VERSION
         others = variants_on(remote_files) - self.variants
         removed = others if inherited else others - self.expected if self.expected is not None else set()
         removed |= others & self.removed
@@ -292,19 +295,26 @@ class BranchReplacement(msgspec.Struct, frozen=True):
 
         FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones (KCI815).
         """
-        before = self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
-        self._require_version(goal, before)
+        self._require_version(goal)
+        before = self._manifest()
         if before is not None and before.version == self.release.manifest.version:
             self._require_newer(before)
         return msgspec.structs.replace(goal, removed=self._left_out(changes.kept_variants))
 
-    def _require_version(self, goal: BranchGoal, before: Manifest | None) -> None:
+    def version_there(self, default: int) -> int:
+        """The version that is on the branch, or the default."""
+        names = sorted(variants_on(self.remote_files))
+        found = (present.version for name in names if (present := self._metadata(name)))
+        before = self._manifest()
+        return before.version if before is not None else next(found, default)
+
+    def _manifest(self) -> Manifest | None:
+        return self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
+
+    def _require_version(self, goal: BranchGoal) -> None:
         if branch_version(goal.branch) == goal.version:
             return
-        others = (
-            present.version for name in sorted(variants_on(self.remote_files)) if (present := self._metadata(name))
-        )
-        version = before.version if before is not None else next(others, goal.version)
+        version = self.version_there(goal.version)
         if version != goal.version:
             kernel = self.release.manifest.kernel
             message = f"{self.place} has version {version} of {kernel}, and the tree is version {goal.version}"

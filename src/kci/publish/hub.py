@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import urllib.parse
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kci.diagnostics import printable
-from kci.errors import FindingsError, KciError, MissingToolError, UsageError
+from kci.errors import FindingsError, KciError, MissingToolError, UsageError, first_line_of, without_secrets
 from kci.matrix.variants import is_variant_name
 from kci.tree.identity import SIGNATURE, Digest, make_digest, validate
 from kci.tree.manifest import read_manifest, read_sealed
@@ -29,8 +30,8 @@ OLDEST_CLIENT = (2, 3)
 
 _Answer = TypeVar("_Answer")
 
-TokenSource = Callable[[], str]
-"""Returns a valid token."""
+TokenSource = Callable[[], str | bool]
+"""Returns a valid token; False for none."""
 
 _ID_TOKEN = "HF_OIDC_ID_TOKEN"  # noqa: S105
 _REQUEST = ("ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN")
@@ -40,18 +41,35 @@ _EXCHANGE = {
 }
 
 
-def hub_client(token: str | bool | None = None) -> Any:
-    """The client of the Hub; `token` False is anonymous, None the stored login. MissingToolError if it is too old."""
+def hub_client(token: str | bool) -> Any:
+    """The client of the Hub; False is anonymous. MissingToolError if it is too old, UsageError for invalid settings."""
     try:
         from huggingface_hub import HfApi, __version__
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+    except ValueError as error:
+        raise UsageError(f"huggingface_hub does not take HF_ENDPOINT: {first_line_of(error)}") from None
     if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
         minimum = ".".join(map(str, OLDEST_CLIENT))
         hint = "pip install --upgrade 'kci[hf]'"
         raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint=hint)
-    return HfApi(token=token)
+    for handler in logging.getLogger("huggingface_hub").handlers:  # it logs the address that it asks again
+        handler.addFilter(_without_secrets)
+    return HfApi(token=_sendable(token) if isinstance(token, str) else token)
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
+
+
+def _sendable(token: str) -> str:
+    # clients print a header that they cannot send
+    if re.search(r"[^!-~]", token):
+        hint = "set it again, as one line: a token has no line breaks, spaces and letters beyond ASCII"
+        raise UsageError("the token for the Hub cannot be sent", hint=hint)
+    return token
 
 
 def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
@@ -60,12 +78,6 @@ def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
         return question()
     except Exception as error:  # the client raises its own errors and those of its HTTP library
         raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint=hint) from error
-
-
-def first_line_of(error: Exception) -> str:
-    """The first line of an error's message, or its type."""
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
@@ -84,11 +96,11 @@ def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> T
     raise MissingToolError("there is no token for the Hub", hint=hint)
 
 
-def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource | None:
-    """The token for reading; None for public access."""
+def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource:
+    """The token for reading; False for public access."""
     hub_client(token=False)
-    token = environ.get("HF_TOKEN", "").strip() or _stored_token()
-    return (lambda: token) if token else None
+    token = environ.get("HF_TOKEN", "").strip() or _stored_token() or False
+    return lambda: token
 
 
 def _stored_token() -> str | None:
@@ -123,7 +135,7 @@ def _identity(audience: str, environ: Mapping[str, str]) -> str:
     url, bearer = (environ[name] for name in _REQUEST)
     url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"audience": audience})
     try:
-        return str(_ask("GET", url, headers={"Authorization": f"Bearer {bearer}"})["value"])
+        return str(_ask("GET", url, headers={"Authorization": f"Bearer {_sendable(bearer)}"})["value"])
     except Exception as error:
         raise FindingsError(f"GitHub gives this job no identity: {first_line_of(error)}") from error
 
@@ -226,7 +238,7 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
 
 def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListing:
     """List the variants of a kernel repository and compare each with its digest."""
-    client = client or hub_client()
+    client = client or hub_client(reader_access()())
     source = f"{repo_id}@{revision}"
 
     def ask(question: Callable[[], _Answer]) -> _Answer:

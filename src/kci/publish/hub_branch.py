@@ -6,6 +6,7 @@ import datetime
 import email.utils
 import enum
 import importlib
+import os
 import re
 import sys
 import tempfile
@@ -14,9 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kci.errors import FindingsError, KciError
+from kci.errors import FindingsError, KciError, first_line_of, without_secrets
 from kci.publish.branch_plan import LocalFile
-from kci.publish.hub import HubFile, TokenSource, first_line_of, hub_client, listed_files
+from kci.publish.hub import HubFile, TokenSource, hub_client, listed_files
 from kci.utils.bounded_json import read_bounded
 
 MAIN = "main"
@@ -55,7 +56,7 @@ class HubAnswerError(Exception):
 class HubKernel:
     """A repository of type `kernel`, through `huggingface_hub`; each method raises HubAnswerError."""
 
-    def __init__(self, repo_id: str, access: TokenSource | None = None) -> None:
+    def __init__(self, repo_id: str, access: TokenSource) -> None:
         self.repo_id = repo_id
         self.access = access
 
@@ -143,7 +144,7 @@ class HubKernel:
 
     def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
         # A CI token is valid for an hour and an upload may take longer, so each request gets a new one.
-        client = hub_client(token=self.access() if self.access is not None else False)
+        client = hub_client(self.access())
         try:
             return question(client)
         except KciError:
@@ -152,19 +153,33 @@ class HubKernel:
             raise _answer(error, self.repo_id) from error
 
 
-def _answer(error: Exception, repo_id: str) -> HubAnswerError:
+_LOST = {
+    "ConnectionError", "NetworkError", "RemoteProtocolError", "RuntimeError", "TimeoutError", "TimeoutException",
+    "XetDownloadError",
+}  # fmt: skip
+"""Errors of a connection, by name: the client changes its HTTP library. Uploads in Rust raise RuntimeError."""
+_SETTINGS = re.compile(r"HF_ENDPOINT|HF_HUB_OFFLINE|(?:all|https?|no)_proxy", re.IGNORECASE)
+
+
+def _is_lost(error: Exception) -> bool:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & _LOST) and "OfflineModeIsEnabled" not in kinds and "CERTIFICATE_VERIFY" not in str(error)
+
+
+def _answer(error: Exception, repo_id: str) -> Exception:
     chain = [error]
     while isinstance(chain[-1].__cause__, Exception):
         chain.append(chain[-1].__cause__)
     cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
     response = getattr(cause, "response", None)
-    reason = getattr(cause, "server_message", None) or ": ".join(
-        dict.fromkeys(first_line_of(item) for item in (error, cause))
-    )
+    said = getattr(cause, "server_message", None)
+    reason = without_secrets(said) if said else ": ".join(dict.fromkeys(first_line_of(item) for item in (error, cause)))
     if response is None:
-        if isinstance(error, ValueError):  # the client itself refuses, before anything is sent
-            return HubAnswerError(Obstacle.REFUSED, reason[:300])
-        return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {reason[:300]}")
+        if any(map(_is_lost, chain)):
+            return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {reason[:300]}")
+        own = ", ".join(sorted(filter(_SETTINGS.fullmatch, os.environ)))
+        hint = f"set here, and asked by the client: {own}" if own else "is the network of this machine set up?"
+        return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint=hint)
     status = int(response.status_code)
     obstacle = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}.get(status)
     if obstacle is None:

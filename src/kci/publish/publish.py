@@ -11,6 +11,7 @@ import enum
 import os
 import re
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,14 +19,14 @@ from typing import Protocol
 
 import msgspec
 
-from kci.config.discovery import find_settings
+from kci.config.discovery import FaultyKernel, settings_of_tree
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.sources.card import CARD, render_card
-from kci.config.values import StaleVariants, is_branch
+from kci.config.values import PLACEHOLDER_OWNER, PublishOn, StaleVariants, is_branch
 from kci.diagnostics import Diagnostic
-from kci.errors import FindingsError, UsageError, rule_error
+from kci.errors import FindingsError, UsageError, rule_error, without_secrets
 from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import (
     MAIN_VERSION,
@@ -46,6 +47,7 @@ from kci.publish.branch_plan import (
 from kci.publish.hub import HubFile, publisher_access, reader_access
 from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
 from kci.utils.atomic import Log
+from kci.utils.bounded_json import MAX_BYTES, strict_object
 from kci.utils.suggest import count
 from kci.workflows.render import PUBLISH_FILE
 from kci.workflows.repository import publish_jobs
@@ -125,6 +127,7 @@ class Publisher(msgspec.Struct, frozen=True):
     propose: bool = False
     log: Log = lambda _line: None
     wait: Callable[[float], None] = time.sleep
+    attempts: int = ATTEMPTS
 
     def publish(
         self, release: Release, branch: str, terms: ReplacementPolicy | None = None, *, mirror: bool = False
@@ -175,7 +178,7 @@ class Publisher(msgspec.Struct, frozen=True):
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
-        for attempt in range(ATTEMPTS):
+        for attempt in range(self.attempts):
             if attempt:
                 seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
                 if seconds > _MAX_WAIT_SECONDS:
@@ -210,7 +213,8 @@ class Publisher(msgspec.Struct, frozen=True):
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
                 problem = answer
-        message, when = f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}", "later"
+        what = "cannot be read" if self.dry_run else f"did not take the commit in {self.attempts} attempts"
+        message, when = f"{self.name} {what}: {problem.message}", "later"
         if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
             at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
             message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
@@ -246,18 +250,18 @@ class Publisher(msgspec.Struct, frozen=True):
         if page is not None and there is not None and gives_way(page, there, partial(self.target.read, at)):
             files = {path: file for path, file in goal.files.items() if file is not page}
             goal = msgspec.structs.replace(goal, files=files)
-        inherited = goal.branch != MAIN and at == heads.get(MAIN)
+        check, inherited = None, False
+        if replacement is not None:
+            place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
+            check = BranchReplacement(*replacement, place, remote_files, read, self.log)
+            # The main branch may be at the commit of a version: what is of this version is the branch's own.
+            inherited = goal.branch != MAIN and at == heads.get(MAIN)
+            inherited = inherited and check.version_there(MAIN_VERSION) != goal.version
         changes = goal.changes(remote_files, inherited=inherited)
-        if replacement is None or (inherited and goal.version != MAIN_VERSION):
+        if check is None or inherited or (changes.empty and check.terms.leave_out is not StaleVariants.REMOVE):
             return head, remote_files, goal, changes
-        release, terms = replacement
-        if changes.empty and terms.leave_out is not StaleVariants.REMOVE:
-            return head, remote_files, goal, changes
-        place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
-        final_goal = BranchReplacement(release, terms, place, remote_files, read, self.log).resolve_variants(
-            goal, changes
-        )
-        return head, remote_files, final_goal, final_goal.changes(remote_files, inherited=inherited)
+        final_goal = check.resolve_variants(goal, changes)
+        return head, remote_files, final_goal, final_goal.changes(remote_files)
 
     def _confirm(self, goal: BranchGoal, commit: str, changes: BranchChanges) -> PublishedBranch:
         difference = goal.changes(self.target.files(commit))
@@ -306,8 +310,11 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-        return f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
+        return without_secrets(f"{_endpoint()}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
 def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
@@ -338,14 +345,15 @@ def publish_tree(
         # a tree outlives changes of CARD.md, for which no variant is built again
         text = render_card(kernel).text
         release = msgspec.structs.replace(release, card=front_page(text)) if text else release
-    settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
+    settings = (workspace.settings if workspace is not None else settings_of_tree(request.tree)).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
     access = reader_access() if request.dry_run else publisher_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
+    propose, attempts = request.create_pr or settings.proposes(name), 1 if request.dry_run else ATTEMPTS
+    publisher = Publisher(hub, target.repo_id, request.dry_run, propose, log, attempts=attempts)
     publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, publication, request.dry_run)
 
@@ -387,6 +395,8 @@ def target_of(
     if not repo_id:
         hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
         raise UsageError(f"it is not said where {kernel} is published", hint=hint)
+    if repo_id.startswith(f"{PLACEHOLDER_OWNER}/"):
+        raise UsageError(f"{repo_id} is what `kci init` wrote", hint="write your account on the Hub into `repo-id`")
     if not _REPOSITORY.fullmatch(repo_id):
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
     if not is_branch(branch) or "{" in branch:
@@ -397,15 +407,39 @@ def target_of(
     return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not branch_name)
 
 
+def require_branches(workspace: Workspace) -> Workspace:
+    """Set aside the kernels whose pull requests on the Hub lack their branch; one that cannot be asked for counts."""
+    settings, lacking = workspace.settings.settings.publish, []
+    for kernel in workspace.kernels:
+        build = kernel.build
+        if not settings.proposes(build.name):
+            continue
+        target = target_of(build.name, build.general.version, settings, build=build)
+        try:
+            with urllib.request.urlopen(f"{_endpoint()}/api/kernels/{target.repo_id}/refs", timeout=30) as answer:  # noqa: S310
+                heads = [head["name"] for head in strict_object(answer.read(MAX_BYTES))["branches"]]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if target.branch not in heads:
+            message = f"kernels/{target.repo_id} has no branch {target.branch}, which a pull request is against"
+            found = kernel.document.at_value(
+                ("general", "version"), "KCI816", message, "ask its owner to make the branch"
+            )
+            lacking.append(FaultyKernel(kernel.directory, build.name, message, (found,)))
+    sound = [kernel for kernel in workspace.kernels if all(kernel.directory != item.path for item in lacking)]
+    return msgspec.structs.replace(workspace, kernels=tuple(sound), unread=(*workspace.unread, *lacking))
+
+
 def hub_settings(workspace: Workspace) -> list[str]:
     """Instructions for the publish workflow, then each Hub repository; empty without `[publish]` in kci.toml."""
     jobs = publish_jobs(workspace.settings)
     if jobs is None:
         return []
     tags = ", ".join(f"`{tag}`" for tag in jobs.tags)
+    limit = "the default branch" + (f" and the tags {tags}" if jobs.on is PublishOn.TAG else "")
     lines = [
-        f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, and limit it to the "
-        f"default branch and the tags {tags}. The jobs that publish wait for a reviewer.",
+        f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, and limit it to "
+        f"{limit}. The jobs that publish wait for a reviewer.",
         "On the Hub, the settings of each repository below: add a trusted publisher for GitHub Actions with the owner "
         f"and name of this repository, the workflow `{PurePosixPath(PUBLISH_FILE).name}` and the environment "
         f"`{jobs.environment}`. No token is stored.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from kci.build.builders import build_variant, plan_commands
+from kci.build.builders import build_variant, choose_builder, plan_commands
 from kci.build.process.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.build.process.run import Log
 from kci.build.request import BuildOptions, Request
@@ -20,19 +21,23 @@ from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import Variant
+from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
+from kci.run.loading import load_built
 from kci.tree import identity
 from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal
-from kci.tree.pack import pack
+from kci.tree.pack import pack, read_leg
 from kci.tree.verify import verify
 from kci.utils.archive import SUFFIXES, zstandard
 from kci.utils.atomic import locked, replacing
 
 
-def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOptions) -> Request:
+def request_for(
+    kernel: Kernel, variant: Variant, output: Path, options: BuildOptions, inputs: KernelInputs | None = None
+) -> Request:
     """Make the builder request of a variant."""
     directory = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(directory)
@@ -43,6 +48,7 @@ def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOp
         kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
         output=output,
         options=msgspec.structs.replace(options, cache=options.cache.absolute()),
+        inputs=inputs,
     )
 
 
@@ -53,15 +59,19 @@ def make_variant_dir(
     options: BuildOptions,
     log: Log,
     builds: int = 1,
+    inputs: KernelInputs | None = None,
 ) -> LegRecord:
-    """Build and seal one variant, replacing the old directory last. Raises MissingToolError or BuildFailedError."""
+    """Build and seal one variant, replacing the old directory last. Raises MissingToolError or BuildFailedError.
+
+    `inputs` are those of its fingerprint: a file that is another one since then ends the build.
+    """
     kernel_dir = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(kernel_dir)
     options = msgspec.structs.replace(options, unique_id=unique)
     final = output / variant.name
     with replacing(final, log) as replacement:
         check_replaceable(final, kernel.build.name)
-        request = request_for(kernel, variant, replacement.staging, options)
+        request = request_for(kernel, variant, replacement.staging, options, inputs)
         built = build_variant(msgspec.structs.replace(request, builds=builds), log)
         if options.archs:
             mark_partial(replacement.staging, options.archs)
@@ -137,10 +147,10 @@ class BuiltLeg(msgspec.Struct, frozen=True):
 
 
 def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
-    """Build a variant, in its image or here, and pack it.
+    """Build a variant, in its image or here, load it, and pack it.
 
-    A binary that fails verification stays unpacked and raises FindingsError. Other errors: UsageError, UnsafeError,
-    MissingToolError, BuildFailedError.
+    What fails verification or does not load stays unpacked and raises FindingsError. Other errors: UsageError,
+    UnsafeError, MissingToolError, BuildFailedError.
     """
     if request.options.archs and not BACKENDS[request.variant.backend].archs:
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
@@ -154,23 +164,31 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         card = render_card(request.kernel).text if request.artifact is not None else None
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         with locked(request.directory, log):  # another build of the variant may replace it
-            findings = tuple(verify(request.directory, select=_ABOUT_BINARIES))
+            findings = tuple(verify(request.directory, select=_ABOUT_BINARIES, kernel=Path(request.kernel.directory)))
             if request.artifact is not None:
                 what = f"{request.directory} was built and is not packed: it does not meet"
                 hint = "build in the leg's image (--container auto), which meets those about older systems"
                 _refuse_errors(findings, what, hint)
+            chosen = workspace.settings.settings.plan.load
+            loaded = load_built(request.directory, request.variant, chosen, request.options, log)
+            record = msgspec.structs.replace(record, loaded=loaded)
+            if request.artifact is not None:
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
                 pack(request.directory, request.artifact, msgspec.structs.replace(record, card=card))
         return BuiltLeg(request.directory, record, request.artifact, findings)
+    began = time.monotonic()
     run_in_container(_in_container(request, image), log)
+    if request.artifact is not None:
+        return BuiltLeg(request.directory, read_leg(request.artifact), request.artifact)
     record = leg_for(
         request.directory,
         system=request.variant.system,
-        builder=request.options.builder,
+        builder=choose_builder(request.options.builder, request.variant),
         attempt=request.options.attempt,
         run=request.options.run,
+        seconds=round(time.monotonic() - began, 1),
     )
-    return BuiltLeg(request.directory, record, request.artifact)
+    return BuiltLeg(request.directory, record, None)
 
 
 def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import datetime
 import enum
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from kci.config.values import NAME_PATTERN
-from kci.errors import UsageError
+from kci.errors import FindingsError, UsageError
 from kci.plan.fingerprint import Key
 from kci.plan.github_limits import FORK_RULE
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
@@ -37,16 +36,15 @@ from kci.run.records import (
 from kci.tree.manifest import Manifest
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import read_record, require_schema
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
+
+_Upload = TypeVar("_Upload", Plan, KernelRecord, TestRecord, "TreeIndex")
+_Key = TypeVar("_Key")
 
 INDEX_FILE = "kci-trees.json"
 SCHEMA = 1
 KEPT_DAYS = 60
-"""Days that a tree counts: fewer than the 90 of GitHub's artifacts, so that a rebuild comes in time."""
-
-
-OBJECTS_DAYS = KEPT_DAYS
-"""Days that GitHub keeps a leg's objects, as in action.yml."""
+"""Days that trees and objects count. Actions that upload them ask GitHub to keep them for as long."""
 
 
 class TreePlace(msgspec.Struct, frozen=True):
@@ -92,7 +90,7 @@ class TreeIndex(msgspec.Struct, frozen=True):
 
     def unexpired(self, day: int) -> TreeIndex:
         """The index without expired trees, sorted."""
-        kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day <= KEPT_DAYS}
+        kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day < KEPT_DAYS}
         return msgspec.structs.replace(self, trees=kept)
 
     def carried_trees(self) -> dict[str, CarriedTree]:
@@ -136,19 +134,19 @@ class RunUploads(msgspec.Struct, frozen=True):
     """Trees of earlier runs, as of the plan."""
 
     def failed_tests(self) -> dict[tuple[str, str], str]:
-        """Reason per test leg that did not pass; a missing record is no pass. Unmerged kernels are left out."""
-        reasons = {}
+        """Reason per test leg that did not pass; a missing record is no pass. Kernels that failed are left out."""
+        reasons, built = {}, {leg.kernel for leg in self.plan.legs}
         for test in self.plan.tests:
             merged, record = self.records.get(test.kernel), self.tests.get((test.kernel, test.name))
             if test.run:
                 place = self.index.trees.get(test.kernel)
                 manifest = place.manifest if place is not None else None
-            elif merged is not None and merged.complete:
-                manifest = merged.manifest
-            else:
+            elif test.kernel in built and not (merged is not None and merged.complete):
                 continue
+            else:
+                manifest = merged.manifest if merged is not None else None
             if record is None or record.attempt < self.plan.attempt:
-                reasons[test.kernel, test.name] = NO_RESULT_MESSAGE
+                reasons[test.kernel, test.name] = _NO_TEST
             elif not record.passed:
                 reasons[test.kernel, test.name] = record.error or "it failed"
             elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):
@@ -156,15 +154,25 @@ class RunUploads(msgspec.Struct, frozen=True):
         return reasons
 
 
-def read_uploads(folder: Path) -> RunUploads:
-    """Read a run's uploads, of each the newest attempt. Errors as `read_uploaded`."""
-    plans = read_uploaded(folder, PLAN_FILE, Plan)
-    indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees")
+def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
+    """Read a run's uploads, of each the newest attempt, none after `attempt`. Errors as `read_uploaded`."""
+
+    def newest(uploaded: Iterator[_Upload], key: Callable[[_Upload], _Key]) -> dict[_Key, _Upload]:
+        # any job can upload such files, so a second one of an attempt may be a forged one
+        items = list(uploaded)
+        by_key = newest_by_key(items, key)
+        for item in items:
+            other = by_key[key(item)]
+            if item.attempt > (attempt or item.attempt) or (item.attempt == other.attempt and item != other):
+                message = f"attempt {item.attempt} of {key(item)!r} was not uploaded by its own job, or not by it alone"
+                raise FindingsError(message, hint="look for the job that uploads other artifacts called run-*")
+        return by_key
+
     return RunUploads(
-        max(plans, key=lambda plan: plan.attempt, default=NO_PLAN),
-        newest_by_key(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
-        newest_by_key(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
-        max(indexes, key=lambda index: (index.attempt, index.day), default=TreeIndex()),
+        newest(read_uploaded(folder, PLAN_FILE, Plan), lambda _: "the plan").get("the plan", NO_PLAN),
+        newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
+        newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
+        newest(read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees"), lambda _: "").get("", TreeIndex()),
     )
 
 
@@ -197,7 +205,7 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
                 passed[test.name] = TestPass(tree, test.inputs)
             trees[test.kernel] = msgspec.structs.replace(place, passed=passed)
     still = {
-        kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < OBJECTS_DAYS}
+        kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < KEPT_DAYS}
         for kernel, legs in sorted(objects.items())
     }
     objects = {kernel: legs for kernel, legs in still.items() if legs}
@@ -226,6 +234,8 @@ def read_index(place: Path, log: Log) -> TreeIndex:
         log(f"everything is built once more: {place} is no list of trees: {error}")
     return TreeIndex()
 
+
+_NO_TEST = f"{NO_RESULT_MESSAGE}, or the workflow is older than the tests (`kci render`)"
 
 _NO_RECORD = (
     "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
@@ -295,7 +305,7 @@ def missing_results(run: RunUploads) -> list[GateRow]:
     """List what a run's records lack. Records of attempts older than the newest plan do not count."""
     plan = run.plan
     rows = [
-        GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
+        GateRow(item.kernel or item.path, "", "plan", item.message, command_line("check", place=item.path))
         for item in plan.faulty
     ]
     rows += [
@@ -322,12 +332,15 @@ def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[G
     failures = {failure.variant: failure for failure in record.failures}
     lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
     for leg, name in lacking:
-        words = ["kci", "build", f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
-        error, replay = NO_RESULT_MESSAGE, shlex.join([*words, "--", leg.path])
+        how = (f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}")
+        error, replay = NO_RESULT_MESSAGE, command_line("build", *how, place=leg.path)
         if failure := failures.get(name):
             error, replay = failure.error, failure.replay
         yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", error, replay)
-    if record.error or (not record.complete and not lacking):
+    unloaded = record.manifest.unloaded if record.manifest else {}
+    for name, why in unloaded.items():
+        yield GateRow(record.kernel, name, f"{record.kernel} / merge", f"not loaded: {why}", "")
+    if record.error or (not record.complete and not lacking and not unloaded):
         error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
 
@@ -338,7 +351,8 @@ def success_summary(plan: Plan) -> str:
     done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
     done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
     done += [f"{count(len(plan.skipped), 'variant')} unchanged"] if plan.skipped else []
-    return f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
+    text = f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
+    return "; ".join(filter(None, (text, plan.untested_sentence)))
 
 
 class PublishableKernel(msgspec.Struct, frozen=True):
@@ -348,6 +362,8 @@ class PublishableKernel(msgspec.Struct, frozen=True):
     path: str
     run: str
     """Id of the run with the artifacts."""
+    digest: str
+    """The digest of the tree that was judged, see `Manifest.digest`."""
 
 
 def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]:
@@ -363,10 +379,10 @@ def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]
         if kernel.name in bad:
             continue
         if kernel.name in built:
-            if record is not None and record.attempt >= plan.attempt and record.complete:
-                kernels.append(PublishableKernel(kernel.name, kernel.path, run_id))
+            if record is not None and record.attempt >= plan.attempt and record.complete and record.manifest:
+                kernels.append(PublishableKernel(kernel.name, kernel.path, run_id, record.manifest.digest))
         elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
             if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
                 continue  # the fetched tree is another one
-            kernels.append(PublishableKernel(kernel.name, kernel.path, place.run))
+            kernels.append(PublishableKernel(kernel.name, kernel.path, place.run, place.manifest.digest))
     return sorted(kernels, key=lambda item: item.kernel)

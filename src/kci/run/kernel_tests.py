@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 from xml.etree import ElementTree
@@ -22,22 +23,29 @@ from kci.build.process.run import Log, run, run_in_group, silent
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import install, pip_install
 from kci.build.toolchains.environment import ensure_runtime
+from kci.config.discovery import companion
 from kci.config.facts import BACKENDS, HOST, depends_table, needs_device
-from kci.config.values import python_name
-from kci.errors import FindingsError, MissingToolError, UsageError, one_line
+from kci.config.values import python_name, text_of
+from kci.errors import FindingsError, KciError, MissingToolError, UsageError, one_line
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
+from kci.plan.inputs.kernel_inputs import MARKER
+from kci.plan.workspace import Workspace
+from kci.run.load_script import MARK
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.bounded_json import decode_json
 from kci.utils.cache import make_once
 from kci.utils.suggest import containing, suggestion
 
 _SECONDS = 300
+_KEPT = 16_000
 _MARK = "kci-load-result:"
 _PASSED_ON = [
     "LD_LIBRARY_PATH",
     "PATH",
     "SYSTEMROOT",
     *(name for facts in BACKENDS.values() for name in facts.variables),
+    # to the Hub, for kernels that depend on others
+    *("HF_ENDPOINT", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "https_proxy", "no_proxy"),
 ]
 
 _PROBE = """
@@ -109,14 +117,18 @@ def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
 
 
+def _environment_without_secrets(home: Path) -> dict[str, str]:
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    fixed = {"HOME": str(home), "TMPDIR": str(home), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return passed_on | fixed
+
+
 def _answer(python: Path) -> str:
     # the probe gets no secrets
     with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
-        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        environment |= {"HOME": home, "TMPDIR": home, "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(
             [str(python), "-I", "-B", "-c", _PROBE],
-            env=environment,
+            env=_environment_without_secrets(Path(home)),
             cwd=home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -132,17 +144,9 @@ def _answer(python: Path) -> str:
     return answers[-1]
 
 
-MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
-_LOAD = """\
-import json, sys
-from pathlib import Path
-from kernels import get_local_kernel
-kernel = get_local_kernel(Path(sys.argv[1]), backend=sys.argv[2])
-print("kci:" + json.dumps(sorted(name for name in vars(kernel) if not name.startswith("_"))))
-"""
-_LOADED = "kci:["
+_LOAD = Path(__file__).with_name("load_script.py")
 
 
 class TestState(enum.StrEnum):
@@ -172,7 +176,7 @@ class TestReport(msgspec.Struct, frozen=True):
     failed: Annotated[int, Meta(ge=0)] = 0
     skipped: Annotated[int, Meta(ge=0)] = 0
     output: Annotated[str, Meta(max_length=4000)] = ""
-    """End of the output, for failures."""
+    """The output of a failure."""
 
 
 def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
@@ -264,8 +268,9 @@ def run_kernel_tests(
     isolation: bool = True,
     torch: str | None = None,
     python: Path | None = None,
+    keyword: str = "",
 ) -> TestReport:
-    """Load a variant and run its kernel's tests.
+    """Load a variant and run its kernel's tests, those that pytest's `-k` selects by a `keyword`.
 
     Without `sources`, the directory of build.toml, the variant is only loaded. `isolation` loads it with kci's CPU
     torch, of minor version `torch` or the newest fitting one; `python` names an environment with torch, kernels and
@@ -282,18 +287,53 @@ def run_kernel_tests(
     python = loader.python
     own = loader.install(cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
-        tree = Path(folder) / "tree"
-        # a copy protects the tree; alone, because the loader picks among variants
-        shutil.copytree(variant_dir, tree / variant_dir.name)
         log(f"loading {variant_dir.name}")
-        environment = loader_environment(tree, (), metadata) | python_path(own)
-        loaded = run_in_group([str(python), "-c", _LOAD, str(tree), name.backend], silent, env=environment)
-        if loaded.code != 0 or _LOADED not in loaded.output:
-            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
-        if sources is None or not (sources / "tests").is_dir():
+        loaded = load_alone(variant_dir, metadata, Path(folder), python, own)
+        if loaded.error:
+            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.output)
+        tests = companion(sources, "tests") if sources else None
+        if tests is None or not tests.is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        return _run_pytest(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
+        return _run_pytest(python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword)
+
+
+class LoadedVariant(msgspec.Struct, frozen=True):
+    """What a process says that loads a variant."""
+
+    torch: str = ""
+    faults: tuple[tuple[str, str], ...] = ()
+    """Rules and sentences about what it registers."""
+    error: str = ""
+    """Why it was not loaded, in a line."""
+    output: str = ""
+    """The end of the output; empty if it was loaded."""
+
+
+def load_alone(
+    variant_dir: Path, metadata: Metadata, folder: Path, python: Path, packages: Path | None
+) -> LoadedVariant:
+    """Load a copy of a variant in a fresh process."""
+    tree, home = folder / "tree", folder / "home"
+    home.mkdir()
+    # a copy protects the tree; alone, because the loader picks among variants
+    shutil.copytree(variant_dir, tree / variant_dir.name)
+    environment = _environment_without_secrets(home) | python_path(packages)
+    if metadata.kernel_depends:
+        del environment["HF_HUB_OFFLINE"]
+    backend = parse_variant_name(variant_dir.name).backend
+    command = [str(python), "-c", _LOAD.read_text(encoding="utf-8"), str(tree), backend, metadata.id, str(_SECONDS)]
+    done = run_in_group(command, silent, env=environment, cwd=home)
+    answers = [line.removeprefix(MARK) for line in done.output.splitlines() if line.startswith(MARK)]
+    answer = LoadedVariant(error=f"the process ended with exit status {done.code}")
+    with suppress(ValueError, IndexError):
+        answer = decode_json(answers[-1], LoadedVariant)
+    if done.code == 0 and answer.torch:
+        return answer
+    lines = [line for line in done.tail().splitlines() if not line.startswith(MARK)]
+    timeout = next((line for line in lines if line.startswith("Timeout (")), "")
+    output = "\n".join(lines).replace(f"{tree}/", "")[-_KEPT:]
+    return LoadedVariant(error=timeout or answer.error, output=output or answer.error)
 
 
 class Loader(NamedTuple):
@@ -318,19 +358,27 @@ def loader_for(
     isolation: bool,
     torch: str | None,
     python: Path | None,
+    flavour: str = str(HOST),
 ) -> Loader:
-    """Find the Python for a variant; arguments and errors as for `run_kernel_tests`."""
+    """Find the Python for a variant, with a flavour of torch; the rest is as for `run_kernel_tests`."""
     name = parse_variant_name(variant_dir.name)
     if not isolation or python is not None:
         python = python or Path(sys.executable)
         return Loader(python, pip_install(python), ())
-    if name.backend != HOST:
+    if name.backend != HOST == flavour:
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
     declared = [package.package for package in packages if package is not None]
-    python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
+    python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
     return Loader(python, pip_install(python), declared)
+
+
+def torch_of(workspace: Workspace | None, variant: str) -> str | None:
+    """The torch that a variant is tested with: the newest that its kernel is built for; None if nothing says so."""
+    with suppress(KciError):
+        return text_of(workspace.variant(variant).torch) or None if workspace else None
+    return None
 
 
 def has_passed(report: TestReport, *, allow_empty: bool = False) -> bool:
@@ -390,9 +438,11 @@ def _run_pytest(
     folder: Path,
     dependencies: Path | None,
     log: Log,
+    keyword: str,
 ) -> TestReport:
     report = folder / "report.xml"
     command = [str(python), "-m", "pytest", "tests", "-m", MARKER, "-q", "-p", "no:cacheprovider"]
+    command += ["-o", "verbosity_assertions=2", *(["-k", keyword] if keyword else [])]
     command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
     log(f"running the tests of {metadata.name} marked {MARKER}")
     tree = folder / "tree"
@@ -407,7 +457,7 @@ def _run_pytest(
         state = TestState.FAILED
     else:
         state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
-    output = "" if state is TestState.PASSED else done.tail()
+    output = "" if state is TestState.PASSED else done.tail(3000, 1000)
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
 

@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +21,7 @@ import msgspec
 from kci.build.process.machine import Progress, job_count, read_progress
 from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
-from kci.build.toolchains.compilers import ObjectUse, toolchain_identity
+from kci.build.toolchains.compilers import ObjectUse, outside_files, toolchain_identity
 from kci.config.discovery import (
     SuppressedFinding,
     drop_suppressed_in_tree,
@@ -31,7 +32,7 @@ from kci.config.discovery import (
 from kci.config.reader import Kernel
 from kci.config.sources.card import render_card
 from kci.diagnostics import Diagnostic, rules
-from kci.errors import KciError, MissingToolError, first_error
+from kci.errors import KciError, MissingToolError, first_error, without_secrets
 from kci.matrix.variants import Kind, Variant, this_system
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.kernel_inputs import active
@@ -40,14 +41,20 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import make_variant_dir
-from kci.tree.manifest import Manifest, read_sealed
+from kci.run.loading import load_built
+from kci.tree.manifest import Loading, Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
-from kci.utils.atomic import locked, writing
-from kci.utils.cache import place_digest
+from kci.utils.atomic import locked, write_atomic, writing
+from kci.utils.bounded_json import read_json
+from kci.utils.cache import default_cache, place_digest
 
 KEPT_BUILDS = 3
 """Kept builds per variant; older ones are removed."""
+
+
+_LOADED = "loaded.json"
+"""Beside a kept build: what became of loading it."""
 
 
 class KeptVariant(msgspec.Struct, frozen=True):
@@ -67,18 +74,40 @@ class KeptBuilds:
         self._options = options
         self._sources = SourceTrees()
         self._prints: dict[str, Fingerprints] = {}
+        self._outside = cache(outside_files)
         self._guard = Lock()
 
     def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
         """Hash of a local build's inputs, with the machine's compilers. Raises MissingToolError or FindingsError."""
-        how, name = self._options, kernel.build.name
-        compilers = toolchain_identity(variant, how.cache, builder=how.builder, isolation=how.isolation)
+        how = self._options
+        components = active(kernel.build, variant).values()
+        flags = [
+            flag for part in (*components, kernel.build.framework) for flag in getattr(part, "cxx_flags", None) or ()
+        ]
+        flags += [flag for part in components for flag in part.device_flags]
+        compilers = toolchain_identity(
+            variant,
+            how.cache,
+            builder=how.builder,
+            isolation=how.isolation,
+            flags=flags,
+            outside=self._outside,
+        )
         toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
         with self._guard:
-            if name not in self._prints:
-                tree = self._sources.of(kernel.directory)
-                self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
-            return self._prints[name].fingerprint(variant, toolchain, everything=how.builder == "nix")
+            return self._of(kernel).fingerprint(variant, toolchain, everything=how.builder == "nix")
+
+    def read(self, kernel: Kernel, variant: Variant) -> None:
+        """Read the sources of a variant: all builds are of these."""
+        with suppress(KciError):  # what is wrong with them is said when the variant is built
+            self._of(kernel).fingerprint(variant, "", everything=self._options.builder == "nix")
+
+    def _of(self, kernel: Kernel) -> Fingerprints:
+        name = kernel.build.name
+        if name not in self._prints:
+            tree = self._sources.of(kernel.directory)
+            self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+        return self._prints[name]
 
     def find(self, kernel: Kernel, variant: Variant, fingerprint: str) -> KeptVariant | None:
         """A kept build with the same fingerprint."""
@@ -92,9 +121,21 @@ class KeptBuilds:
             # another run may be reading a build that it finished
             if kept := self.find(kernel, variant, fingerprint):
                 return kept
-            leg = make_variant_dir(kernel, variant, output, self._options, log, builds)
+            inputs = self._of(kernel).inputs
+            leg = make_variant_dir(kernel, variant, output, self._options, log, builds, inputs)
         self._forget_old(kernel, variant.name, output)
         return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
+
+    def load(self, kept: KeptVariant, variant: Variant, log: Log) -> Loading:
+        """Load a kept build, unless that was done before. Errors as `load_built`."""
+        chosen, place = self._settings.plan.load, kept.directory.with_name(_LOADED)
+        with suppress(OSError, ValueError):
+            known = read_json(place, Loading)
+            if known.torch and self._options.isolation:
+                return known
+        loaded = load_built(kept.directory, variant, chosen, self._options, log)
+        write_atomic(place, msgspec.json.encode(loaded))
+        return loaded
 
     def _place(self, kernel: Kernel) -> Path:
         return self._options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
@@ -158,7 +199,10 @@ class Outcome(msgspec.Struct):
     seconds: float = 0.0
     objects: ObjectUse | None = None
     directory: Path | None = None
+    loaded: Loading | None = None
     error: KciError | None = None
+    elsewhere: bool = False
+    """True if no job of a plan builds it, so that a tree is complete without it."""
 
 
 _Update = tuple[Outcome, dict[str, Any]]
@@ -184,17 +228,18 @@ class RunResult(msgspec.Struct, frozen=True):
 
 def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     """List the chosen variants; those that cannot be built here are skipped, with the reason."""
-    plan = plan_run(workspace, PlanRequest(choice=choice, container=False, sources=True)).plan
+    plan = plan_run(workspace, PlanRequest(choice=choice, container=False, digests=default_cache() / "inputs")).plan
     if plan.faulty:
         raise invalid_kernels_error(plan.faulty, len(workspace.kernels))
     left_out = plan.left_out
     # a local build needs no runner
     reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
     system = this_system()
+    elsewhere = {(kernel.name, name) for kernel in plan.kernels for name in kernel.elsewhere}
     outcomes: list[Outcome] = []
     for kernel in workspace.matrix(choice).kernels:
         for variant in kernel.each_once(system):
-            outcome = Outcome(kernel.name, variant)
+            outcome = Outcome(kernel.name, variant, elsewhere=(kernel.name, variant.name) in elsewhere)
             if variant.kind is not Kind.NOARCH and variant.system != system:
                 article = "an" if variant.system.startswith("aarch64") else "a"
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {article} {variant.system} machine"
@@ -236,11 +281,17 @@ def run_here(
         mine = [outcome for outcome in outcomes if outcome.kernel == name]
         built = [outcome.directory for outcome in mine if outcome.directory is not None]
         if built:
-            kernel, names = kernels[name], tuple(outcome.variant.name for outcome in mine)
+            kernel = kernels[name]
+            names, elsewhere = (
+                tuple(item.variant.name for item in mine if item.elsewhere is is_) for is_ in (False, True)
+            )
             place = tree_place(workspace.settings, kernel.directory)
-            part = KernelPlan(name, kernel.directory, kernel.build.general.version, names, tree=place)
-            planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings))
-            merged[name] = merged_tree(built, trees[name], planned, log, render_card(kernel).text)
+            version = kernel.build.general.version
+            part = KernelPlan(name, kernel.directory, version, names, tree=place, elsewhere=elsewhere)
+            loads = tuple(sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads}))
+            planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads)
+            loaded = {outcome.variant.name: outcome.loaded for outcome in mine if outcome.loaded}
+            merged[name] = merged_tree(built, trees[name], planned, log, loaded, render_card(kernel).text)
 
     def on_update(update: _Update) -> None:
         outcome, changes = update
@@ -257,6 +308,8 @@ def run_here(
             finish(kernel)
     rules()  # loaded before threads use it: it is not thread-safe
     builds = KeptBuilds(workspace, options)
+    for item in waiting:
+        builds.read(kernels[item.kernel], item.variant)
     run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, on_update)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
 
@@ -301,11 +354,20 @@ def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callabl
             raise
 
 
-def merged_tree(sources: Sequence[Path], tree: Path, planned: Plan, log: Log, card: str | None = None) -> TreeResult:
+def merged_tree(
+    sources: Sequence[Path],
+    tree: Path,
+    planned: Plan,
+    log: Log,
+    loaded: Mapping[str, Loading],
+    card: str | None = None,
+) -> TreeResult:
     """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
     merge_findings: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree report a wait once
-    (manifest,) = merge(sources, tree, planned, allow_partial=True, card=card, log=log, report=merge_findings.append)
+    (manifest,) = merge(
+        sources, tree, planned, allow_partial=True, card=card, log=log, report=merge_findings.append, loaded=loaded
+    )
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
     suppressed, (kernel,) = list(verified.suppressed), planned.kernels
@@ -326,7 +388,8 @@ def _build(
     def update(**changes: object) -> None:
         emit((outcome, changes))
 
-    def log(line: str) -> None:
+    def log(said: str) -> None:
+        line = without_secrets(said)
         progress = read_progress(line)
         update(note=progress.command if progress else line, line=line, **({"progress": progress} if progress else {}))
 
@@ -337,8 +400,9 @@ def _build(
         if kept is None:
             update(state=OutcomeState.BUILDING)
             kept = builds.make(kernel, variant, fingerprint, log, width)
+        loaded = builds.load(kept, variant, log)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
-        update(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects)
+        update(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects, loaded=loaded)
     except MissingToolError as error:
         update(state=OutcomeState.LEFT, note=first_error(error), error=error)
     except KciError as error:

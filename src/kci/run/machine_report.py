@@ -6,7 +6,7 @@ import enum
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.build.toolchains.environment import TO_TEST
 from kci.config.facts import BACKENDS, HOST
-from kci.errors import KciError
+from kci.errors import KciError, without_secrets
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
 
@@ -52,9 +52,9 @@ class ToolReport(msgspec.Struct, frozen=True):
     """Usually a command; empty if nothing is missing."""
 
 
-def examine_machine(cache: Path, catalog: Catalog) -> list[ToolReport]:
-    """Examine this machine. `cache` is kci's cache directory; `catalog` gives the toolkits to look for."""
-    return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
+def examine_machine(cache: Path, catalog: Catalog, backends: Collection[str] = BACKENDS) -> list[ToolReport]:
+    """Examine this machine. `cache` is kci's cache directory; `catalog` has the toolkits of `backends` to look for."""
+    return [*_basics(cache), *_toolkits(cache, catalog, backends), *_helpers()]
 
 
 def _basics(cache: Path) -> Iterator[ToolReport]:
@@ -82,11 +82,11 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
 
 
 def _torch_index() -> ToolReport:
-    index = toolchains().index_url(HOST)
-    if is_reachable(index):
+    index = without_secrets(address := toolchains().index_url(HOST))
+    if is_reachable(address):
         return ToolReport("torch's index", Health.OK, index)
     if not is_reachable(pip_index()):
-        message = f"neither {index} nor {pip_index()} can be reached"
+        message = f"neither {index} nor {without_secrets(pip_index())} can be reached"
         return ToolReport("torch's index", Health.NOTE, message, OTHER_INDEX)
     why = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
     return ToolReport("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")
@@ -99,15 +99,16 @@ def _newer_glibc() -> bool:
         return False
 
 
-def _toolkits(cache: Path, catalog: Catalog) -> Iterator[ToolReport]:
+def _toolkits(cache: Path, catalog: Catalog, backends: Collection[str]) -> Iterator[ToolReport]:
     # one per version in the catalog for this system
     system = this_system()
-    toolkits = {(row.backend, row.compute) for row in catalog.rows if row.system == system and row.compute}
+    rows = [row for row in catalog.rows if row.system == system and row.backend in backends]
+    toolkits = {(row.backend, row.compute) for row in rows if row.compute}
     for backend, compute in sorted(toolkits):
         if BACKENDS[backend].compiled:
             find = partial(examine_device, backend, compute.minor_text, system, cache)
             yield _examined_tool(f"{backend} {compute.minor_text}", find)
-    for backend in sorted({row.backend for row in catalog.rows if row.system == system}):
+    for backend in sorted({row.backend for row in rows}):
         if BACKENDS[backend].macos:
             message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
             remedy = "kci does not compile for it itself: kci build --builder nix"

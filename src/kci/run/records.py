@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -35,7 +35,7 @@ NO_RESULT_MESSAGE = "the job ended silently: it was cancelled, ran out of time, 
 
 _Shape = TypeVar("_Shape")
 _Key = TypeVar("_Key")
-_Attempted = TypeVar("_Attempted", "VariantFailure", "LegObjects", "KernelRecord", "TestRecord")
+_Attempted = TypeVar("_Attempted", bound=Any)  # has `attempt`
 
 Text = Annotated[str, Meta(max_length=4000)]
 Attempt = Annotated[int, Meta(ge=1)]
@@ -187,12 +187,7 @@ def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]
 
 def newest_by_key(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
     """Keep the newest attempt per key."""
-    by_key: dict[_Key, _Attempted] = {}
-    for record in records:
-        before = by_key.setdefault(key(record), record)
-        if before.attempt < record.attempt:
-            by_key[key(record)] = record
-    return by_key
+    return {key(record): record for record in sorted(records, key=lambda record: record.attempt)}
 
 
 def verify_merged(
@@ -226,7 +221,7 @@ def kernel_record(
     return KernelRecord(
         kernel=kernel,
         attempt=ci_run().attempt or 1,
-        complete=bool(manifest and manifest.complete) and not error,
+        complete=bool(manifest and manifest.complete and not manifest.unloaded) and not error,
         present=present,
         missing=manifest.missing if manifest else (),
         failures=tuple(failure for failure in failures if failure.variant not in present),

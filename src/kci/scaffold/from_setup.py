@@ -18,6 +18,8 @@ from kci.config.update import plan_update
 from kci.config.values import python_name
 from kci.diagnostics import printable
 from kci.errors import FindingsError
+from kci.matrix.lints import overlay_text
+from kci.plan.inputs.flake import FLAKE, torch_versions
 from kci.plan.inputs.source_lints import included
 from kci.scaffold.new_kernel import NewKernel, render_templates
 from kci.scaffold.run_setup import Extension, SetupRun, SetupRuns, run_setup
@@ -38,6 +40,8 @@ class ConvertedProject(msgspec.Struct, frozen=True):
     converted: tuple[str, ...]
     todo: tuple[str, ...]
     """A line for each manual step, with its place."""
+    settings: str = ""
+    """The overlay that kci.toml needs; empty for none."""
 
 
 def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
@@ -66,7 +70,7 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
 
 
 _NOT_NEEDED = {
-    "flake.nix": "kci builds without Nix; to build with Nix, copy the file and use --builder nix",
+    FLAKE: "kci builds without Nix; to build with Nix, copy the file and use --builder nix",
     "flake.lock": "belongs to flake.nix",
     "CMakeLists.txt": "kernel-builder generates it, and kci does not use it",
     "setup.py": "kernel-builder generates it, and kci does not use it",
@@ -92,12 +96,16 @@ def from_kernel_builder(root: Path) -> ConvertedProject:
     todo = [f"{name} was not copied: {reason}" for name, reason in stays.items()]
     todo += [f"{name} was not copied: it is generated" for name in generated]
     todo += [f"{name} was not copied: it is a link" for name in links]
+    line, keys = torch_versions(project.get(FLAKE, b"")) or (0, "")
+    if line and not keys:
+        todo.append(f"{FLAKE}:{line}: say in kci.toml, as `[[overlay]]`, which versions its `torchVersions` leaves out")
+    settings = overlay_text(kernel.build.name, keys) + "\n" if keys else ""
     package = f"{'tvm-ffi' if kernel.build.tvm_ffi else 'torch'}-ext/{python_name(kernel.build.name)}"
     if f"{package}/__init__.py" not in files:
         todo.append(f"{package}/__init__.py is missing: it is what users import")
     if not any(re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")):
         todo.append("no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests")
-    return ConvertedProject(kernel.build.name, files, tuple(converted), tuple(todo))
+    return ConvertedProject(kernel.build.name, files, tuple(converted), tuple(todo), settings)
 
 
 BY_HAND = "begin with `kci init NAME`, copy your sources, and name them as `src` in build.toml"
@@ -115,6 +123,7 @@ _DROPPED = re.compile(
 _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
 _PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
+_DEFINED = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND)?\s*\(")
 _REGISTERED = re.compile(r"\bTORCH_LIBRARY\w*\s*\(|\bRegisterOperators\b")
 
 
@@ -145,6 +154,12 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
     files = {name: project[name] for item in components for name in (*item.sources, *item.headers)}
     bound = work.bound(files)
+    registered = any(_DEFINED.search(data.decode("utf-8", "replace")) for data in files.values())
+    if tests := sorted(name for name in project if re.search(r"(^|/)test_[^/]*\.py$", name)):
+        work.note(f"{count(len(tests), 'test file')} of the project, such as {tests[0]}, stayed there: take over what "
+                  "tests the operators into tests/, and mark it with `pytest.mark.kernels_ci`")  # fmt: skip
+    if choice.placeholder:
+        work.note(f"{BUILD_TOML}: `repo-id`: write your account in place of {choice.repo_id.partition('/')[0]}")
     files |= (python := work.python(root, package, names, backends))
     files |= {
         name: data for name, data in project.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)
@@ -164,6 +179,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     values = {
         "name": choice.name, "license": licensed, "repo_id": choice.repo_id,
         "package": package, "backends": backends, "components": components, "left": todo, "functions": bound,
+        "registered": registered,
     }  # fmt: skip
     templates = {
         BUILD_TOML: "port/build.toml.j2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import keyword
 import os
 from collections.abc import Mapping
@@ -13,8 +14,10 @@ from msgspec.structs import asdict, replace
 
 from kci.config.discovery import find_root
 from kci.config.facts import BACKENDS
+from kci.config.file_lints import repo_id_problem
+from kci.config.reader import BUILD_TOML
 from kci.config.settings import KCI_TOML
-from kci.config.values import Backend, KernelName, Version, python_name, suggest_kernel_name
+from kci.config.values import PLACEHOLDER_OWNER, Backend, KernelName, Version, python_name, suggest_kernel_name
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.matrix.catalog.loading import load_catalog
@@ -42,7 +45,6 @@ USUAL = {name: tuple(str(one) for one in Backend if name in BACKENDS[one].usual)
 OLDEST_STABLE_ABI = Version.parse("2.11")
 """The first stable ABI that has all that the template uses."""
 
-PLACEHOLDER_OWNER = "your-name"
 USUAL_LICENSE = "Apache-2.0"
 
 
@@ -53,12 +55,12 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
     framework: str = "torch"
     backends: tuple[str, ...] = ()
     stable_abi: str | None = None
-    placeholder: bool = True
-    """True if `repo_id` needs an owner."""
+    repo_id: str = ""
 
     @property
-    def repo_id(self) -> str:
-        return f"{PLACEHOLDER_OWNER}/{self.name}"
+    def placeholder(self) -> bool:
+        """True if `repo_id` needs an owner."""
+        return self.repo_id.startswith(f"{PLACEHOLDER_OWNER}/")
 
 
 def choose(name: str, **fields: Any) -> NewKernel:
@@ -73,7 +75,10 @@ def choose(name: str, **fields: Any) -> NewKernel:
             raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint=hint)
     if new.stable_abi is not None:
         _check_stable_abi(new.stable_abi, new.framework)
-    return replace(new, backends=tuple(dict.fromkeys(new.backends)) or USUAL[new.framework])
+    if problem := new.repo_id and repo_id_problem(new.repo_id):
+        raise UsageError(f"{new.repo_id[:100]!r} is not a repository id: {problem}", hint="such as acme/my-kernel")
+    backends = tuple(dict.fromkeys(new.backends)) or USUAL[new.framework]
+    return replace(new, backends=backends, repo_id=new.repo_id or f"{PLACEHOLDER_OWNER}/{name}")
 
 
 def require_name(name: str) -> None:
@@ -108,7 +113,6 @@ def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     values = {
         **asdict(new),
         "license": USUAL_LICENSE,
-        "repo_id": new.repo_id,
         "package": package,
         "gpu": any(BACKENDS[backend].device and BACKENDS[backend].templates for backend in new.backends),
         "op": op,
@@ -130,11 +134,6 @@ def render_templates(templates: Mapping[str, str], values: Mapping[str, object])
         path: environment.get_template(f"kernel/{template}").render(values).rstrip() + "\n"
         for path, template in sorted(templates.items())
     }
-
-
-def tvm_ffi_overlay() -> str:
-    """The kci.toml with which a tvm-ffi kernel has variants."""
-    return render_templates({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
 
 
 def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
@@ -196,6 +195,13 @@ def require_new(target: Path) -> None:
         raise UsageError(f"{target} exists and is not empty", hint=hint)
 
 
+def kernels_beside(target: Path, origin: Path | None) -> list[Path]:
+    """The other kernels in the folder of a new one, without the one that it is made from."""
+    these = [place.resolve() for place in (target, origin) if place is not None]
+    found = (place.parent for place in target.absolute().parent.glob(f"*/{BUILD_TOML}"))
+    return sorted(place for place in found if place.resolve() not in these)
+
+
 def enclosing_repository(target: Path) -> Path | None:
     """The root of the repository around a new directory; None without one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
@@ -212,19 +218,35 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         workflow_files: list[str] = []
-        findings = check_kernels([str(root)]).diagnostics
+        found = check_kernels([str(root)]).diagnostics
+        findings = tuple(item for item in found if item.rule != "KCI217")  # see `built_backends`
         if workflows and not any(item.severity is Severity.ERROR for item in findings):
             workflow_render = render_workflows(open_workspace([str(root)]), root, short=True)
             workflow_render.write()
             workflow_files = list(workflow_render.files)
+            findings = (*findings, *workflow_render.notes)
         flush(root)
         try:
-            if target.is_dir() and not target.is_symlink():
-                target.rmdir()
-            root.rename(target)
+            if target.is_dir() and not target.is_symlink():  # perhaps the working directory, which has to stay
+                _fill(target, root)
+            else:
+                root.rename(target)
         except OSError as error:
             raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
     return sorted([*files, *workflow_files]), tuple(_shown_at(item, root, target) for item in findings)
+
+
+def _fill(target: Path, root: Path) -> None:
+    if any(target.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+    moved: list[Path] = []
+    try:
+        for place in sorted(root.iterdir()):
+            moved.append(place.rename(target / place.name))
+    except BaseException:
+        for place in moved:
+            place.rename(root / place.name)
+        raise
 
 
 def built_backends(target: Path) -> set[str]:
@@ -250,5 +272,5 @@ def add_settings(target: Path, text: str) -> tuple[Path, bool]:
 
 
 def _shown_at(item: Diagnostic, staging: Path, target: Path) -> Diagnostic:
-    inside = os.path.relpath(item.path, staging)
+    inside = os.path.relpath(item.path, staging) if item.path else os.pardir
     return replace(item, path=os.path.join(target, inside)) if not inside.startswith("..") else item  # noqa: PTH118

@@ -1,11 +1,15 @@
-"""Reads facts about ELF libraries with pyelftools, which is wrapped because files may be hostile."""
+"""Reads facts about ELF libraries with pyelftools, which is wrapped because files may be hostile.
+
+Tables are found by their addresses, as a loader finds them: it ignores section headers, which may say anything.
+"""
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
@@ -27,9 +31,14 @@ _PF_X = 1
 _GNU_PROPERTY = 5
 _X86_ISA_NEEDED = 0xC0008002
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
-_TABLES = ("SHT_DYNAMIC", "SHT_DYNSYM", "SHT_GNU_verneed", "SHT_GNU_versym")
+_MAX_SEGMENTS = 256
+_LOADED, _SEARCHED = ("DT_NEEDED", "DT_FILTER", "DT_AUXILIARY"), ("DT_RPATH", "DT_RUNPATH")
 # name, type and binding, visibility, section, value, size
 _SYMBOL = struct.Struct("<IBBHQQ")
+# symbol and type, with the place before and the addend after it
+_RELOCATION = struct.Struct("<8xQ8x")
+_STATIC_TLS = (18, 1030)
+"""R_X86_64_TPOFF64, R_AARCH64_TLS_TPREL."""
 
 
 class ElfError(Exception):
@@ -50,6 +59,9 @@ class Elf(msgspec.Struct, frozen=True):
     machine: str
     """In the spelling of variant names, or ELF's name for other machines."""
     needed: tuple[str, ...]
+    """Libraries that are loaded with it."""
+    version_files: frozenset[str]
+    """Libraries of `required_versions`."""
     search_path: tuple[str, ...]
     """RPATH and RUNPATH."""
     undefined: tuple[Symbol, ...]
@@ -60,6 +72,8 @@ class Elf(msgspec.Struct, frozen=True):
     executable_stack: bool = False
     cpu_level: int = 1
     """Required x86-64 level: 2 for x86-64-v2."""
+    static_tls: tuple[int, int] = (0, 0)
+    """Size and alignment of thread-local data, if it has to lie in the static block."""
     program: bool = False
     """True with a program interpreter, as executables have."""
 
@@ -84,18 +98,18 @@ class _BoundedFile:
 
 def read_elf(path: Path) -> Elf:
     """Read a shared library. Raises ElfError."""
-    with _opened(path) as elf:
-        return _read(elf, path.stat().st_size)
+    with _opened(path) as (elf, data):
+        return _read(_Memory(elf, data))
 
 
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """Read those of the named sections that exist. Raises ElfError."""
-    with _opened(path) as elf:
+    with _opened(path) as (elf, _):
         return {item.name: _content(elf, item) for item in elf.iter_sections() if item.name in names}
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[ELFFile]:
+def _opened(path: Path) -> Iterator[tuple[ELFFile, mmap.mmap]]:
     from elftools.elf.elffile import ELFFile
 
     with path.open("rb") as file:
@@ -108,58 +122,122 @@ def _opened(path: Path) -> Iterator[ELFFile]:
                 elf = ELFFile(cast("IO[bytes]", _BoundedFile(data)))
                 if elf.elfclass != 64 or not elf.little_endian or elf["e_type"] != "ET_DYN":
                     raise ElfError("it is not a 64-bit little-endian shared library")
-                yield elf
+                yield elf, data
             except (ElfError, OSError):
                 raise
             except Exception as error:  # pyelftools raises anything on malformed bytes
                 raise ElfError(f"it is cut short, or makes no sense: {str(error)[:200]}") from error
 
 
-def _read(elf: ELFFile, length: int) -> Elf:
-    segments: list[Any] = list(elf.iter_segments())
-    _check_loads([item for item in segments if item["p_type"] == "PT_LOAD"], length)
-    sections = {item["sh_type"]: item for item in elf.iter_sections() if item["sh_type"] in _TABLES}
-    if not sections.keys() >= {"SHT_DYNAMIC", "SHT_DYNSYM"}:
-        raise ElfError("it has no section headers of its dynamic tables, so its code cannot be checked")
-    tables = [item for item in segments if item["p_type"] == "PT_DYNAMIC"]
+class _Memory:
+    # a file by the addresses at which a loader maps it
+    def __init__(self, elf: ELFFile, data: mmap.mmap) -> None:
+        self.elf, self.data = elf, data
+        first, size, count = elf["e_phoff"], elf["e_phentsize"], elf["e_phnum"]
+        if size != elf.structs.Elf_Phdr.sizeof() or count > _MAX_SEGMENTS:
+            raise ElfError("its program headers are not those of a library")
+        if elf["e_shoff"] + elf["e_shnum"] * elf["e_shentsize"] > len(data):
+            raise ElfError("it is cut short: its section headers reach beyond the end of the file")
+        # pyelftools' own segments ask section headers
+        self.segments = [self.parse("Elf_Phdr", first + size * number) for number in range(count)]
+        self.loads = [item for item in self.segments if item.p_type == "PT_LOAD"]
+        end = 0
+        for item in self.loads:
+            if item.p_filesz > item.p_memsz or item.p_offset + item.p_filesz > len(data):
+                raise ElfError("it is cut short: a segment reaches beyond the end of the file")
+            if (item.p_vaddr - item.p_offset) % _PAGE or item.p_vaddr // _PAGE * _PAGE < end:
+                raise ElfError("its segments overlap, or do not lie on pages")
+            end = -(-(item.p_vaddr + item.p_memsz) // _PAGE) * _PAGE
+
+    def parse(self, layout: str, offset: int) -> Any:
+        from elftools.common.utils import struct_parse
+
+        return struct_parse(getattr(self.elf.structs, layout), self.elf.stream, stream_pos=offset)
+
+    def place(self, address: int, size: int = 1) -> tuple[int, int]:
+        # the offset in the file, and where its segment ends
+        for item in self.loads:
+            if item.p_vaddr <= address <= address + size <= item.p_vaddr + item.p_filesz:
+                return address - item.p_vaddr + item.p_offset, item.p_offset + item.p_filesz
+        raise ElfError("it is cut short: one of its tables lies outside of what is loaded")
+
+    def rows(self, layout: struct.Struct, address: int, count: int) -> Iterator[tuple[int, ...]]:
+        if count > _MAX_SYMBOLS:
+            raise ElfError("it has more symbols than any library does")
+        offset, _ = self.place(address, count * layout.size)
+        return layout.iter_unpack(self.data[offset : offset + count * layout.size])
+
+    def chain(self, layout: str, address: int, step: str) -> Iterator[tuple[int, Any]]:
+        # by the steps of the entries, not by their number
+        following = 1
+        while following:
+            entry = self.parse(layout, self.place(address)[0])
+            yield address, entry
+            following = entry[step]
+            address += following
+
+    def text(self, offset: int, end: int) -> str:
+        stop = self.data.find(b"\0", offset, min(end, offset + _MAX_NAME))
+        if stop < 0:
+            raise ElfError("a name lies outside of the string table, or is longer than that of any symbol")
+        return self.data[offset:stop].decode(errors="replace")
+
+
+def _read(memory: _Memory) -> Elf:
+    elf, segments = memory.elf, memory.segments
+    tables = [item for item in segments if item.p_type == "PT_DYNAMIC"]
     if len(tables) != 1:
         raise ElfError(f"it has {len(tables)} dynamic tables, where a library has one")
-    tags = list(tables[0].iter_tags())
-    values = {tag.entry.d_tag: tag.entry.d_val for tag in tags}
-    if "DT_STRTAB" not in values:
-        raise ElfError("it has no string table")
-    versions = _versions(sections.get("SHT_GNU_verneed"))
-    symbols = _symbols(elf, sections, versions)
-    flags = {item["p_type"]: item["p_flags"] for item in segments}
-    notes = [item.data()[:_MAX_NOTES] for item in segments if item["p_type"] in ("PT_NOTE", "PT_GNU_PROPERTY")]
+    tags: list[tuple[str, int]] = []
+    while not tags or tags[-1][0] != "DT_NULL":
+        entry = memory.parse("Elf_Dyn", memory.place(tables[0].p_vaddr + len(tags) * 16, 16)[0])
+        tags.append((entry.d_tag, entry.d_val))
+    values = dict(tags)
+    if not values.keys() >= {"DT_STRTAB", "DT_SYMTAB"}:
+        raise ElfError("it has no string table, or no symbols")
+    strings, end = memory.place(values["DT_STRTAB"])
+    named = [(tag, memory.text(strings + value, end)) for tag, value in tags if tag in (*_LOADED, *_SEARCHED)]
+    versions = [
+        (entry.vna_other & 0x7FFF, *(memory.text(strings + name, end) for name in (entry.vna_name, library.vn_file)))
+        for table in ("DT_VERNEED",)
+        if table in values
+        for address, library in memory.chain("Elf_Verneed", values[table], "vn_next")
+        for _, entry in memory.chain("Elf_Vernaux", address + library.vn_aux, "vna_next")
+    ]
+    relocations = [
+        info
+        for table, size in (("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ"))
+        if table in values
+        for (info,) in memory.rows(_RELOCATION, values[table], values.get(size, 0) // _RELOCATION.size)
+    ]
+    symbols = _symbols(memory, values, relocations, {index: name for index, name, _ in versions})
+    static = any(
+        info & 0xFFFFFFFF in _STATIC_TLS and (info < 1 << 32 or symbols[info >> 32][1]) for info in relocations
+    )
+    flags = {item.p_type: item.p_flags for item in segments}
+    notes = [
+        memory.data[place : place + min(item.p_filesz, _MAX_NOTES)]
+        for item in segments
+        if item.p_type in ("PT_NOTE", "PT_GNU_PROPERTY")
+        for place, _ in [memory.place(item.p_vaddr, item.p_filesz)]
+    ]
     return Elf(
         machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
-        needed=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
-        search_path=tuple(
-            tag.rpath if tag.entry.d_tag == "DT_RPATH" else tag.runpath
-            for tag in tags
-            if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH")
-        ),
-        undefined=tuple(symbol for symbol, defined in symbols if not defined),
+        needed=tuple(name for tag, name in named if tag in _LOADED),
+        version_files=frozenset(library for _, _, library in versions),
+        search_path=tuple(name for tag, name in named if tag in _SEARCHED),
+        undefined=tuple(symbol for symbol, defined in symbols if symbol.name and not defined),
         defined=frozenset(symbol.name for symbol, defined in symbols if defined),
-        required_versions=frozenset(versions.values()),
+        required_versions=frozenset(name for _, name, _ in versions),
         text_relocations="DT_TEXTREL" in values or bool(values.get("DT_FLAGS", 0) & _DF_TEXTREL),
         # without the segment, the loader makes the stack executable
         executable_stack=bool(flags.get("PT_GNU_STACK", _PF_X) & _PF_X),
         cpu_level=max(_cpu_level(note) for note in [b"", *notes]),
+        static_tls=max(
+            [(item.p_memsz, item.p_align) for item in segments if static and item.p_type == "PT_TLS"], default=(0, 0)
+        ),
         program="PT_INTERP" in flags,
     )
-
-
-def _check_loads(segments: list[Any], length: int) -> None:
-    end = 0
-    for item in segments:
-        offset, address = item["p_offset"], item["p_vaddr"]
-        if item["p_filesz"] > item["p_memsz"] or offset + item["p_filesz"] > length:
-            raise ElfError("it is cut short: a segment reaches beyond the end of the file")
-        if (address - offset) % _PAGE or address // _PAGE * _PAGE < end:
-            raise ElfError("its segments overlap, or do not lie on pages")
-        end = -(-(address + item["p_memsz"]) // _PAGE) * _PAGE
 
 
 def _content(elf: ELFFile, section: Section) -> bytes:
@@ -191,29 +269,30 @@ def _cpu_level(data: bytes) -> int:
     return max(bits & 0xF, 1).bit_length()
 
 
-def _versions(section: Any) -> dict[int, str]:
-    libraries = section.iter_versions() if section is not None else ()
-    return {entry["vna_other"] & 0x7FFF: entry.name for _, entries in libraries for entry in entries}
+def _symbols(
+    memory: _Memory, values: dict[str, int], relocations: list[int], versions: dict[int, str]
+) -> list[tuple[Symbol, bool]]:
+    from elftools.elf.hash import GNUHashTable
 
-
-def _symbols(elf: ELFFile, sections: dict[str, Any], versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
-    table = sections["SHT_DYNSYM"]
-    if table["sh_size"] > _MAX_SYMBOLS * _SYMBOL.size:
-        raise ElfError("it has more symbols than any library does")
-    raw = list(_SYMBOL.iter_unpack(_content(elf, table)))
-    strings = _content(elf, table.stringtable)
-    numbers = (0,) * len(raw)
-    if "SHT_GNU_versym" in sections:
-        numbers = struct.unpack(f"<{len(raw)}H", _content(elf, sections["SHT_GNU_versym"]))
+    # what the loader looks for, and what others find
+    count = 1 + (max(relocations, default=0) >> 32)
+    if "DT_HASH" in values:
+        count = max(count, *next(memory.rows(struct.Struct("<4xI"), values["DT_HASH"], 1)))
+    if "DT_GNU_HASH" in values:
+        table = GNUHashTable(memory.elf, memory.place(values["DT_GNU_HASH"])[0], cast("Any", None))
+        count = max(count, table.get_number_of_symbols())
+    numbers: Iterable[tuple[int, ...]] = repeat((0,), count)
+    if "DT_VERSYM" in values:
+        numbers = memory.rows(struct.Struct("<H"), values["DT_VERSYM"], count)
+    strings, end = memory.place(values["DT_STRTAB"])
     symbols = []
     length = 0
-    for (name, info, _, section, _, _), number in zip(raw, numbers, strict=True):
-        if name:
-            end = strings.find(b"\0", name, name + _MAX_NAME)
-            length += end - name
-            if end < 0 or length > _MAX_NAMES:
-                raise ElfError("a name lies outside of the string table, or is longer than that of any symbol")
-            text = strings[name:end].decode(errors="replace")
-            version = versions.get(number & 0x7FFF, "") if section == 0 else ""
-            symbols.append((Symbol(text, version, info >> 4 == _WEAK), section != 0))
+    rows = memory.rows(_SYMBOL, values["DT_SYMTAB"], count)
+    for (name, info, _, section, _, _), (number,) in zip(rows, numbers, strict=True):
+        text = memory.text(strings + name, end)
+        length += len(text)
+        if length > _MAX_NAMES:
+            raise ElfError("the names of its symbols are longer than those of any library")
+        version = versions.get(number & 0x7FFF, "") if section == 0 else ""
+        symbols.append((Symbol(text, version, info >> 4 == _WEAK), section != 0))
     return symbols

@@ -12,10 +12,11 @@ from typing import Literal
 
 import msgspec
 
+from kci.config.discovery import find_root
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError
 from kci.utils.bounded_json import require_plain
-from kci.utils.git import run_git
+from kci.utils.git import changed_paths, run_git
 from kci.utils.walk import is_bytecode, is_own, walk
 
 Algorithm = Literal["sha256", "sha512"]
@@ -160,7 +161,7 @@ def is_ancestor(directory: Path, first: str, second: str) -> bool:
 
 def _dirty(kernel_dir: Path, submodules: str = "all") -> bool:
     # `submodules`: the id ignores all changes in them, as the reference does; provenance only untracked files
-    return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", f"--ignore-submodules={submodules}"))
+    return bool(changed_paths(find_root(kernel_dir)[0], "HEAD", submodules=submodules))
 
 
 def _git(directory: Path, *arguments: str) -> str:

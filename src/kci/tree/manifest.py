@@ -18,6 +18,7 @@ from kci.errors import KciError, rule_error
 from kci.matrix.variants import parse_variant_name
 from kci.plan.estimates import Seconds
 from kci.plan.fingerprint import Key
+from kci.plan.hardware_tests import tree_under_test
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
@@ -35,6 +36,30 @@ MAX_ATTEMPT = 1000
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 """Text that is safe to print and to render."""
+
+
+class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of loading a variant."""
+
+    torch: tuple[Word, ...] = ()
+    """The releases that it was loaded with, such as `2.13.0+cpu`; none if it was not loaded."""
+    reason: Annotated[str, Meta(max_length=1000)] = ""
+    """Why it was not loaded, or not with each torch that it is for."""
+    must: bool = False
+    """True if it is not to be published unless it was."""
+
+    def __str__(self) -> str:
+        if not self.torch:
+            return f"not loaded: {self.reason}"
+        return f"torch {', '.join(self.torch)}" + (f"; not loaded with {self.reason}" if self.reason else "")
+
+
+def loading_text(loaded: Loading | None) -> str:
+    """What tables and comments say about it."""
+    return "not known" if loaded is None else str(loaded)
+
+
+UNKNOWN_LOADING = "nobody recorded that it was; `kci build --pack` and `kci run` load what they build"
 
 
 class LegRecord(msgspec.Struct, frozen=True):
@@ -57,6 +82,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
     objects: ObjectUse | None = None
+    loaded: Loading | None = None
+    """None if the record does not say."""
     card: CardText | None = None
     """The kernel's card; empty if it has none, None if the leg had no kernel to ask."""
 
@@ -171,6 +198,7 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     stale: bool = False
     """Carried over from another source than the planned one; counts as missing."""
     objects: ObjectUse | None = None
+    loaded: Loading | None = None
 
 
 class Replaced(msgspec.Struct, frozen=True):
@@ -200,6 +228,17 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def digests(self) -> dict[str, str]:
         return {item.variant: item.digest for item in self.present}
+
+    @property
+    def unloaded(self) -> dict[str, str]:
+        """The variants that are not to be published without having been loaded, and were not; each with the reason."""
+        known = {item.variant: item.loaded for item in self.present if item.loaded is not None}
+        return {name: loaded.reason for name, loaded in known.items() if loaded.must and not loaded.torch}
+
+    @property
+    def digest(self) -> str:
+        """Stands for the whole tree: what was judged is found again by it."""
+        return tree_under_test(self.digests)
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)

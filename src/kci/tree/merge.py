@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 from kci.config.sources.card import CARD
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError, rule_error
+from kci.matrix.variants import must_load, parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
@@ -30,7 +31,9 @@ from kci.tree.artifacts import (
     require_same_commit,
 )
 from kci.tree.manifest import (
+    UNKNOWN_LOADING,
     LegRecord,
+    Loading,
     Manifest,
     Origin,
     Present,
@@ -107,6 +110,7 @@ class _Job(msgspec.Struct, frozen=True):
     target: Path
     commit: str | None = None
     replaced: tuple[Replaced, ...] = ()
+    loads: tuple[str, ...] = ()
     card: str | None = None
 
     def fingerprint(self, leg: LegRecord) -> str | None:
@@ -116,6 +120,11 @@ class _Job(msgspec.Struct, frozen=True):
         if leg.source.dirty or leg.source.commit != self.commit:
             return None
         return self.planned.fingerprints.get(leg.variant)
+
+    def loading(self, variant: str, known: Loading | None) -> Loading | None:
+        """What is known of it, or that it had to be loaded and nobody says so."""
+        must = must_load(variant) and parse_variant_name(variant).backend in self.loads
+        return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 
     def fits(self, entry: Present) -> bool:
         prints = self.planned.fingerprints if self.planned is not None else None
@@ -133,11 +142,13 @@ def merge(
     card: str | None = None,
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
+    loaded: Mapping[str, Loading] = {},
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel name.
 
     `into` is the tree of a single kernel, and has a tree per kernel otherwise. Variants of the old tree without an
-    artifact are carried over. Artifacts have the kernel's card; `card` is that of variant directories.
+    artifact are carried over. Artifacts have the kernel's card, and say what was loaded; `card` and `loaded` are those
+    of variant directories, which have no record.
 
     Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or damaged variants.
     UnsafeError: an artifact is unsafe to unpack.
@@ -156,6 +167,12 @@ def merge(
         )
     for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
+    sources = [
+        msgspec.structs.replace(source, leg=msgspec.structs.replace(source.leg, loaded=loaded[source.leg.variant]))
+        if not source.artifact and source.leg.variant in loaded
+        else source
+        for source in sources
+    ]
     jobs = _jobs(sources, into, planned, card)
     for job in jobs:
         attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
@@ -206,9 +223,10 @@ def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | N
         target = into if alone else _resolved(into / name)
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
         commit = planned.commit if planned is not None else None
+        loads = planned.loads if planned is not None else ()
         legs = sorted((source.leg for source in chosen), key=lambda leg: (-leg.attempt, leg.variant))
         own = next((leg.card for leg in legs if leg.card is not None), card)
-        jobs.append(_Job(name, version, part, chosen, target, commit, replaced, own))
+        jobs.append(_Job(name, version, part, chosen, target, commit, replaced, loads, own))
     return jobs
 
 
@@ -239,8 +257,9 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=record.committed)
         taken = leg.objects if leg.objects is not None and leg.objects.runs else None
         present[leg.variant] = Present(
-            leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), objects=taken
-        )
+            leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), objects=taken,
+            loaded=job.loading(leg.variant, leg.loaded),
+        )  # fmt: skip
         hashes[leg.variant] = placed.hashes
     for entry, carried in _carried_variants(job, present):
         refuse_partial(job.target / entry.variant)
@@ -330,7 +349,8 @@ def _carried_variants(job: _Job, present: dict[str, Present]) -> list[tuple[Pres
         same = before.digest == digest
         made_from = before.fingerprint if same else None
         taken = before.objects if same else None
-        entry = Present(directory.name, digest, backend, origin, made_from, objects=taken)
+        loaded = job.loading(directory.name, before.loaded if same else None)
+        entry = Present(directory.name, digest, backend, origin, made_from, objects=taken, loaded=loaded)
         carried.append((entry, sealed))
     return carried
 

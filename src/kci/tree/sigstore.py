@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import FindingsError, MissingToolError, first_line_of
 from kci.utils.bounded_json import decode_json, read_bounded
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -106,7 +106,7 @@ def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple
         verifier = Verifier(trusted_root=own.trusted_root) if own else Verifier.production(offline=True)
         return verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(policies))
     except (Error, ValueError, TypeError) as error:
-        raise ValueError(str(error)[:300] or type(error).__name__) from error
+        raise ValueError(first_line_of(error)) from error
 
 
 def _trust_config(path: Path) -> Any:
@@ -117,8 +117,8 @@ def _trust_config(path: Path) -> Any:
         config = ClientTrustConfig.from_json(read_bounded(path).decode())
         config.trusted_root.get_fulcio_certs()
     except Exception as error:  # from several libraries
-        message = f"{path} is no trust configuration of a Sigstore: {error}".splitlines()[0][:300]
-        raise FindingsError(message, hint="`trust-config` in [signing] of kci.toml") from error
+        message = f"{path} is no trust configuration of a Sigstore: {first_line_of(error)}"
+        raise FindingsError(message, hint="--trust-config, or `trust-config` in [signing] of kci.toml") from error
     return config
 
 
@@ -183,8 +183,8 @@ def _call_sigstore(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except Exception as error:
-        why = str(error) or str(error.__cause__ or "")  # some errors explain only their cause
-        raise FindingsError(f"Sigstore does not sign: {type(error).__name__} {why}".rstrip()[:500]) from error
+        said = error if str(error) or not isinstance(error.__cause__, Exception) else error.__cause__
+        raise FindingsError(f"Sigstore does not sign: {type(error).__name__}: {first_line_of(said)}") from error
 
 
 class _Raw(msgspec.Struct, frozen=True, rename="camel"):

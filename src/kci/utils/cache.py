@@ -52,14 +52,14 @@ def place_digest(directory: Path) -> str:
 
 PARTS = {
     "builds": ("run", "work", "trees", "inputs"),
-    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
+    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools", "containers", "home", "uv"),
     "compiler-caches": ("ccache",),
 }
 
 
 PART_DESCRIPTIONS = {
     "builds": "built variants and their objects",
-    "toolchains": "torch, CUDA, headers and what tests need",
+    "toolchains": "torch, CUDA, headers, kci in images, and what tests need",
     "compiler-caches": "compiled objects, by ccache",
 }
 

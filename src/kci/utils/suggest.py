@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import itertools
 import operator
+import shlex
 from collections.abc import Iterable, Sequence
 
 
 def count(number: int, what: str, many: str = "") -> str:
     """`1 variant`, `2 variants`; `many` is an irregular plural."""
     return f"{number} {what if number == 1 else many or f'{what}s'}"
+
+
+def command_line(name: str, *options: str, place: object) -> str:
+    """A command of kci about a place, as people type it; a test parses what is made here."""
+    end = ["--"] if str(place).startswith("-") else []
+    return shlex.join(["kci", name, *options, *end, str(place)])
 
 
 def between(least: int, most: int, what: str) -> str:

@@ -49,12 +49,12 @@ def is_lfs_pointer(path: str | Path) -> bool:
         if os.stat(path).st_size > _LARGEST_POINTER:  # noqa: PTH116  - a Path for each file costs more than reading it
             return False
         with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it
-            return file.read(len(_LFS)) == _LFS
+            return file.read(len(LFS_VERSION)) == LFS_VERSION
     except OSError:
         return False
 
 
-_LFS = b"version https://git-lfs.github.com/spec/"
+LFS_VERSION = b"version https://git-lfs.github.com/spec/"
 _LARGEST_POINTER = 1024
 """Bytes, by the specification."""
 

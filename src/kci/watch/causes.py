@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -34,7 +33,6 @@ _NUMBER = re.compile(
 )
 _SPACE = re.compile(r"\s+")
 _ERROR_WORDS = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
-_MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
 _LINE_LENGTH = 200
 _READ, _LINES = 64 * MAX_LENGTH, 1000
 
@@ -195,19 +193,3 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
 def cause_id(cause: str) -> str:
     """The first 12 hexadecimal digits of a cause's sha256, which an issue names."""
     return hashlib.sha256(cause.encode()).hexdigest()[:12]
-
-
-def demangle_cause(cause: str) -> str:
-    """A cause with C++ names demangled, if this machine has `c++filt`."""
-    return _MANGLED.sub(lambda match: _demangled(match[0]), cause)
-
-
-@lru_cache(maxsize=1024)
-def _demangled(symbol: str) -> str:
-    # A separate process: logs are untrusted, and demanglers crash on hostile input.
-    try:
-        done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
-    except (OSError, subprocess.SubprocessError, UnicodeError):
-        return symbol
-    name = done.stdout.strip()
-    return name if done.returncode == 0 and name and len(name.splitlines()) == 1 else symbol

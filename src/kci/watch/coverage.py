@@ -10,6 +10,7 @@ import msgspec
 
 from kci.matrix.variants import KernelMatrix
 from kci.publish.hub import ListedVariant, TreeListing
+from kci.utils.suggest import command_line
 
 
 class CoverageState(enum.StrEnum):
@@ -63,8 +64,8 @@ def coverage(kernel: KernelMatrix, listing: TreeListing, stale: Collection[str] 
         state, reason = _state(kernel, entry, name in expected, name in stale)
         command = ""
         if state in _GAPS and name in expected:
-            command = f"kci run {shlex.quote(kernel.path)} --only {shlex.quote(name)}"
-            command += f" --into {shlex.quote(str(listing.tree))}" if listing.tree is not None else ""
+            into = [f"--into={listing.tree}"] if listing.tree is not None else []
+            command = command_line("run", f"--only={name}", *into, place=kernel.path)
         elif state is not CoverageState.PRESENT and listing.tree is not None:
             command = f"rm -r {shlex.quote(str(listing.tree / name))}"
         states.append(CoveredVariant(name, state, reason, command))

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kci.config.settings import Decisions, Tell
+from kci.tree.verify.abi import demangled
 from kci.utils.suggest import first_of
-from kci.watch.causes import cause_id, cause_of, demangle_cause
+from kci.watch.causes import cause_id, cause_of
 from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts
 from kci.watch.issue_text import OpenCause, backend_of, issue_body, plain
 
@@ -293,7 +294,7 @@ class FailureTracker:
 
     def _action(self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
-        title = f"{first_of(issue.kernels, 3)}: {plain(demangle_cause(issue.cause))}"[:200].rstrip()
+        title = f"{first_of(issue.kernels, 3)}: {plain(demangled(issue.cause))}"[:200].rstrip()
         body = issue_body(key, issue, recovered=kind is ActionKind.CLOSE)
         tell = people_to_notify(self.policy.tell, issue.all)
         return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run, until)

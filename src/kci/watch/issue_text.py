@@ -9,8 +9,8 @@ import msgspec
 
 from kci.diagnostics import printable
 from kci.matrix.variants import parse_variant_name
+from kci.tree.verify.abi import demangled
 from kci.utils.suggest import count
-from kci.watch.causes import demangle_cause
 from kci.watch.history import Failure, RunFacts
 
 SHOWN, _ROWS = 50, 150
@@ -63,8 +63,8 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     if recovered:
         head = "Every leg below passes again. The error was:"
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
-    if (demangled := demangle_cause(issue.cause)) != issue.cause:
-        lines += [f"In C++: `{plain(demangled)}`", ""]
+    if (readable := demangled(issue.cause)) != issue.cause:
+        lines += [f"In C++: `{plain(readable)}`", ""]
     lines.append(f"First seen in run {since.run} ({plain(since.at)}){_run_facts(since)}.")
     lines.append(_what_changed(issue))
     if log := web_link(failure.log):

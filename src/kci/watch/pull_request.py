@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shlex
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -19,8 +18,9 @@ from kci.errors import FindingsError
 from kci.matrix.variants import is_variant_name
 from kci.run.gate import INDEX_FILE, NO_PLAN, GateRow, RunUploads, missing_results, read_uploads
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
+from kci.tree.manifest import loading_text
 from kci.utils.bounded_json import MAX_BYTES
-from kci.utils.suggest import count
+from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
 from kci.watch.issue_tracker import Account, GitHubApi
 
@@ -92,7 +92,9 @@ class Comment(msgspec.Struct, frozen=True):
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-class _Artifact(msgspec.Struct, frozen=True):
+class Artifact(msgspec.Struct, frozen=True):
+    """An artifact of GitHub's API."""
+
     id: int
     name: str
     size_in_bytes: int
@@ -100,7 +102,17 @@ class _Artifact(msgspec.Struct, frozen=True):
 
 
 class _Artifacts(msgspec.Struct, frozen=True):
-    artifacts: list[_Artifact]
+    artifacts: list[Artifact]
+
+
+def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
+    """The artifacts of a run; FindingsError if GitHub refuses or does not answer."""
+    for page in range(1, _PAGES + 1):
+        path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
+        artifacts = api.request_as(_Artifacts, "GET", path).artifacts
+        yield from artifacts
+        if len(artifacts) < _PAGE:
+            return
 
 
 class PullRequestComments:
@@ -124,7 +136,7 @@ class PullRequestComments:
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
         """Download the records of a run for `read_uploads`; returns the artifacts that are too large or damaged."""
         unread, room = [], _ALL_RECORDS
-        for artifact in self._artifacts(run.id):
+        for artifact in run_artifacts(self._api, run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
                 continue
             if artifact.size_in_bytes > min(room, _RECORDS):
@@ -135,14 +147,6 @@ class PullRequestComments:
             if not _unpack(packed, folder / str(artifact.id)):
                 unread.append(artifact.name)
         return unread
-
-    def _artifacts(self, run: int) -> Iterator[_Artifact]:
-        for page in range(1, _PAGES + 1):
-            path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
-            artifacts = self._api.request_as(_Artifacts, "GET", path).artifacts
-            yield from artifacts
-            if len(artifacts) < _PAGE:
-                return
 
     def own_comments(self, number: int) -> list[Comment]:
         """The comments of kci, oldest first; two jobs at once can leave two."""
@@ -269,12 +273,14 @@ def _variants(uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
     failed = {(row.kernel, row.variant) for row in rows}
     planned = sorted({(leg.kernel, name) for leg in uploads.plan.legs for name in leg.variants})
     if planned:
-        yield from ("", "| kernel | variant | size | state |", "|---|---|---|---|")
+        yield from ("", "| kernel | variant | size | state | loaded |", "|---|---|---|---|---|")
     for kernel, name in planned[:_ROWS]:
         record = uploads.records.get(kernel)
         size = record.sizes.get(name) if record else None
         state = "**missing**" if (kernel, name) in failed or record is None else "built"
-        yield f"| {code(kernel)} | {code(name)} | {'' if size is None else _size(size)} | {state} |"
+        present = record.manifest.present if record and record.manifest else ()
+        loaded = next((code(loading_text(item.loaded)) for item in present if item.variant == name), "")
+        yield f"| {code(kernel)} | {code(name)} | {'' if size is None else _size(size)} | {state} | {loaded} |"
     if len(planned) > _ROWS:
         yield from ("", f"And {count(len(planned) - _ROWS, 'variant')} more.")
 
@@ -288,6 +294,8 @@ def _tests(uploads: RunUploads) -> Iterator[str]:
         record = uploads.tests.get(key)
         state = "**failed**" if key in lacking else _counts(record) if record else "**did not run**"
         yield f"| {code(test.kernel)} | {code(test.name)} | {state} |"
+    if uploads.plan.untested:
+        yield from ("", code(uploads.plan.untested_sentence))
 
 
 def _counts(record: TestRecord) -> str:
@@ -314,12 +322,9 @@ def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRo
 def _replay(row: GateRow, path: str) -> str:
     if not _PATH.fullmatch(path):
         return ""
-    words = ["kci", "check"]
     if is_variant_name(row.variant):
-        words = ["kci", "build", f"--variant={row.variant}", "--container=auto"]
-    elif " / test " in row.job:
-        words = ["kci", "test"]
-    return shlex.join([*words, "--", path])
+        return command_line("build", f"--variant={row.variant}", "--container=auto", place=path)
+    return command_line("test" if " / test " in row.job else "check", place=path)
 
 
 def code(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -24,6 +23,7 @@ from kci.run.kernel_tests import TestReport, TestState, probe, run_kernel_tests,
 from kci.tree.artifacts import find_sources, newest_source
 from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic
+from kci.utils.suggest import command_line
 from kci.watch.history import HARDWARE, LegOutcome, LegResult
 
 MAX_SECOND_LOOKS = 200
@@ -66,8 +66,9 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         compute=text_of(variant.compute),
         replay=replay[:4000],
     )
+    unloaded = replace(request, options=replace(request.options, load=False))  # each torch has a result of its own
     try:
-        built = build_leg(workspace, request, log)
+        built = build_leg(workspace, unloaded, log)
     except KciError as error:
         first = first_error(error)
         more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError | MissingToolError) else ""
@@ -81,8 +82,9 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         return [failed, *(replace(unknown, torch=torch) for torch in others)]
     results = [] if base.torch in variant.loads else [base]
     for torch in variant.loads:
-        test = ["kci", "test", str(kernel), f"--tree={request.output}", f"--variant={base.variant}", f"--torch={torch}"]
-        under = replace(base, torch=torch, replay=f"{base.replay} && {shlex.join(test)}"[:4000])
+        how = (f"--kernel={kernel}", f"--variant={base.variant}", f"--torch={torch}")
+        test = command_line("test", *how, place="build")  # what `replay` builds into
+        under = replace(base, torch=torch, replay=f"{base.replay} && {test}"[:4000])
         test_run = partial(run_kernel_tests, built.directory, kernel, log, cache=request.options.cache, torch=torch)
         results.append(_tested(under, test_run, f"with torch {torch}", log))
     return results
@@ -123,7 +125,7 @@ def watch_hardware(
         if reason := why_incompatible(name, environment):
             log(f"{directory.name} is not tested on this machine: {reason}")
             continue
-        test = ["kci", "test", kernel.directory, f"--variant={directory.name}", f"--python={python}"]
+        how = (f"--variant={directory.name}", f"--python={python}")
         torch = ".".join(environment.torch.split("+")[0].split(".")[:2])
         compute = name.compute_version or environment.toolkit
         result = replace(
@@ -133,7 +135,7 @@ def watch_hardware(
             system=system,
             torch=torch,
             compute=compute,
-            replay=shlex.join(test)[:4000],
+            replay=command_line("test", *how, place=kernel.directory)[:4000],
             hardware=True,
         )
         test_run = partial(run_kernel_tests, directory, Path(kernel.directory), log, cache=cache, python=python)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.settings import EXTENSIONS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.utils.suggest import nearest
@@ -90,7 +91,7 @@ def _loader() -> type:
     return Strict
 
 
-FOLDER = ".github/kci"
+FOLDER = EXTENSIONS
 JOBS_FILE = f"{FOLDER}/jobs.yml"
 
 POINTS = {

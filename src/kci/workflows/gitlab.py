@@ -15,6 +15,7 @@ from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, shipped, template_environment, tidy
+from kci.utils.suggest import command_line
 from kci.version import __version__
 from kci.workflows.render import Inputs, build_words, input_digest, refuse_unsafe
 from kci.workflows.rendered_files import with_checksum
@@ -84,7 +85,7 @@ def child_pipeline(
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
     kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
     faulty = [
-        {"job": f"{item.kernel or item.path}: check", "script": shlex.join(["kci", "check", "--", item.path])}
+        {"job": f"{item.kernel or item.path}: check", "script": command_line("check", place=item.path)}
         for item in plan.faulty
     ]
     legs = [_leg(leg, plan.tier) for leg in plan.legs]
@@ -176,7 +177,7 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         "publish": f"{name}: publish",
         "publish_needs": [merge, *(test["job"] for test in tests)],
         "plan": _write_json_command(own.as_json(), "kci-records/kci-plan.json") if purpose is Purpose.PUBLISH else "",
-        "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name]),
+        "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name, "--tree", "kci-tree"]),
         "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }
 
@@ -188,6 +189,7 @@ def _test(test: TestLeg) -> dict[str, Any]:
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if needs_device(test.backend) else ""
     return {
         "job": f"{test.kernel}: test {test.name}",
+        "image": "" if python else gitlab_data().image,
         "tags": _tags(test.runner, test.system),
         "timeout": test.timeout,
         "record": record,

@@ -7,13 +7,14 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from kci.config.settings import Publish
-from kci.config.values import Forks, Tier
+from kci.config.values import Forks, PublishOn, Tier
 from kci.errors import FindingsError, UnsafeError
 from kci.matrix.catalog.runners import hosted_runners
 from kci.plan.github_limits import LIMIT_KEYS
@@ -59,6 +60,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """Kernel names, which spread the schedules of different repositories."""
     kernels: tuple[str, ...] = (".",)
     submodules: bool = False
+    token: str = ""
+    """The secret with the token of checkouts; empty for the job's own."""
     lfs: bool = False
     branch: str = "main"
     """A push to this branch builds a release."""
@@ -75,7 +78,6 @@ class Inputs(msgspec.Struct, frozen=True):
     schedule: str = ""
     """A cron line; empty for one that `cron` derives from the names."""
     tiers: tuple[str, ...] = ()
-    tested: bool = False
     compiled: bool = False
     """True if a kernel is compiled, so that objects are kept between runs."""
     nix: bool = False
@@ -102,7 +104,7 @@ def render(
         "uses": lambda action: _uses(action, pins),
         "unreleased": unreleased(pins),
     }
-    templates = {RELEASE_FILE: "github/short.yml.j2"} if inputs.short else dict(_TEMPLATES)
+    templates = dict.fromkeys(_TEMPLATES, "github/short.yml.j2") if inputs.short else dict(_TEMPLATES)
     if not inputs.short:
         templates |= _CALLED
     if inputs.publish is not None:
@@ -112,7 +114,9 @@ def render(
     if inputs.comment and not inputs.short:
         templates |= {COMMENT_FILE: "github/comment.yml.j2"}
     jinja = template_environment()
-    rendered = {path: tidy(jinja.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    rendered = {
+        path: tidy(jinja.get_template(name).render(values, path=path)) for path, name in sorted(templates.items())
+    }
     if lost := [*own.unplaced_parts(rendered), *own.misplaced_jobs(rendered[RELEASE_FILE])]:
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
     filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
@@ -120,6 +124,7 @@ def render(
 
 
 def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
+    by_push = inputs.publish is not None and inputs.publish.on is PublishOn.PUSH
     return msgspec.structs.asdict(inputs) | {
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
@@ -128,20 +133,21 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
         "caller_names": caller_names(inputs.callers),
         "kernel_file": KERNEL_FILE,
+        "compat_file": COMPAT_FILE,
         "dispatched": inputs.forks == Forks.DISPATCH,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "publish": inputs.publish,
+        "push_file": PurePosixPath(PUBLISH_FILE if by_push else RELEASE_FILE).name,
         "reusable": False,
         "point": own.mark,
         "job_ids": list(own.job_ids),
         "own_results": own.results,
         "split": inputs.part_jobs > 0,
         "part_names": part_names(inputs.part_jobs),
-        "from_base": inputs.tested or inputs.compiled,
     }
 
 
-_EVERYTHING = Inputs((), submodules=True, tested=True, compiled=True, nix=True, part_jobs=1)
+_EVERYTHING = Inputs((), submodules=True, compiled=True, nix=True, part_jobs=1)
 
 
 def _same_commit_action(action: str) -> str:

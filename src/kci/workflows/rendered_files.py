@@ -72,8 +72,12 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
     """The reference of kci's own actions if it names a release that does not exist yet; else empty."""
     default, chosen = shipped_pins()[OWN], pins[OWN]
     same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
-    released = _pin_file().own.released or RELEASE_DATA.is_file()
-    return f"{default.repository}@{default.version}" if same and not released else ""
+    return f"{default.repository}@{default.version}" if same and not is_released() else ""
+
+
+def is_released() -> bool:
+    """True once kci's names exist: the repository of its actions, and the package."""
+    return _pin_file().own.released or RELEASE_DATA.is_file()
 
 
 def release_pin() -> Pin:

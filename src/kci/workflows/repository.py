@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from kci.config.discovery import RepositorySettings
-from kci.config.settings import KCI_TOML, Publish, Settings
-from kci.config.values import Forks, Tier
+from kci.config.settings import KCI_TOML, Checkout, Publish, Settings
+from kci.config.values import Forks, PublishOn, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
@@ -36,6 +36,7 @@ from kci.workflows.rendered_files import (
     compare,
     drift_diagnostics,
     fixed_pins,
+    is_released,
     own_pin,
     read_committed,
     recorded_options,
@@ -137,7 +138,8 @@ def render_workflows(
     inputs = Inputs(
         names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in directories})),
-        submodules=has_submodules(root),
+        submodules=chosen.checkout.submodules and has_submodules(root),
+        token=chosen.checkout.token or "",
         lfs=has_lfs(root),
         branch=branch,
         pin="sha" if by_commit else "tag",
@@ -148,7 +150,6 @@ def render_workflows(
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         tiers=tuple(sorted(chosen.tiers)),
-        tested=bool(workspace.runners.test),
         compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
         part_jobs=_part_jobs(bounds.plans.values()),
@@ -167,17 +168,21 @@ def render_workflows(
     if bounds.refused:
         raise FindingsError("GitHub would not take these runs", diagnostics=bounds.refused)
     if reference := unreleased(pins):
-        message = f"these workflows use {reference}, which does not exist before the first release of kci"
-        hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
-        notes.append(finding("KCI450", message, hint=hint))
-    compared = _compared(root, files, committed)
-    return msgspec.structs.replace(compared, notes=tuple(notes))
+        notes.append(
+            _unreleased(f"these workflows use {reference}", f"`[actions]` of {KCI_TOML}: `repository` and `ref`")
+        )
+    return _compared(root, files, committed, notes)
+
+
+def _unreleased(what: str, hint: str) -> Diagnostic:
+    return finding("KCI450", f"{what}, which does not exist before the first release of kci", hint=hint)
 
 
 def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
     requested = {
         "pull-request.comment": chosen.pull_request.comment,
         "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
+        "checkout": chosen.checkout != Checkout(),
     }
     hint = "remove the setting, or run `kci render --no-short`"
     message = "the short file has nothing for `{}` of " + KCI_TOML
@@ -189,19 +194,23 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     require_readable(workspace)
     notes: list[Diagnostic] = []
     chosen = workspace.settings.settings
-    if chosen.pull_request.comment:
-        notes.append(finding("KCI454", f"GitLab's file has nothing for `pull-request.comment` of {KCI_TOML}"))
+    by_push = chosen.publish.on is PublishOn.PUSH
+    for key, is_set in (("pull-request.comment", chosen.pull_request.comment), ("publish.on", by_push)):
+        if is_set:
+            notes.append(finding("KCI454", f"GitLab's file has nothing for `{key}` of {KCI_TOML}"))
     inputs = Inputs(
         names=(),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
-        submodules=has_submodules(root),
+        submodules=chosen.checkout.submodules and has_submodules(root),
         publish=publish_jobs(workspace.settings),
     )
+    if not is_released():
+        hint = "set the variable KCI_INSTALL of the project to what pip installs in its place"
+        notes.append(_unreleased("this file installs `kci` from the package index", hint))
     files = render_gitlab(inputs)
-    compared = _compared(root, files, read_committed(root, files))
-    return msgspec.structs.replace(compared, notes=tuple(notes))
+    return _compared(root, files, read_committed(root, files), notes)
 
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
@@ -225,7 +234,7 @@ def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[st
         sizes=leg_sizes(plan, workspace.runners),
     )
     files = render_snakemake(inputs)
-    return _compared(root, files, read_committed(root, files))
+    return _compared(root, files, read_committed(root, files), [])
 
 
 def has_submodules(root: Path) -> bool:
@@ -249,11 +258,22 @@ def _part_jobs(plans: Iterable[Plan]) -> int:
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
-def _compared(root: Path, files: dict[str, str], committed: Mapping[str, str]) -> RenderedFiles:
+_UNHIDE = "take it out of .gitignore: `git check-ignore -v` names the line"
+
+
+def _compared(
+    root: Path, files: dict[str, str], committed: Mapping[str, str], notes: Sequence[Diagnostic]
+) -> RenderedFiles:
+    ignored = run_git(root, "check-ignore", "-z", "--stdin", stdin="\0".join(sorted(files)).encode())
+    hidden = [
+        finding("KCI455", "git ignores this file, so that it never reaches the server", path=path, hint=_UNHIDE)
+        for path in os.fsdecode(ignored or b"").split("\0")
+        if path
+    ]
     comparisons = compare(files, committed)
     diagnostics = tuple(drift_diagnostics(comparisons))
     rewritten = tuple(path for path in sorted(files) if committed.get(path, "") != files[path])
-    return RenderedFiles(root, files, tuple(comparisons), diagnostics, rewritten)
+    return RenderedFiles(root, files, tuple(comparisons), diagnostics, rewritten, (*notes, *hidden))
 
 
 def read_recorded_options(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
@@ -266,7 +286,10 @@ def publish_jobs(repository: RepositorySettings) -> Publish | None:
     if not repository.publishes:
         return None
     chosen = repository.settings.publish
-    return Publish(environment=chosen.environment, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign)
+    return Publish(
+        environment=chosen.environment, on=chosen.on, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign,
+        pull_request=chosen.pull_request,
+    )  # fmt: skip
 
 
 def _relative(directory: str, root: Path) -> str:

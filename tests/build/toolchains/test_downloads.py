@@ -1,4 +1,4 @@
-"""Installing with the real pip, from an index on this machine, and why it fails."""
+"""Installing with the real uv, from an index on this machine, and why it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from kci.build.process.run import ProgramResult
 from kci.build.toolchains import downloads
-from kci.build.toolchains.downloads import install, pip_install, run_pip
+from kci.build.toolchains.downloads import install, pip_index, pip_install, run_uv
 from kci.errors import MissingToolError
 from wheels import make_wheel
 
@@ -58,7 +58,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHa
     with HalfAndHalf(tmp_path / "index") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_address[1]}/simple")
         yield server
         server.go_on.set()
@@ -74,11 +74,10 @@ def test_a_download_is_told_when_it_begins(index: HalfAndHalf, tmp_path: Path) -
         index.go_on.set()  # without this line the other half would not come
 
     command = [*pip_install(Path(sys.executable)), "--no-deps", "--target", str(tmp_path / "made"), "big"]
-    done = run_pip(command, log)
+    done = run_uv(command, log)
     assert done.code == 0, done.output
     assert (tmp_path / "made/big/__init__.py").is_file()
-    assert [line.split()[:2] for line in said if "metadata" not in line] == [["Downloading", WHEEL]]
-    assert "4.2 MB" in said[-1] or "kB" in said[-1]
+    assert said == ["Downloading big (4.0MiB)"]
 
 
 @pytest.mark.parametrize(
@@ -106,25 +105,72 @@ def test_an_index_that_does_not_answer_is_the_reason(
 
 
 def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = ProgramResult(1, "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\n")
-    monkeypatch.setattr(downloads, "run_pip", lambda *_: said)
+    said = ProgramResult(1, "error: No space left on device (os error 28)\n")
+    monkeypatch.setattr(downloads, "run_uv", lambda *_: said)
     with pytest.raises(MissingToolError, match="cannot install torch: the disk is full") as info:
-        install(["pip"], "torch", print, tmp_path)
+        install(["uv"], "torch", print, tmp_path)
     assert info.value.hint.startswith(f"free space in {tmp_path}")
 
 
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("ERROR: No matching distribution found for torch==2.13.0", "check that this Python has wheels for it"),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", ""),
-        ("ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: '/x'", ""),
+        ("  x No solution found when resolving dependencies:", "check that this Python has wheels for it"),
+        ("error: failed to create directory `/x`: Permission denied (os error 13)", ""),
     ],
 )
-def test_other_failures_of_pip_speak_for_themselves(
+def test_other_failures_of_uv_speak_for_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
 ) -> None:
-    monkeypatch.setattr(downloads, "run_pip", lambda *_: ProgramResult(1, said))
+    monkeypatch.setattr(downloads, "run_uv", lambda *_: ProgramResult(1, said))
     with pytest.raises(MissingToolError, match="cannot install torch\n") as info:
-        install(["pip"], "torch", print, tmp_path)
+        install(["uv"], "torch", print, tmp_path)
     assert info.value.hint == hint
+
+
+def test_what_pip_is_told_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files from the system's to that of the user, and its variables, as pip reads them."""
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "system"))
+    for place, text in (
+        ("system", "[global]\nindex-url = https://system/simple\ntimeout = 7\nretries = 0\n"),
+        (".config", "[global]\nindex-url = https://user/simple\nfind-links = /a\n  /b\n[install]\nno-index = false\n"),
+    ):
+        (tmp_path / place / "pip").mkdir(parents=True)
+        (tmp_path / place / "pip" / "pip.conf").write_text(text)
+    assert pip_index() == "https://user/simple"
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://one/simple https://two/simple")
+    told = downloads._uv_environment()
+    assert told["UV_FIND_LINKS"] == "/a,/b"
+    assert (told["UV_INDEX"], told["UV_HTTP_TIMEOUT"], told["UV_HTTP_RETRIES"]) == (
+        "https://one/simple https://two/simple",
+        "7",
+        "0",
+    )
+    assert "--no-index" not in pip_install(Path(sys.executable))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert "--no-index" in pip_install(Path(sys.executable))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    assert pip_index() == "https://pypi.org/simple"
+
+
+def test_a_login_is_for_the_host_that_it_names(
+    index: HalfAndHalf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def send_head(handler: Handler) -> None:
+        seen.append((handler.path, handler.headers.get("Authorization")))
+        port = index.server_address[1]
+        handler.send_response(302 if handler.path == "/simple/big/" else 404)
+        handler.send_header("Location", f"http://localhost:{port}/elsewhere/")
+        handler.end_headers()
+
+    monkeypatch.setattr(Handler, "send_head", send_head)
+    address = os.environ["PIP_INDEX_URL"].replace("//", "//bob:s%40cret@")
+    with pytest.raises(MissingToolError):
+        downloads.find_wheel("big", "1.0", "x86_64", address)
+    assert seen == [("/simple/big/", "Basic Ym9iOnNAY3JldA=="), ("/elsewhere/", None)]

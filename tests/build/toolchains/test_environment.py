@@ -23,7 +23,6 @@ from kci.build.toolchains.environment import (
     TorchVersion,
     ensure_runtime,
     kci_environment,
-    make_venv,
     python_environment,
     read_torch_version,
 )
@@ -31,7 +30,7 @@ from kci.config.values import Version
 from kci.errors import ClientError, MissingToolError
 from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
-from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
+from wheels import make_wheel, only_wheels, torch_wheel
 
 
 def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
@@ -45,8 +44,8 @@ def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
 
 def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
     venv, torch, ninja = kci_environment(tmp_path, "2.13", "cu130").setup()
-    assert venv[1:3] == ["-m", "venv"]
-    assert Path(venv[0]).is_relative_to(sys.base_prefix), "the environment outlives the one that this Python is in"
+    assert venv[1:4] == ["venv", "--no-project", "--python"]
+    assert Path(venv[4]).is_relative_to(sys.base_prefix), "the environment outlives the one that this Python is in"
     assert torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/cu130", "torch==2.13.0+cu130"]
     assert "--no-deps" in torch
     assert torch[torch.index("--only-binary") + 1] == ":all:"
@@ -82,7 +81,7 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert default_cache() == tmp_path / "mine"
 
 
-# --- making it, with the real venv and pip ---
+# --- making it, with the real uv ---
 
 
 def made_by(folder: Path, monkeypatch: pytest.MonkeyPatch, **torch: str) -> None:
@@ -91,7 +90,6 @@ def made_by(folder: Path, monkeypatch: pytest.MonkeyPatch, **torch: str) -> None
     only_wheels(monkeypatch, folder)
 
 
-@pytest.mark.slow
 def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of what a killed run left behind."""
     made_by(tmp_path / "wheels", monkeypatch)
@@ -119,13 +117,12 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pip_of_the_tests(monkeypatch, tmp_path)
     (tmp_path / "wheels").mkdir()
     only_wheels(monkeypatch, tmp_path / "wheels")
     environment = kci_environment(tmp_path, "2.13", "cpu")
     with pytest.raises(MissingToolError, match=r"cannot install torch 2\.13\.0") as caught:
         environment.ensure(environment.python, quiet)
-    assert "No matching distribution found for torch==2.13.0" in caught.value.message
+    assert "torch was not found" in caught.value.message
     assert environment.root is not None
     assert not environment.root.exists()
 
@@ -176,38 +173,11 @@ def test_a_cache_that_cannot_be_written_is_told_with_what_to_do() -> None:
     assert "KCI_CACHE" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("venv", "ensurepip", "hint"),
-    [
-        ("No module named venv", "", "apt-get install python3-venv"),
-        ("created successfully because ensurepip is not available", "", "apt-get install python3-venv"),
-        ("'-m', 'ensurepip' returned non-zero exit status 1.", "No module named ensurepip", "python3-venv"),
-        ("'-m', 'ensurepip' returned non-zero exit status 1.", "[Errno 28] No space left on device", "free space in"),
-        ("'-m', 'ensurepip' returned non-zero exit status 1.", "[Errno 122] Disk quota exceeded", "free space in"),
-        ("Error: [Errno 28] No space left on device", "", "free space in"),
-        ("Error: [Errno 13] Permission denied", "", ""),
-        ("'-m', 'ensurepip' returned non-zero exit status 1.", "Fatal Python error: no zlib", ""),
-    ],
-)
-def test_why_no_environment_could_be_made(tmp_path: Path, venv: str, ensurepip: str, hint: str) -> None:
-    """venv does not say what its own pip said."""
-    python = program(tmp_path, "python3", f'echo "{venv}"; exit 1')
-    (tmp_path / "made" / "bin").mkdir(parents=True)
-    program(tmp_path / "made" / "bin", "python", f'echo "{ensurepip}"; exit 1')
-    with pytest.raises(MissingToolError, match="cannot make a Python environment") as caught:
-        make_venv([str(python), "-m", "venv", str(tmp_path / "made")], tmp_path / "made")
-    assert hint in caught.value.hint
-    assert bool(hint) == bool(caught.value.hint)
-    assert ensurepip in caught.value.message
-
-
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
-    python = pip_of_the_tests(monkeypatch, tmp_path)
     code = (
         "import sys; from pathlib import Path; from kci.build.toolchains import environment\n"
         "from kci.build.toolchains.environment import kci_environment\n"
-        f"environment.base_python = lambda: {str(python)!r}\n"
         "asked = kci_environment(Path(sys.argv[1]), '2.13', 'cpu')\n"
         "asked.ensure(asked.python, lambda line: print(line, flush=True))"
     )

@@ -59,10 +59,34 @@ def test_a_variable_that_no_compiler_reads_is_not(tmp_path: Path, monkeypatch: p
 def test_flags_of_the_compiler_itself_count_and_a_launcher_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path / "only-these", "ccache", 'shift\nexec "$@" --version\n')
+    program(tmp_path / "only-these", "ccache", 'exec "$@"\n')
     usual = toolchain_identity(variant(CPU), tmp_path)
-    monkeypatch.setenv("CXX", "g++ -m32")
-    assert toolchain_identity(variant(CPU), tmp_path) != usual
+    found = {usual}
+    for words in ("-m32", "-D SCALE=1", "-D SCALE=2", "-isystem /a", "-isystem /b", "-include /a", "-B /a", "-B /b"):
+        monkeypatch.setenv("CXX", f"g++ {words}")
+        found.add(toolchain_identity(variant(CPU), tmp_path))
+    assert len(found) == 9
+    monkeypatch.setenv("CXX", "ccache g++")
+    launched = toolchain_identity(variant(CPU), tmp_path)
+    assert usual.splitlines()[:2] == launched.splitlines()[:2]
+
+
+def test_what_compilers_read_outside_counts_by_its_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header in a folder that CXX, CPATH's search list or a flag of build.toml names, and the compiler's bytes."""
+    folders = [tmp_path / name for name in ("word", "listed", "flag")]
+    for folder in folders:
+        folder.mkdir()
+    compiler = f"case $* in *-v*) echo ' {folders[1]}' >&2 ;; *) echo 'g++ 12' ;; esac\n"
+    program(tmp_path / "only-these", "g++", compiler)
+    monkeypatch.setenv("CXX", f"g++ -isystem {folders[0]}")
+    found = [toolchain_identity(variant(CPU), tmp_path, flags=[f"-I{folders[2]}"])]
+    for text in ("1", "2"):
+        for folder in folders:
+            (folder / "a.h").write_text(text)
+            found.append(toolchain_identity(variant(CPU), tmp_path, flags=[f"-I{folders[2]}"]))
+    program(tmp_path / "only-these", "g++", f"{compiler}# replaced in place\n")
+    found.append(toolchain_identity(variant(CPU), tmp_path, flags=[f"-I{folders[2]}"]))
+    assert len({*found}) == len(found)
 
 
 def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +102,7 @@ def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest
 def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = set()
     for release in ("13.0.48", "13.0.88"):
-        toolkit = SimpleNamespace(versions=lambda said=release: [f"nvcc {said}"])
+        toolkit = SimpleNamespace(versions=lambda said=release: [f"nvcc {said}"], root=tmp_path, parts=(), include=())
         monkeypatch.setattr(module, "find_toolkit", lambda *_, found=toolkit: found)
         found.add(toolchain_identity(variant(STABLE_CUDA), tmp_path))
     assert len(found) == 2

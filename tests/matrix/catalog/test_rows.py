@@ -38,6 +38,18 @@ def test_the_august_edition_is_the_references_table(catalog: Catalog) -> None:
     assert tvm == {("2.12", "12.6"), ("2.12", "13.0"), ("2.12", "13.2"), ("2.12", "2025.3.2"), ("2.13", "13.2")}
 
 
+def test_a_flavour_of_tvm_ffi_stays_until_somebody_says_that_it_went(catalog: Catalog) -> None:
+    kept = {
+        (row.backend, row.compute and row.compute.text): row.tvm_ffi_unknown_since
+        for row in load_catalog().rows
+        if row.tvm_ffi
+    }
+    unseen = dict.fromkeys([("cpu", None), ("cuda", "12.6"), ("cuda", "13.0"), ("xpu", "2026.0.0")], "2026-09-04")
+    assert kept == unseen | {("cuda", "13.2"): None}
+    systems = [{(row.backend, row.system) for row in one.rows if row.tvm_ffi} for one in (load_catalog(), catalog)]
+    assert systems[0] == systems[1]
+
+
 @pytest.mark.rule("KCI120", triggers=False)
 def test_a_date_is_held_in_one_spelling() -> None:
     """Editions are compared by it."""

@@ -54,6 +54,13 @@ def decided(root: Path, path: str, made: Build | None = None, names: tuple[str, 
 FILES = {"csrc/a.cu": "", "csrc/b.cpp": "", "csrc/b.h": "", "torch-ext/binding.cpp": ""}
 
 
+def test_tests_beside_src_are_those_of_the_kernel_in_it(tmp_path: Path) -> None:
+    write(tmp_path, {**{f"k/src/{name}": text for name, text in FILES.items()}, "k/tests/test_a.py": ""})
+    inputs = KernelInputs(build(), tmp_path / "k" / "src", SourceTree(tmp_path))
+    assert inputs.is_test("k/tests/test_a.py")
+    assert not inputs.is_test("tests/test_a.py")
+
+
 def test_a_link_and_what_it_leads_to_both_count(tmp_path: Path) -> None:
     write(tmp_path, {**FILES, "csrc/real.cu": ""})
     (tmp_path / "csrc/a.cu").unlink()

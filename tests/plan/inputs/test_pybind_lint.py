@@ -11,12 +11,13 @@ from conftest import torch_kernel
 from kci.build.native.failures import failure_hint
 from kci.build.process.run import ProgramResult
 from kci.plan.inputs.source_lints import pybind_included, unconditional_includes
+from kci.plan.inputs.source_tree import SourceTree
 
 
 def said(folder: Path, files: dict[str, str], more: str = "") -> list[str]:
     write_tree(folder, files)
     parts = f'[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp", "csrc/a.h"]\n{more}\n'
-    found = list(pybind_included(torch_kernel(["cpu"], components=parts), folder))
+    found = list(pybind_included(torch_kernel(["cpu"], components=parts), SourceTree(folder)))
     assert {item.rule for item in found} <= {"KCI167"}
     assert all("torch/all.h" in item.hint for item in found)
     return [item.message for item in found]

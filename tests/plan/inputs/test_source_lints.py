@@ -42,7 +42,7 @@ def make(
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text)
     made = read_kernel(directory)
-    return made, [*lint_sources(made, directory), *not_listed(made, directory)]
+    return made, [*lint_sources(made, SourceTree(directory)), *not_listed(made, directory)]
 
 
 def not_listed(made: Kernel, root: Path, settings: RepositorySettings | None = None) -> list[Diagnostic]:
@@ -95,7 +95,7 @@ def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path
         ("KCI136", Severity.ERROR),
         ("KCI138", Severity.WARNING),
     ]
-    assert lint_sources(made, tmp_path, errors_only=True) == found[:1]
+    assert lint_sources(made, SourceTree(tmp_path), errors_only=True) == found[:1]
 
 
 @pytest.mark.rule("KCI138", triggers=True)

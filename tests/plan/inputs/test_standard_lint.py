@@ -12,6 +12,7 @@ from kci.config.reader import parse_kernel
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.check import check_kernels
 from kci.plan.inputs.source_lints import lint_standards
+from kci.plan.inputs.source_tree import SourceTree
 
 INCLUDES = '#include "a.h"\n#include <torch/all.h>\n'
 
@@ -27,7 +28,9 @@ def said(
     sources: Path, flags: str, *, key: str = "cuda-flags", torch: str = "", backend: str = "cuda", src: str = "a.cu"
 ) -> list[str]:
     parts = f'[kernel.a]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{key} = [{flags}]\n'
-    found = list(lint_standards(torch_kernel([backend], torch=torch, components=parts), load_catalog(), sources))
+    found = list(
+        lint_standards(torch_kernel([backend], torch=torch, components=parts), load_catalog(), SourceTree(sources))
+    )
     assert {item.rule for item in found} <= {"KCI159"}
     return [item.message for item in found]
 
@@ -88,7 +91,7 @@ BINDINGS = (
 
 @pytest.mark.rule("KCI159", triggers=True)
 def test_the_bindings_have_flags_too_and_a_check_finds_them(sources: Path) -> None:
-    (found,) = lint_standards(parse_kernel(BINDINGS.encode()), load_catalog(), sources)
+    (found,) = lint_standards(parse_kernel(BINDINGS.encode()), load_catalog(), SourceTree(sources))
     assert found.message == "`-std=c++17` is older than C++20, which the headers of torch 2.14 ask for"
     assert (found.line, found.column) == (9, 14)
     (sources / "build.toml").write_text(BINDINGS)

@@ -76,6 +76,11 @@ def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Pat
     commit_all(repository)
     (repository / "sound" / "torch-ext" / "sound" / "__init__.py").write_text("x = 1\n")
     assert faulty(repository) == []
+    workflows = repository / ".github" / "workflows"
+    workflows.mkdir(parents=True)
+    for name in ("kci.yml", "other.yml"):
+        (workflows / name).write_text("")
+    assert faulty(repository) == [], "a workflow is no input"
     (repository / "unread" / "notes.txt").write_text("")
     assert faulty(repository) == ["unread"]
     (repository / "kci.toml").write_text("")
@@ -97,6 +102,18 @@ def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(rep
     with (repository / "catalog.toml").open("a") as file:
         file.write("# changed\n")
     assert faulty(repository) == ["unread", "wrong"]
+
+
+def test_commands_choose_kernels_by_name(repository: Path) -> None:
+    """A broken kernel beside the chosen one holds up nothing."""
+    for words in (["matrix", "--format", "names"], ["plan", "--format", "json"]):
+        assert kci(*words, repository, "--kernel", "sound").code == 0
+        assert kci(*words, repository, "--kernel", "unread").code == 1
+        assert kci(*words, repository, "--kernel", "sund").code == 2
+    plan = json.loads(kci("plan", repository, "--kernel", "sound", "--format", "json").stdout)
+    assert ([kernel["name"] for kernel in plan["kernels"]], plan["faulty"]) == (["sound"], [])
+    done = kci("run", repository, "--kernel", "sound", "--only", "nothing")
+    assert (done.code, "KCI217" in done.stderr) == (1, True), done
 
 
 def test_one_kernel_by_its_name(repository: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kci import open_workspace, plan_run
 from kci.config.sources import package_rules
 from kci.errors import FindingsError
 from kci.plan.check import check_kernels
+from kci.plan.inputs import source_lints
 from kci.plan.planning import PlanRequest
 from kci.plan.workspace import Choice
 from kci.run.local import outcomes_of
@@ -48,7 +50,7 @@ def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, t
     place = kernel(tmp_path, text)
     assert sources_say(place) == [rule]
     with pytest.raises(FindingsError, match="nothing is planned") as caught:
-        plan_run(open_workspace([place]), PlanRequest(sources=True))
+        plan_run(open_workspace([place]), PlanRequest())
     assert [item.rule for item in caught.value.diagnostics] == [rule]
     with pytest.raises(FindingsError, match="nothing is planned"):
         outcomes_of(open_workspace([place]), Choice())
@@ -62,7 +64,7 @@ def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, t
 def test_a_warning_is_said_and_stops_nothing(tmp_path: Path, rule: str, text: str, file: str) -> None:
     place = kernel(tmp_path, text, file=file)
     assert sources_say(place) == [rule]
-    assert plan_run(open_workspace([place]), PlanRequest(sources=True)).plan.legs
+    assert plan_run(open_workspace([place]), PlanRequest()).plan.legs
     assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
 
 
@@ -88,7 +90,7 @@ def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
     (place / file).write_text(POINTER)
     assert "KCI732" in sources_say(place)
     with pytest.raises(FindingsError, match=f"nothing is planned: .*{file.rpartition('/')[2]}: it is a pointer"):
-        plan_run(open_workspace([place]), PlanRequest(sources=True))
+        plan_run(open_workspace([place]), PlanRequest())
     name = "torch213-cxx11-cpu-x86_64-linux" if file.startswith("csrc") else "torch-cpu"
     built = kci("build", place, "--variant", name, "--output", tmp_path / "out")
     assert (built.code, "error[KCI732]" in built.stderr) == (1, True)
@@ -113,6 +115,43 @@ def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
     assert sources_say(place) == []
 
 
+LIBRARY = "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}\n"
+
+
+def rules_of_two(tmp_path: Path, second: str, first: str = LIBRARY) -> list[str]:
+    place = kernel(tmp_path, "")
+    (place / "build.toml").write_text(COMPILED)
+    (place / "csrc").mkdir()
+    (place / "csrc" / "a.cpp").write_text(first)
+    (place / "csrc" / "table.h").write_text(second)
+    return sources_say(place)
+
+
+@pytest.mark.rule("KCI782", triggers=True)
+@pytest.mark.parametrize("second", [LIBRARY, f"#if 1\n#endif\nSTABLE_{LIBRARY}"])
+def test_two_libraries_of_one_variant(tmp_path: Path, second: str) -> None:
+    assert rules_of_two(tmp_path, second) == ["KCI782"]
+
+
+@pytest.mark.rule("KCI782", triggers=False)
+@pytest.mark.parametrize("second", [
+    "", f"// {LIBRARY}", f"#if 0\n{LIBRARY}#endif\n", LIBRARY.replace("_EXPAND", "_FRAGMENT"),
+])  # fmt: skip
+def test_one_library_of_a_variant(tmp_path: Path, second: str) -> None:
+    assert rules_of_two(tmp_path, second) == []
+
+
+@pytest.mark.rule("KCI782", triggers=False)
+def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
+    place = kernel(tmp_path, "")
+    part = '[kernel.gpu]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = ["csrc/b.cu"]\n'
+    (place / "build.toml").write_text(COMPILED.replace('["cpu"]', '["cpu", "cuda"]') + part)
+    (place / "csrc").mkdir()
+    for name, text in (("a.cpp", LIBRARY), ("b.cu", LIBRARY), ("table.h", "")):
+        (place / "csrc" / name).write_text(text)
+    assert "KCI782" not in sources_say(place)
+
+
 def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> None:
     (tmp_path / "repo" / "k").mkdir(parents=True)
     place = kernel(tmp_path / "repo" / "k", "")
@@ -130,14 +169,16 @@ def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> N
     (found,) = check_kernels([str(place)]).diagnostics[-1:]
     assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
     with pytest.raises(FindingsError, match="nothing is planned"):
-        plan_run(open_workspace([place]), PlanRequest(sources=True))
+        plan_run(open_workspace([place]), PlanRequest())
 
 
-def test_a_plan_on_the_command_line_does_not_parse_sources(tmp_path: Path) -> None:
-    """`kci check` does; a plan of fifty kernels is to be there at once."""
+def test_check_plan_and_render_refuse_the_same_kernels(tmp_path: Path) -> None:
     place = kernel(tmp_path, ERRORS["KCI770"])
-    planned = kci("plan", place)
-    assert (planned.code, "KCI770" in planned.stderr) == (0, False), planned.stderr
+    for words in (["check", place], ["plan", place], ["render", place, "--output", tmp_path]):
+        done = kci(*words)
+        assert (done.code, "KCI770" in done.stderr) == (1, True), done
+    answer = json.loads(kci("plan", place, "--format", "json").stdout)
+    assert (answer["legs"], [item["path"] for item in answer["faulty"]]) == ([], [str(place)])
 
 
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
@@ -148,7 +189,7 @@ def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: P
         '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "users of it have it"\n'
     )
     assert sources_say(place) == []
-    assert plan_run(open_workspace([place]), PlanRequest(sources=True)).plan.legs
+    assert plan_run(open_workspace([place]), PlanRequest()).plan.legs
     assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
 
 
@@ -178,6 +219,26 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     for file in kept.iterdir():
         file.write_bytes(b"\xc1 damaged")
     assert [item.rule for item in check_kernels([str(place)], remember=kept).diagnostics].count("KCI771") == 1
+
+
+def test_includes_are_parsed_once_and_again_when_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernel").mkdir()
+    place, kept = kernel(tmp_path / "kernel", ""), tmp_path / "kept"
+    (place / "build.toml").write_text(COMPILED)
+    source = place / "csrc" / "a.cpp"
+    source.parent.mkdir()
+    source.write_text('#include "b.h"\n')
+    (place / "csrc" / "b.h").write_text("")
+    parsed: list[bytes] = []
+    strip = source_lints._strip_comments
+    monkeypatch.setattr(source_lints, "_strip_comments", lambda raw: parsed.append(raw) or strip(raw))
+    found = [check_kernels([str(place)], remember=kept).diagnostics for _ in range(2)]
+    assert (found[0], "KCI138" in {item.rule for item in found[0]}) == (found[1], True)
+    assert len(parsed) == 2, "the lints about includes, once each"
+    source.write_text('#include "c.h"\n')
+    assert "KCI138" not in {item.rule for item in check_kernels([str(place)], remember=kept).diagnostics}
 
 
 def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def judge(*uploaded: Any) -> list[GateRow]:
 
 
 RELU, NORM = record("relu", CPU, CUDA), record("rms-norm", CPU)
-FAILURE = VariantFailure("relu", CUDA, CUDA, 1, "relu.cu(3): error: no", "kci build -- relu")
+FAILURE = VariantFailure("relu", CUDA, CUDA, 1, "relu.cu(3): error: no", "kci build relu")
 
 
 def test_all_is_well() -> None:
@@ -68,7 +68,7 @@ def test_a_leg_without_a_word_was_cancelled_or_lost() -> None:
     (row,) = judge(planned(), records(record("relu", CPU, complete=False), NORM))
     assert row.variant == CUDA
     assert "cancelled" in row.error
-    assert row.replay == f"kci build --variant={CUDA} --container=none --tier=release -- relu"
+    assert row.replay == f"kci build --variant={CUDA} --container=none --tier=release relu"
 
 
 def test_a_kernel_without_a_record_did_not_get_to_its_merge() -> None:
@@ -93,7 +93,7 @@ def test_a_tree_that_is_no_good() -> None:
 def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
     faulty = FaultyKernel("kernels/x", "", "unknown key `nme`", (finding("KCI101", "unknown key `nme`"),))
     (row,) = judge(planned(faulty=(faulty,)), records(RELU, NORM))
-    assert row == GateRow("kernels/x", "", "plan", "unknown key `nme`", "kci check -- kernels/x")
+    assert row == GateRow("kernels/x", "", "plan", "unknown key `nme`", "kci check kernels/x")
 
 
 def test_what_a_fork_does_not_get_is_not_green() -> None:

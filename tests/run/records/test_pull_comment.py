@@ -101,7 +101,7 @@ def test_the_comment_says_what_there_is_and_how_to_repeat_what_failed(world: Wor
     assert f"| `relu` | `{CUDA}` |  | **missing** |" in body
     assert "`relu.cu(3): error: no`" in body
     path = PLAN.legs[0].path
-    assert f"      gh pr checkout 7 && kci build --variant={CUDA} --container=auto -- {path}\n" in body
+    assert f"      gh pr checkout 7 && kci build --variant={CUDA} --container=auto {path}\n" in body
 
 
 def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:
@@ -114,6 +114,12 @@ def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:
     for file in world.records.rglob("*.json"):
         file.unlink()
     assert "### kci: what the run came to is not known\n" in world.comment()
+
+
+def test_tests_that_run_nowhere_are_said(world: World) -> None:
+    why = "tests: not run, no machine with a GPU is named"
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=(leg(CUDA, "relu"),), untested={"relu": why, "silu": why}))
+    assert f"\n`{why} (relu, silu)`\n" in world.comment()
 
 
 def test_tests_are_counted(world: World) -> None:
@@ -165,7 +171,7 @@ def test_records_that_lie_become_no_markup_and_no_command(tmp_path: Path) -> Non
         assert "evil" not in outside
         assert "<img" not in outside
         if line.startswith("|"):
-            assert line.count("|") in (5, 4)
+            assert line.count("|") in (6, 4)
     assert len(body) < 60_000
 
 

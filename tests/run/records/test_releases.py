@@ -40,7 +40,9 @@ def judge(*uploaded: Any) -> list[gate.GateRow]:
 
 def names(plan: Plan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None) -> Any:
     uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
-    return [(item.kernel, item.run) for item in gate.publishable_kernels(uploads, "77")]
+    found = gate.publishable_kernels(uploads, "77")
+    assert {item.digest for item in found} <= {MANIFEST.digest}, "it names the very tree that was judged"
+    return [(item.kernel, item.run) for item in found]
 
 
 def test_a_complete_kernel_can_be_published() -> None:
@@ -50,6 +52,7 @@ def test_a_complete_kernel_can_be_published() -> None:
 def test_one_that_is_incomplete_or_left_no_record_or_an_old_one_cannot() -> None:
     assert names(run_plan(), {}) == []
     assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, complete=False)}) == []
+    assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, manifest=None)}) == [], "it does not say of which tree"
     assert names(run_plan(attempt=2), {"a": GOOD}) == []
 
 
@@ -99,6 +102,8 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
     assert "ended silently" in older.error
     incomplete = msgspec.structs.replace(GOOD, complete=False, present=())
     assert [item.job for item in judge(plan, {"a": incomplete})] == ["a / torch-cuda"], "its tests were not to run"
+    unbuilt = msgspec.structs.replace(plan, legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published"),))
+    assert [item.job for item in judge(unbuilt, {})] == ["a / test cuda-x86_64-linux"], "no job has run it"
 
 
 def test_a_kernel_that_was_only_fetched_is_published_if_it_is_the_tree_that_passed() -> None:

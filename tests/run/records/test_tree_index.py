@@ -15,7 +15,6 @@ from kci.plan.plan import Plan, SkippedVariant, TestLeg
 from kci.run.gate import (
     INDEX_FILE,
     KEPT_DAYS,
-    OBJECTS_DAYS,
     ObjectsPlace,
     RunUploads,
     TreeIndex,
@@ -86,9 +85,11 @@ def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
 def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
     known = next_index(write_plan(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
     again = write_plan(tmp_path / "2", known)
-    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {"aa": ("41", 1)}
-    assert places(next_index(again, "42", 101 + KEPT_DAYS)) == {}
+    assert places(next_index(again, "42", 99 + KEPT_DAYS)) == {"aa": ("41", 1)}
+    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {}
     assert KEPT_DAYS < 90
+    for file in ("action.yml", "merge/action.yml"):
+        assert f'retention-days: "{KEPT_DAYS}"' in (ROOT / file).read_text(), "GitHub is asked for what kci counts on"
 
 
 CUDA = "torch-cuda"
@@ -139,6 +140,14 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     # One that does not find the tree.
     gone = left(tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone"))
     assert places(next_index(gone, "43", 6)) == {}
+    # One whose merge fails, so that its test does not run, and one about a tree that is not the newest.
+    unmerged = msgspec.structs.replace(first, trees={"aa": msgspec.structs.replace(first.trees["aa"], passed={})})
+    failing = Plan(1, "release", (), (leg(CUDA, "aa"),), tests=(TEST,))
+    broken = RunUploads(failing, {"aa": KernelRecord("aa", 1, complete=False)}, index=unmerged)
+    assert index_after(broken, "43", 6).trees["aa"].passed == {}
+    stranger = Plan(1, "release", (), tests=(msgspec.structs.replace(TEST, run="40"),))
+    elsewhere = RunUploads(stranger, tests={("aa", TEST.name): passed_on("d1")}, index=unmerged)
+    assert index_after(elsewhere, "43", 6).trees["aa"].passed == {}
     # One that merges another tree, and does not come to testing.
     assert known(next_index(left(tmp_path / "5", second, (TEST, ROCM), "d2"), "43", 6)) == {}
 
@@ -212,9 +221,8 @@ def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: P
 def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
     record = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
     run = write_plan(tmp_path, TreeIndex(day=100), record)
-    assert next_index(run, "41", 99 + OBJECTS_DAYS).kept_objects()
-    assert not next_index(run, "41", 100 + OBJECTS_DAYS).kept_objects()
-    assert f'retention-days: "{OBJECTS_DAYS}"' in (ROOT / "action.yml").read_text()
+    assert next_index(run, "41", 99 + KEPT_DAYS).kept_objects()
+    assert not next_index(run, "41", 100 + KEPT_DAYS).kept_objects()
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kci.tree.merge import merge
 from kci.tree.sigstore import SigningContext
-from kci.tree.top_level import decode_sums, tree_statement
+from kci.tree.top_level import decode_sums, tree_differences, tree_statement
 from kci.tree.verify import verify
 from variants import make_artifact, make_variant
 
@@ -167,3 +168,17 @@ def test_an_attestation_of_something_else(tree: Path) -> None:
     assert found(tree) == [("KCI792", name)]
     (tree / name).write_text("{}")
     assert found(tree) == [("KCI791", name)]
+
+
+def test_an_attestation_of_another_repository_commit_workflow_or_kernel_differs(tree: Path) -> None:
+    signer = SigningContext("acme/norm", "a" * 40, "ci.yml")
+    statement = tree_statement(tree, signer)
+    assert tree_differences(tree, statement, signer) == tree_differences(tree, statement, SigningContext()) == []
+    for wanted in (SigningContext("evil/norm"), SigningContext(commit="b" * 40), SigningContext(workflow="x.yml")):
+        (difference,) = tree_differences(tree, statement, wanted)
+        assert difference.startswith("it is about the ")
+        # what says nothing of itself is not what is wanted
+        unsaid = msgspec.structs.replace(statement, predicate=tree_statement(tree, SigningContext()).predicate)
+        assert len(tree_differences(tree, unsaid, wanted)) == 1
+    other = msgspec.structs.replace(statement, predicate=statement.predicate | {"kernel": "other"})
+    assert len(tree_differences(tree, other, signer)) == 1

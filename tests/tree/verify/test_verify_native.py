@@ -22,9 +22,10 @@ from kci.diagnostics import Diagnostic
 from kci.tree.elf import ElfError, read_elf
 from kci.tree.verify import verify
 from kci.tree.verify.abi import (
+    allowed_libraries,
     cpp_scope,
     exceeded_cap,
-    library_allowed,
+    native_table,
     toolkit_exports,
     torch_exports,
     uses_old_string,
@@ -55,6 +56,11 @@ def compile(tmp_path_factory: pytest.TempPathFactory) -> Compile:
         return made[key]
 
     return run
+
+
+def linked(compile: Compile, *libraries: str) -> list[str]:
+    """The flags that link libraries of these names."""
+    return ["-Wl,--no-as-needed", *(str(compile("int x;", f"-Wl,-soname,{library}")) for library in libraries)]
 
 
 def native(
@@ -174,26 +180,30 @@ def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> N
         ("libamdhip64.so.7", "rocm", "7", True),
         ("libamdhip64.so.6", "rocm", "7", False),
         ("libgomp.so.1", "cpu", "", True),
+        ("libmvec.so.1", "cpu", "", True),
+        ("libatomic.so.1", "cuda", "13", True),
+        ("libz.so.1", "cpu", "", True),
         ("libgomp.so.2", "cpu", "", False),
         ("libpython3.11.so.1.0", "cpu", "", False),
     ],
 )
 def test_needed_libraries_by_backend(library: str, backend: str, major: str, allowed: bool) -> None:
-    assert library_allowed(library, ("system", "torch", backend), major) is allowed
+    assert bool(allowed_libraries(library, ("system", "system-more", "torch", backend), major)) is allowed
 
 
 @pytest.mark.rule("KCI746", triggers=True)
 def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) -> None:
     source = INIT + (
         'extern "C" { void arc4random_like(); void aoti_torch_ok(); void weak() __attribute__((weak)); '
-        'void bad_alloc() asm("_ZSt28__throw_bad_array_new_lengthv"); void PyErr_Clear(); }\n'
+        'void bad_alloc() asm("_ZSt9no_such_fv"); void PyErr_Clear(); }\n'
         "namespace c10 { void ok(); } namespace torch { struct Library { void ok(); }; }\n"
         "void f() { arc4random_like(); aoti_torch_ok(); if (weak) weak(); bad_alloc(); c10::ok(); PyErr_Clear();"
         " torch::Library().ok(); }"
     )
-    (found,) = native(tmp_path, compile(source), ignore=["KCI751"])
+    torch = linked(compile, "libtorch_cpu.so")
+    (found,) = native(tmp_path, compile(source, *torch), ignore=["KCI751"])
     assert found.rule == "KCI746"
-    assert found.message == "undefined symbols without a version: _ZSt28__throw_bad_array_new_lengthv, arc4random_like"
+    assert found.message == "undefined symbols without a version: arc4random_like, std::no_such_f()"
 
 
 def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(tmp_path: Path, compile: Compile) -> None:
@@ -212,14 +222,12 @@ UNBUILT = ["KCI712", "KCI749", "KCI761"]
 
 
 def asking(tmp_path: Path, compile: Compile, variant: str, *symbols: str, needs: str = "") -> list[Diagnostic]:
-    """What is said of a library that asks for these symbols, and needs a library."""
+    """What is said of a library that asks for these symbols, and needs libraries."""
     names = "".join(f'void f{number}() asm("{symbol}"); ' for number, symbol in enumerate(symbols))
     calls = "".join(f"f{number}(); " for number, _ in enumerate(symbols))
     source = f'{INIT.replace("cpu", "cuda")}{INIT}extern "C" {{ {names} void all() {{ {calls} }} }}'
-    linked = ["-Wl,--no-as-needed", str(compile("int x;", f"-Wl,-soname,{needs}"))] if needs else []
-    return native(
-        tmp_path, compile(source, *linked), variant, f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so", ignore=UNBUILT
-    )
+    library = compile(source, *linked(compile, *needs.split()))
+    return native(tmp_path, library, variant, f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so", ignore=UNBUILT)
 
 
 @pytest.mark.rule("KCI746", triggers=True)
@@ -256,7 +264,63 @@ def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
         "cublasGemmEx", "cublasLtMatmul", "cudnnCreate", "cufftPlan1d", "curandCreateGenerator", "cusolverDnCreate",
         "cusparseSpMM", "ncclAllReduce", "nvrtcCompileProgram",
     )  # fmt: skip
-    assert asking(tmp_path, compile, CUDA, *names) == []
+    # libtorch.so leads to libtorch_cuda.so, and that to most of CUDA's
+    assert asking(tmp_path, compile, CUDA, *names, needs="libtorch.so libcuda.so.1 libcusolver.so.12") == []
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+@pytest.mark.parametrize(
+    ("variant", "symbol", "needs", "owner"),
+    [
+        (CUDA, "cuTensorMapEncodeTiled", "libtorch_cuda.so libcudart.so.13", "libcuda.so.1"),
+        (CUDA, "cusolverDnCreate", "libtorch.so", "libcusolver.so.*"),
+        (CUDA, "cublasCreate_v2", "libcudart.so.13", "libcublas.so.13"),
+        (CUDA, "nvmlInit_v2", "libcuda.so.1", "libnvidia-ml.so.1"),
+        (CUDA, "_ZN2at4cuda25getCurrentCUDABlasHandleEv", "libtorch_cpu.so", "libtorch_cuda.so"),
+        (CUDA.replace("213", "215"), "curandCreateGenerator", "libtorch.so", "libcurand.so.10"),
+        ("tvm-ffi01-cu130-x86_64-linux", "cudaMalloc", "libtvm_ffi.so", "libcudart.so.13"),
+        ("tvm-ffi01-cpu-x86_64-linux", "omp_get_num_threads", "libtvm_ffi.so", "libgomp.so.1"),
+        ("torch213-cxx11-rocm72-x86_64-linux", "hipMalloc", "libc10.so", "libamdhip64.so.7"),
+        ("torch213-cxx11-xpu20253-x86_64-linux", "_ZN4sycl3_V15queueE", "libc10.so", "libsycl.so.*"),
+        (CPU, "cudaMalloc", "libtorch.so", "libcudart.so.*"),
+        (CPU, "THPVariable_Wrap", "libtorch.so", "libtorch_python.so"),
+        (CPU, "_ZN2at5equalEv", "libc10.so", "libtorch_cpu.so"),
+        (CPU, "deflate", "", "libz.so.1"),
+    ],
+)
+def test_a_name_is_found_only_in_a_library_that_is_loaded(
+    tmp_path: Path, compile: Compile, variant: str, symbol: str, needs: str, owner: str
+) -> None:
+    found = asking(tmp_path, compile, variant, symbol, needs=needs)[0]
+    assert (found.rule, found.message) == ("KCI746", f"it does not need {owner}, which has {symbol}")
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_how_a_library_is_linked_that_is_not_needed(tmp_path: Path, compile: Compile) -> None:
+    (found,) = asking(tmp_path, compile, CUDA, "cuTensorMapEncodeTiled")
+    assert found.hint == "link it with -lcuda"
+    (found,) = asking(tmp_path / "2", compile, CUDA, "nvmlInit_v2")
+    assert found.hint == "this variant cannot rely on that library"
+
+
+def test_no_library_is_in_two_groups_and_those_that_others_bring_are_known() -> None:
+    table = native_table()
+    known = [library for libraries in table.libraries.values() for library in libraries]
+    assert len(known) == len(set(known))
+    assert {library for libraries in table.brings.values() for library in libraries} <= {*known}
+    assert {name.partition(" ")[0] for name in table.brings} <= {*known, *table.libraries}
+
+
+@pytest.mark.rule("KCI745", triggers=True)
+def test_a_library_whose_versions_are_asked_for_is_needed(tmp_path: Path, compile: Compile) -> None:
+    script = tmp_path / "versions"
+    script.write_text("EVIL_1 { global: other; };")
+    evil = compile('extern "C" void other() {}', "-Wl,-soname,libevil.so.1", f"-Wl,--version-script={script}")
+    data = bytearray(compile(INIT + 'extern "C" void other(); void f() { other(); }', str(evil)).read_bytes())
+    table = ELFFile(io.BytesIO(data)).get_section_by_name(".dynamic")
+    struct.pack_into("<Q", data, table["sh_offset"], 0x6FFFFEF0)  # what was DT_NEEDED
+    found = native(tmp_path, bytes(data))
+    assert [(item.rule, item.message.split(",")[0]) for item in found] == [("KCI745", "it needs libevil.so.1")]
 
 
 @pytest.mark.rule("KCI746", triggers=True)
@@ -269,21 +333,26 @@ def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(tmp_path:
 
 @pytest.mark.rule("KCI750", triggers=True)
 @pytest.mark.parametrize(
-    ("variant", "symbol"),
+    ("variant", "symbol", "needs"),
     [
-        ("torch213-cxx11-rocm72-x86_64-linux", "hipNoSuch"),
-        ("torch213-cxx11-xpu20253-x86_64-linux", "__sycl_no_such"),
-        (CUDA.replace("cu130", "cu118"), "cudaFooBar"),
+        ("torch213-cxx11-rocm72-x86_64-linux", "hipNoSuch", "libamdhip64.so.7"),
+        ("torch213-cxx11-rocm72-x86_64-linux", "hipMalloc", "libtorch.so"),
+        ("torch213-cxx11-xpu20253-x86_64-linux", "__sycl_no_such", "libsycl.so.8"),
+        (CUDA.replace("cu130", "cu118"), "cudaFooBar", "libcudart.so.11"),
+        (CPU, "inflateNoSuch", "libz.so.1"),
     ],
 )
-def test_where_there_is_no_list_it_is_said(tmp_path: Path, compile: Compile, variant: str, symbol: str) -> None:
-    (found,) = asking(tmp_path, compile, variant, symbol)
+def test_where_there_is_no_list_it_is_said(
+    tmp_path: Path, compile: Compile, variant: str, symbol: str, needs: str
+) -> None:
+    (found,) = asking(tmp_path, compile, variant, symbol, needs=needs)
     assert (found.rule, found.severity, symbol in found.message) == ("KCI750", "info", True)
 
 
 @pytest.mark.rule("KCI746", triggers=True)
 def test_device_code_of_hip_that_no_device_link_registered(tmp_path: Path, compile: Compile) -> None:
-    found = asking(tmp_path, compile, "torch213-cxx11-rocm72-x86_64-linux", "__hip_fatbin_0a1b2c", "hipMalloc")
+    names, needs = ("__hip_fatbin_0a1b2c", "hipMalloc"), "libamdhip64.so.7"
+    found = asking(tmp_path, compile, "torch213-cxx11-rocm72-x86_64-linux", *names, needs=needs)
     assert ids(found) == ["KCI746", "KCI750"]
 
 
@@ -311,7 +380,7 @@ def test_what_every_tvm_ffi_exports(tmp_path: Path, compile: Compile) -> None:
 
 @pytest.mark.rule("KCI751", triggers=True)
 def test_a_function_of_no_torch_in_a_stable_variant(tmp_path: Path, compile: Compile) -> None:
-    (found,) = asking(tmp_path, compile, STABLE, "aoti_torch_no_such")
+    (found,) = asking(tmp_path, compile, STABLE, "aoti_torch_no_such", needs="libtorch_cpu.so")
     assert (found.rule, found.message) == ("KCI751", "torch 2.11 does not export aoti_torch_no_such")
 
 
@@ -325,13 +394,14 @@ STABLE_SOURCE = INIT + (
 
 @pytest.mark.rule("KCI747", "KCI748", triggers=True)
 def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(tmp_path: Path, compile: Compile) -> None:
-    found = native(tmp_path, compile(STABLE_SOURCE), STABLE)
+    library = compile(STABLE_SOURCE, *linked(compile, "libtorch_cpu.so"))
+    found = native(tmp_path, library, STABLE)
     assert ids(found) == ["KCI747", "KCI748"]
     assert found[0].message == "it uses torch's C++ interface: _ZN2at6Tensor4dataEv"
     assert found[1].message == "the name says 2.11, it uses newer functions: torch_library_def_with_tags (2.12)"
     later = STABLE.replace("abi211", "abi212")
-    assert ids(native(tmp_path, compile(STABLE_SOURCE), later)) == ["KCI747"]
-    assert native(tmp_path, compile(STABLE_SOURCE), CPU, ignore=["KCI751"]) == []
+    assert ids(native(tmp_path, library, later)) == ["KCI747"]
+    assert native(tmp_path, library, CPU, ignore=["KCI751"]) == []
 
 
 @pytest.mark.rule("KCI747", "KCI748", triggers=False)
@@ -341,7 +411,7 @@ def test_a_stable_variant_may_use_what_its_version_has(tmp_path: Path, compile: 
         "namespace torch { namespace stable { void fine(); } }\n"
         "void f() { torch_call_dispatcher(); aoti_torch_get_dim(); torch::stable::fine(); }"
     )
-    assert native(tmp_path, compile(source), STABLE) == []
+    assert native(tmp_path, compile(source, *linked(compile, "libtorch_cpu.so")), STABLE) == []
 
 
 @pytest.mark.rule("KCI749", triggers=True)
@@ -390,21 +460,22 @@ SINCE_213 = "_ZN3c109TypeErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIc
 @pytest.mark.rule("KCI751", triggers=True)
 def test_symbols_that_the_torch_in_the_name_does_not_export(tmp_path: Path, compile: Compile) -> None:
     source = INIT + "namespace at { int nothing_of_the_kind(); } int f() { return at::nothing_of_the_kind(); }"
-    (found,) = native(tmp_path / "1", compile(source))
+    torch = linked(compile, "libtorch.so")
+    (found,) = native(tmp_path / "1", compile(source, *torch))
     assert found.rule == "KCI751"
     assert "torch 2.13 does not export _ZN2at19nothing_of_the_kindEv" in found.message
     newer = INIT + f'extern "C" void n() asm("{SINCE_213}"); void f() {{ n(); }}'
-    assert native(tmp_path / "2", compile(newer)) == []
-    (found,) = native(tmp_path / "3", compile(newer), CPU.replace("213", "212"))
+    assert native(tmp_path / "2", compile(newer, *torch)) == []
+    (found,) = native(tmp_path / "3", compile(newer, *torch), CPU.replace("213", "212"))
     assert (found.rule, found.hint) == ("KCI751", "it fits torch 2.13, 2.14, 2.15")
-    assert native(tmp_path / "4", compile(newer), CPU.replace("213", "209")) == []
+    assert native(tmp_path / "4", compile(newer, *torch), CPU.replace("213", "209")) == []
 
 
 @pytest.mark.rule("KCI752", triggers=True)
 def test_strings_of_the_old_abi(tmp_path: Path, compile: Compile) -> None:
     source = "#include <string>\nnamespace c10 { void take(const std::string&); }\n" + INIT
     source += "void f(const std::string& s) { c10::take(s); }"
-    flags = ("-D_GLIBCXX_USE_CXX11_ABI=0", "-lstdc++", "-lc")
+    flags = ("-D_GLIBCXX_USE_CXX11_ABI=0", "-lstdc++", "-lc", *linked(compile, "libc10.so"))
     (found,) = native(tmp_path / "1", compile(source, *flags))
     assert found.rule == "KCI752"
     assert "_ZN3c104takeERKSs" in found.message
@@ -425,13 +496,12 @@ def test_which_names_speak_of_old_strings(name: str, old: bool) -> None:
     assert uses_old_string(name) is old
 
 
-@pytest.mark.rule("KCI740", triggers=True)
-def test_a_library_whose_code_cannot_be_found_is_refused(tmp_path: Path, compile: Compile) -> None:
-    data = bytearray(compile(INIT).read_bytes())
+def test_a_library_without_section_headers_is_judged_as_the_loader_sees_it(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(INIT + 'extern "C" void nowhere(); void f() { nowhere(); }').read_bytes())
     struct.pack_into("<Q", data, 40, 0)
     struct.pack_into("<3H", data, 58, 0, 0, 0)
     (found,) = native(tmp_path, bytes(data))
-    assert (found.rule, "no section headers" in found.message) == ("KCI740", True)
+    assert (found.rule, "nowhere" in found.message) == ("KCI746", True)
 
 
 HYGIENE = {
@@ -448,6 +518,38 @@ def test_what_a_library_must_not_ask_for(tmp_path: Path, compile: Compile) -> No
         assert ids(native(tmp_path / rule, compile(INIT + extra, *flags))) == [rule]
     (found,) = native(tmp_path / "4", compile(INIT, "-Wl,-z,x86-64-v4"))
     assert "x86-64-v4" in found.message
+
+
+def thread_local(compile: Compile, size: int, align: int, *flags: str, code: str = "") -> Path:
+    """A library with so much thread-local data."""
+    room = f"alignas({align}) thread_local char room[{size}]; char* f(int i) {{ return room + i; }}"
+    return compile(INIT + room + code, "-lc", "-Wl,-l:ld-linux-x86-64.so.2", "-Wl,--no-as-needed", *flags)
+
+
+IN_THE_BLOCK = "-ftls-model=initial-exec"
+
+
+@pytest.mark.rule("KCI758", triggers=True)
+@pytest.mark.parametrize("hidden", ["-fvisibility=default", "-fvisibility=hidden"])
+@pytest.mark.parametrize(("size", "align"), [(65536, 1), (1665, 8), (128, 128)])
+def test_thread_local_data_for_which_the_static_block_has_no_room(
+    tmp_path: Path, compile: Compile, size: int, align: int, hidden: str
+) -> None:
+    (found,) = native(tmp_path, thread_local(compile, size, align, IN_THE_BLOCK, hidden), ignore=["KCI749"])
+    assert found.rule == "KCI758"
+    assert found.message.endswith(f"{size} bytes of thread-local data in the static TLS block, aligned to {align}")
+
+
+@pytest.mark.rule("KCI758", triggers=False)
+def test_thread_local_data_that_fits_or_lies_elsewhere(tmp_path: Path, compile: Compile) -> None:
+    assert native(tmp_path / "1", thread_local(compile, 1664, 64, IN_THE_BLOCK)) == []
+    assert native(tmp_path / "2", thread_local(compile, 65536, 1)) == []
+    # DF_STATIC_TLS may be about another library's data.
+    other = compile("thread_local int there = 1;", "-Wl,-soname,libgomp.so.1")
+    code = 'extern __thread int there __attribute__((tls_model("initial-exec"))); int g() { return there; }'
+    library = thread_local(compile, 65536, 1, str(other), code=code)
+    assert b"there" in library.read_bytes()
+    assert "KCI758" not in ids(native(tmp_path / "3", library))
 
 
 @pytest.mark.rule("KCI754", triggers=True)
@@ -474,8 +576,7 @@ def test_openmp_and_what_torch_itself_exports(tmp_path: Path, compile: Compile) 
         'void drop() asm("_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv"); }\n'
         "void f() { Sleef_expf8_u10(); omp_get_num_threads(); GOMP_parallel(); add(); drop(); }"
     )
-    gomp = compile("int x;", "-Wl,-soname,libgomp.so.1")
-    assert native(tmp_path, compile(source, "-Wl,--no-as-needed", str(gomp))) == []
+    assert native(tmp_path, compile(source, *linked(compile, "libgomp.so.1", "libtorch_cpu.so"))) == []
 
 
 INIT_LIBRARY = "_ZSt21ios_base_library_initv"
@@ -493,15 +594,14 @@ def test_newer_functions_of_std_that_torch_exports(tmp_path: Path, compile: Comp
 
 @pytest.mark.rule("KCI746", triggers=True)
 def test_functions_of_std_that_the_torch_in_the_name_does_not_export(tmp_path: Path, compile: Compile) -> None:
-    torch = compile("int x;", "-Wl,-soname,libtorch_cpu.so")
-    linked = ("-Wl,--no-as-needed", str(torch))
-    (found,) = native(tmp_path / "1", compile(INIT + STD % OF_NO_TORCH, *linked))
+    torch = linked(compile, "libtorch_cpu.so")
+    (found,) = native(tmp_path / "1", compile(INIT + STD % OF_NO_TORCH, *torch))
     assert (found.rule, found.hint) == (
         "KCI746", "torch 2.13 would have to export them, as its own compiler's libstdc++ has them"
     )  # fmt: skip
-    (found,) = native(tmp_path / "2", compile(INIT + STD % ONLY_OLD, *linked))
+    (found,) = native(tmp_path / "2", compile(INIT + STD % ONLY_OLD, *torch))
     assert "; torch 2.10, 2.11 does: link with the torch in the variant's name" in found.hint
-    assert native(tmp_path / "3", compile(INIT + STD % ONLY_OLD, *linked), CPU.replace("213", "211")) == []
+    assert native(tmp_path / "3", compile(INIT + STD % ONLY_OLD, *torch), CPU.replace("213", "211")) == []
     # Not linked with torch, it does not find torch's functions.
     assert ids(native(tmp_path / "4", compile(INIT + STD % INIT_LIBRARY))) == ["KCI746"]
 

@@ -60,16 +60,16 @@ OTHERS = {"layers": "", "sub__thing": ""}
 
 @pytest.mark.rule(
     "KCI724", "KCI770", "KCI771", "KCI772", "KCI773", "KCI776", "KCI780",
-    "KCI781", triggers=False,
+    "KCI783", "KCI781", triggers=False,
 )  # fmt: skip
 def test_what_kernels_do_is_fine(tmp_path: Path) -> None:
     assert variant(tmp_path, GOOD, **OTHERS) == []
 
 
 @pytest.mark.rule("KCI770", triggers=True)
-def test_a_file_that_does_not_parse_is_a_finding_with_its_line(tmp_path: Path) -> None:
-    (found,) = variant(tmp_path, "x = 1\ndef f(:\n", file="sub/a.py")
-    assert (found.rule, found.line) == ("KCI770", 2)
+def test_a_file_that_does_not_parse_is_a_finding_where_python_says(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "x = 1\né = 1; def f(:\n", file="sub/a.py")
+    assert (found.rule, found.line, found.column) == ("KCI770", 2, 8)
     assert found.path.endswith("torch-cpu/sub/a.py")
 
 
@@ -185,6 +185,73 @@ HIDDEN = [
 @pytest.mark.parametrize("text", HIDDEN)
 def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> None:
     assert [item.rule for item in variant(tmp_path, text)] == ["KCI772"]
+
+
+HELPER = "def add_op_namespace_prefix(name):\n    return 'gated_norm::' + name\n"
+GUARDED = "try:\n    from {} import add_op_namespace_prefix\nexcept ImportError:\n    " + HELPER.replace(
+    "\n    ", "\n        "
+)
+USES = "import torch\n{}\n@torch.library.custom_op({}('x'), mutates_args=())\ndef f(x): ...\n"
+BY_NAME = ("from .names import add_op_namespace_prefix", "add_op_namespace_prefix")
+
+
+@pytest.mark.rule("KCI779", triggers=True)
+@pytest.mark.parametrize(
+    ("helper", "used", "called"),
+    [
+        (GUARDED.format("._ops"), *BY_NAME),
+        (HELPER, *BY_NAME),
+        ("from .._ops import add_op_namespace_prefix as own\n" + HELPER.replace("'gated", "own('gated"), *BY_NAME),
+        (HELPER, "from . import names", "names.add_op_namespace_prefix"),
+        (HELPER, "from .names import add_op_namespace_prefix as named", "named"),
+        (HELPER, "from .names import *", "add_op_namespace_prefix"),
+        ("from .names import add_op_namespace_prefix", *BY_NAME),
+        ("", "from helpers import add_op_namespace_prefix", "add_op_namespace_prefix"),
+        ("", "from ..... import add_op_namespace_prefix", "add_op_namespace_prefix"),
+        ("", "add_op_namespace_prefix = str", "add_op_namespace_prefix"),
+    ],
+)
+def test_a_prefix_function_that_is_not_the_kernel_s(tmp_path: Path, helper: str, used: str, called: str) -> None:
+    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", sub__names=helper)
+    assert [(item.rule, item.severity) for item in found if item.rule in ("KCI772", "KCI779")] == [
+        ("KCI779", "warning")
+    ]
+
+
+@pytest.mark.rule("KCI772", "KCI779", triggers=False)
+@pytest.mark.parametrize(
+    ("helper", "used", "called"),
+    [
+        (GUARDED.format(".._ops"), *BY_NAME),
+        ("from .._ops import add_op_namespace_prefix as own", "from .names import own", "own"),
+        ("from ..more.deep import *\nfrom ..more.deep import given", "from .names import given as named", "named"),
+        ("", "from .._ops import add_op_namespace_prefix as named", "named"),
+        ("", "from .._ops import *", "add_op_namespace_prefix"),
+        ("", "from .. import _ops as o", "o.add_op_namespace_prefix"),
+        ("", "from .. import _ops\nnamed = _ops.add_op_namespace_prefix", "named"),
+        ("", "from .. import add_op_namespace_prefix", "add_op_namespace_prefix"),
+        ("", GUARDED.format(".._ops"), "add_op_namespace_prefix"),
+        ("", "from .._ops import torch_add_op_namespace_prefix", "torch_add_op_namespace_prefix"),
+    ],
+)
+def test_the_kernel_s_own_prefix_function_under_whatever_name(
+    tmp_path: Path, helper: str, used: str, called: str
+) -> None:
+    others = {"more__deep": "from .._ops import add_op_namespace_prefix as given", "sub__names": helper}
+    others |= {
+        "./__init__": "from ._ops import add_op_namespace_prefix",
+        "_ops": OPS + OPS.replace("def ", "def torch_"),
+    }
+    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", **others)
+    assert [item.rule for item in found] == []
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize("used", ["from .._ops import ops as add", "from .names import add", GUARDED.format("._ops")])
+def test_another_function_gives_no_prefix(tmp_path: Path, used: str) -> None:
+    called = "add_op_namespace_prefix" if "except" in used else "add"
+    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", sub__names="def add(x): return x")
+    assert [item.rule for item in found] == ["KCI772"]
 
 
 FINE = [
@@ -369,6 +436,32 @@ def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
         assert [item.rule for item in found] == (["KCI781"] if wrong else []), text
         if wrong:
             assert (found[0].path, found[0].line) == (f"{root}/torch-ext/b.cpp", 2)
+
+
+LOADS = {
+    'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=2)': 2,
+    'import kernels\nNAME, = "x",\nREPO = "acme/gated-norm"\nNEW = 2\nkernels.get_kernel(repo_id=REPO, version=NEW)': 5,
+    'from kernels import LayerRepository as L\nL("acme/gated-norm", layer_name="X", version=3)': 2,
+    'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=1)': 0,
+    'from kernels import get_kernel\nget_kernel("acme/other", version=2)': 0,
+    'from elsewhere import get_kernel\nget_kernel("acme/gated-norm", version=2)  # kernels': 0,
+    "from kernels import get_kernel\nget_kernel(*names, version=version, **more)": 0,
+    "kernels version def f(:": 0,
+}
+
+
+@pytest.mark.rule("KCI783", triggers=True)
+@pytest.mark.parametrize(("text", "line"), LOADS.items())
+def test_a_test_that_loads_another_version_than_build_toml_has(tmp_path: Path, text: str, line: int) -> None:
+    root = kernel(tmp_path)
+    (root / "tests" / "more").mkdir(parents=True)
+    (root / "tests" / "test_a.py").write_text('from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n')
+    (root / "tests" / "more" / "test_b.py").write_text(text)
+    found = [item for item in verify(root) if item.rule.startswith("KCI7")]
+    assert [(item.rule, item.path, item.line) for item in found if "test_b" in item.path] == (
+        [("KCI783", f"{root}/tests/more/test_b.py", line)] if line else []
+    )
+    assert len(found) == 1 + bool(line)
 
 
 def kernel(

@@ -35,8 +35,10 @@ from kci.build.toolchains.compilers import (
 from kci.build.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
 from kci.build.toolchains.cutlass import find_headers
 from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.downloads import ensure_all
 from kci.build.toolchains.environment import (
     Environment,
+    base_python,
     kci_environment,
     python_environment,
     python_include,
@@ -95,10 +97,9 @@ def build(request: Request, log: Log) -> BuildResult:
     recipe = plan(request, log)
     visible = VisibleFiles(request)
     environment = recipe.chain.environment
-    for part in recipe.chain.downloads():
-        part.ensure(environment.python, log)
-        if part is environment and not recipe.target.tvm_ffi:
-            _check_torch(request, environment)
+    ensure_all(recipe.chain.downloads(), Path(base_python()), log)
+    if not recipe.target.tvm_ffi:
+        _check_torch(request, environment)
     work = recipe.work
     with locked(work, log) as lock:
         try:
@@ -118,15 +119,13 @@ def build(request: Request, log: Log) -> BuildResult:
             done = _compile(recipe, request, lock, log, objects, ends_at) if outputs else ProgramResult(0, "")
             if done.code != 0:
                 raise build_error(recipe, request, done, log)
-            if request.part is None:
-                visible.require_unchanged()
             if (use := objects.use()).found:
                 log(str(use))
         result = BuildResult(builder="native", archs=None, objects=use)
         if request.part is not None:
             return result
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
-        write_package(request.output, recipe.package, {"_ops.py": ops})
+        write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
@@ -238,7 +237,7 @@ def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceComp
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
     # unchanged files are not written, or ninja would rebuild
-    visible.link(recipe.work)
+    visible.lay_out(recipe.work)
     for name, target in recipe.links.items():
         link = recipe.work / name
         if not link.is_symlink() or link.readlink() != target:

@@ -106,7 +106,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     """The compiler cache."""
 
     def downloads(self) -> list[FetchedTool]:
-        """Tools that may have to be downloaded; the environment comes first, because its Python downloads the rest."""
+        """Tools that may have to be downloaded."""
         tools = (self.environment, self.device, self.cuda_headers, *self.headers)
         return [part for part in tools if part is not None]
 
@@ -230,7 +230,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
-        *_launcher(chain),
+        *_launcher(chain, device=True),
         str(chain.device.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
@@ -260,7 +260,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     kernel = kernel_id.rpartition("_")[0]  # the rest changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
-        *_launcher(chain),
+        *_launcher(chain, device=True),
         str(chain.device.hipcc),
         f"--rocm-path={chain.device.link}",
         *cxx_standard_flag(target),
@@ -286,8 +286,10 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     return programs[0] if programs else cxx[0]
 
 
-def _launcher(chain: Toolchain) -> list[str]:
-    return [str(chain.launcher)] if chain.launcher else []
+def _launcher(chain: Toolchain, *, device: bool = False) -> list[str]:
+    # sccache goes by what is preprocessed, which is not what each pass of a device's compiler reads
+    usable = chain.launcher and (chain.launcher.stem == "ccache" or not device)
+    return [str(chain.launcher)] if usable else []
 
 
 def cxx_standard_flag(target: Target, *, gnu: bool = False) -> list[str]:

@@ -1,6 +1,7 @@
 """ccache's objects of a build, and packs that carry them between machines.
 
-A ccache namespace of all visible file names keeps ccache from missing a new header earlier in the search path.
+ccache runs in its depend mode: a key is the whole source and each header that the compiler's `-MD` names. Preprocessing
+would not do, since `nvcc -E` sees only the first arch. A namespace has what `-MD` does not name.
 """
 
 from __future__ import annotations
@@ -8,22 +9,26 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import posixpath
 import re
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from kci.build.native.command_lines import Toolchain
 from kci.build.native.recipe import Recipe
-from kci.build.process.run import Log, program_output
+from kci.build.process.run import Log
 from kci.build.request import BuildPart, Request
-from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, is_compiler_cache
+from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, outside_files
+from kci.config.facts import BACKENDS
+from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import objects_name, this_system
+from kci.plan.inputs.source_lints import included
 from kci.utils.archive import (
     SUFFIXES,
     DamagedError,
@@ -42,6 +47,8 @@ HEAD = "objects.json"
 _LEVEL = 3
 """A zstd level: higher ones take ten times as long for little."""
 _CHUNK = 1024 * 1024
+_LARGEST = 1024**3
+"""Bytes of an object; those of all archs of the largest kernels are a tenth of it."""
 _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
 """A result or manifest of ccache."""
 
@@ -83,8 +90,8 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
                 for path in sorted(folder.rglob("*")):
                     name = path.relative_to(folder).as_posix()
                     if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
-                        data = path.read_bytes()
-                        archive.addfile(plain_member(name, len(data)), io.BytesIO(data))
+                        with path.open("rb") as file:
+                            archive.addfile(plain_member(name, os.fstat(file.fileno()).st_size), file)
         except OSError as error:
             raise ClientError(f"cannot write {out_file}: {error.strerror or error}") from error
         replacement.commit()
@@ -139,6 +146,8 @@ def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
                         head = _head(archive, member)
                     elif not member.isfile() or not _MEMBER.fullmatch(member.name):
                         raise RefusedError(member.name, "no pack has one of this name")
+                    elif member.size > _LARGEST:
+                        raise RefusedError(member.name, f"it is larger than {_LARGEST} bytes")
                     else:
                         _take(archive, folder / member.name)
             except DamagedError as error:
@@ -157,32 +166,36 @@ def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
 def _head(archive: TarStream, member: tarfile.TarInfo) -> PackHead:
     if member.name != HEAD or member.size > MAX_BYTES:
         raise RefusedError(member.name, f"{HEAD} is the first")
-    return decode_json(_content(archive), PackHead)
+    return decode_json(archive.read(member.size), PackHead)
 
 
 def _take(archive: TarStream, place: Path) -> None:
-    data = _content(archive)
-    if not place.exists():  # the first of a name wins
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data)
-        os.utime(place, (0, 0))
-
-
-def _content(archive: TarStream) -> bytes:
-    return b"".join(iter(lambda: archive.read(_CHUNK), b""))
+    if place.exists():  # the first of a name wins
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with place.open("wb") as file:
+            while data := archive.read(_CHUNK):
+                file.write(data)
+    except BaseException:
+        place.unlink()
+        raise
+    os.utime(place, (0, 0))
 
 
 CCACHE_FOLDER = "ccache"
 """Folder of ccache, in the cache or in the work directory of a build with packs."""
 
-_PARTS_OF_CXX = ("cc1plus", "as")
+_HOST_HEADERS_ONLY = ("Clang", "IntelLLVM")
+"""Compilers of device code whose `-MD` names what the host's pass reads, and not what a device's pass reads."""
 _NAMES_FOLDER = re.compile(
     r"(?:.*,)?(?:-g(?!en|0)|--coverage|-f(?:profile-arcs|test-coverage|profile-generate|coverage-mapping))"
 )
 """Flags that put the working directory into objects."""
-_OUTSIDE = re.compile(r"(?:.*,)?(?:--?[a-z][a-z-]*=?)?/", re.IGNORECASE)
-"""Flags with a path of this machine."""
-_INCLUDE_VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+_READ_LATER = re.compile(rb"\.inc|#embed|has_embed")
+"""Words that make an assembler or compiler read any file; in a text without quotes and spaces: names can be split."""
+_QUOTES_AND_SPACES = re.compile(rb'[\s"\\]+')
+_C_FAMILY = (*CXX_ENDINGS, *C_ENDINGS, *HEADER_ENDINGS, *(end for facts in BACKENDS.values() for end in facts.endings))
 _STATS = "ccache-stats.log"
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 
@@ -218,20 +231,17 @@ class Objects:
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
             "CCACHE_COMPILERCHECK": "content",
-            "CCACHE_NAMESPACE": self._namespace(),
+            "CCACHE_DEPEND": "1",
+            "CCACHE_DIRECT": "1",
+            "CCACHE_NAMESPACE": self._namespace,
+            "SCCACHE_C_CUSTOM_CACHE_BUSTER": self._namespace,
             "CCACHE_SLOPPINESS": "",
             "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE") or "20G",
             "CCACHE_STATSLOG": str(self._work / _STATS),
         }
         words = (word for step in self._steps for word in step.command)
         variables["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
-        if any(map(_OUTSIDE.match, self._flags())) or any(map(os.environ.get, _INCLUDE_VARIABLES)):
-            # files outside the namespace: a header may appear before one that was read
-            variables["CCACHE_NODIRECT"] = "1"
         return _for_ccache(variables)
-
-    def _flags(self) -> Iterator[str]:
-        return (flag for unit in self._recipe.sources.units for flag in unit.flags)
 
     def use(self) -> ObjectUse:
         try:
@@ -265,29 +275,29 @@ class Objects:
     def _cleared(self) -> None:
         shutil.rmtree(self._work / CCACHE_FOLDER, ignore_errors=True)
 
+    @cached_property
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
-        words = sorted(path for path, _ in inputs.compiled_from(self._request.variant))
-        words += ["", *chain.versions, *environment_flags()]
-        words += sorted({f"{path.name} {_digest(path)}" for path in _programs(chain)})
+        files = sorted(inputs.compiled_from(self._request.variant))
+        words = [*(path for path, _ in files), "", *self._unnamed(files), *chain.versions, *environment_flags()]
+        flags = {flag for unit in self._recipe.sources.units for flag in unit.flags}
+        words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):
             words += _this_processor()
         return hashlib.sha256(msgspec.json.encode(words)).hexdigest()
 
-
-def _programs(chain: Toolchain) -> Iterator[Path]:
-    # ccache looks at the compiler driver only
-    programs = (program_output(*chain.cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX)
-    for name in (*(word for word in chain.cxx if not is_compiler_cache(word)), *programs):
-        if program_path := shutil.which(name):
-            yield Path(os.path.realpath(program_path))
-    if (device := chain.device) is not None:
-        yield from (path for part in device.parts for path in device.root.glob(part) if path.is_file())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    def _unnamed(self, files: Sequence[tuple[str, str]]) -> list[str]:
+        # digests of the files that a compiler may read without naming them in `-MD`
+        inputs, variant = self._request.files(), self._request.variant
+        texts = {path: inputs.tree.content(real) for path, real in files if real}
+        named = {path for path in texts if path.lower().endswith(_C_FAMILY)}
+        if any(_READ_LATER.search(_QUOTES_AND_SPACES.sub(b"", text)) for text in texts.values()):
+            named.clear()
+        elif BACKENDS[variant.backend].compiler_id[1] in _HOST_HEADERS_ONLY:
+            shared = {posixpath.basename(name) for text in texts.values() for name in included(text)}
+            own = {inputs.inside(posixpath.normpath(unit.shown)) for unit in self._recipe.sources.units}
+            named &= {path for path in own if posixpath.basename(path) not in shared}
+        return [f"{path} {hashlib.sha256(text).hexdigest()}" for path, text in texts.items() if path not in named]
 
 
 def _this_processor() -> Sequence[str]:

@@ -178,7 +178,7 @@ def recipe_commands(recipe: Recipe) -> list[str]:
     lines = [line for part in recipe.chain.downloads() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
     lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
-    lines.append(f"# kci makes {KERNEL}, a folder of links to {recipe.kernel}")
+    lines.append(f"# kci makes {KERNEL}, a folder with copies of what is listed of {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation is not None:
         lines += [

@@ -13,7 +13,7 @@ from kci.build.process.run import Log
 from kci.build.request import Request
 from kci.build.toolchains import oneapi
 from kci.build.toolchains.compilers import compiler_id, variant_compiler
-from kci.config.facts import BACKENDS
+from kci.config.facts import BACKENDS, has_compiler
 from kci.config.model import Component
 from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS, Depend, Version
 from kci.errors import BuildFailedError, UsageError
@@ -349,8 +349,7 @@ def _language(origin: _Origin, entry: str) -> str | None:
         return CXX
     if origin.backend and ending in BACKENDS[origin.backend].endings:
         return BACKENDS[origin.backend].compiler_id[0]
-    others = any(ending in facts.endings for facts in BACKENDS.values() if facts.compiled)
-    where = "for a component of another backend" if others else "for which kci has no compiler"
+    where = "for a component of another backend" if has_compiler(entry) else "for which kci has no compiler"
     raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 

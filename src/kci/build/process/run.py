@@ -84,11 +84,12 @@ class ProgramResult(msgspec.Struct, frozen=True):
     output: str
     """stdout and stderr."""
 
-    def tail(self) -> str:
-        """The last lines of the output."""
+    def tail(self, last: int = _SHOWN_LINES, first: int = 0) -> str:
+        """The last lines of the output, and some of the first."""
         lines = self.output.strip().splitlines()
-        cut = [f"... ({count(len(lines) - _SHOWN_LINES, 'line')} left out)"] if len(lines) > _SHOWN_LINES else []
-        return "\n".join(cut + lines[-_SHOWN_LINES:])
+        left = len(lines) - first - last
+        cut = [*lines[:first], f"... ({count(left, 'line')} left out)"] if left > 0 else []
+        return "\n".join(cut + lines[-last if left > 0 else 0 :])
 
 
 def silent(_line: str) -> None:

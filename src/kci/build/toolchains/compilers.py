@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache as remembered
 from pathlib import Path
 from typing import Annotated
@@ -225,8 +227,19 @@ def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
     return version is not None and version > MANYLINUX_GLIBC
 
 
-def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", isolation: bool = True) -> str:
-    """Lines that identify the compilers for a fingerprint; empty if nothing compiles. Raises MissingToolError."""
+def toolchain_identity(
+    variant: Variant,
+    cache: Path,
+    *,
+    builder: str = "auto",
+    isolation: bool = True,
+    flags: Iterable[str] = (),
+    outside: Callable[..., list[str]] | None = None,
+) -> str:
+    """Lines that identify the compilers for a fingerprint; empty if nothing compiles. Raises MissingToolError.
+
+    `flags` are those of build.toml; `outside` is `outside_files`, or a function that remembers its answers.
+    """
     if builder == "nix":
         return f"nix\n{_first_line('nix', '--version')}"
     if variant.kind is Kind.NOARCH:
@@ -235,12 +248,17 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
     libc = linked_glibc(cxx)
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
-        *_compiler(build_compiler(variant)),
+        *_compiler(compiler := build_compiler(variant)),
         _first_line(binutils_program(cxx, "ld"), "--version"),
         _torch(variant, isolation=isolation),
     ]
     device = find_device(variant.backend, text_of(variant.compute), variant.system, cache) if variant.compute else None
     lines += device.versions() if device is not None else []
+    # a toolkit of wheels is as its version says, and may not be here yet
+    of_machine = None if isinstance(device, Toolkit) and device.wheels else device
+    lines += (outside or outside_files)(
+        compiler, of_machine, tuple(flag for flag in flags if "/" in flag), contents=True
+    )
     return "\n".join([*lines, *environment_flags()])
 
 
@@ -251,8 +269,56 @@ def environment_flags() -> list[str]:
 
 
 def _compiler(words: tuple[str, ...]) -> list[str]:
-    # the path does not count, the version does
-    return [version_line(words), *(word for word in words if word.startswith("-"))]
+    # a launcher and the path do not count; the version and each word after it do
+    program = next((at for at, word in enumerate(words) if not is_compiler_cache(word)), 0)
+    return [version_line(words), *words[program + 1 :]]
+
+
+_PARTS_OF_CXX = ("cc1plus", "as")
+_SEARCHED = re.compile(r"^ (/.*)$", re.MULTILINE)
+_NAMES_FILES = re.compile(r"(?:.*,)?(?:--?(?:[a-z-]+=|I|isystem|iquote|idirafter|include|imacros|B))?(/.+)")
+
+
+def outside_files(
+    cxx: Sequence[str], device: DeviceCompiler | None, flags: Iterable[str] = (), *, contents: bool
+) -> list[str]:
+    """List what compilers are and read outside of the kernel: programs, header folders, and what words and flags name.
+
+    A file counts with its digest: a driver that is as it was may start another compiler. In a folder names say that a
+    header is new or gone; with `contents` sizes and times count too.
+    """
+    programs = [program_output(*cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX]
+    found = map(shutil.which, (*(word for word in cxx if not is_compiler_cache(word)), *programs))
+    paths = {Path(os.path.realpath(path)) for path in found if path}
+    if device is not None:
+        paths |= {path for part in device.parts for path in device.root.glob(part) if path.is_file()}
+    lines = sorted(f"{path.name} {_digest(path)}" for path in paths)
+    # the search list has the folders of CXX's words and of CPATH
+    output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
+    named = [match[1] for word in (*cxx[1:], *flags) if (match := _NAMES_FILES.fullmatch(word))]
+    folders = [f"{device.root}/{folder}" for folder in device.include] if device is not None else []
+    for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
+        path = Path(place)
+        lines.append(f"{place} {_digest(path) if path.is_file() else _listed(path, contents=contents)}")
+    return lines
+
+
+def _listed(folder: Path, *, contents: bool) -> str:
+    total = hashlib.sha256()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            total.update(os.fsencode(f"{place}/{name}\0"))
+            if contents:
+                with suppress(OSError):  # a link to nothing
+                    about = Path(place, name).stat()
+                    total.update(f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
+    return total.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _torch(variant: Variant, *, isolation: bool) -> str:

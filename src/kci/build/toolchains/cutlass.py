@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kci.build.process.run import Log, run, shell_line
 from kci.build.toolchains.data import CutlassRelease, SyclTlaVersion, toolchains
-from kci.build.toolchains.downloads import FetchedTool, pip_install, run_pip
+from kci.build.toolchains.downloads import FetchedTool, pip_install, run_uv
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_program_hint
@@ -81,7 +81,7 @@ class Headers(FetchedTool, frozen=True):
             limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
             environment = {**os.environ, **limits}
             wheel = self.source is HeaderSource.WHEEL
-            done = run_pip(command, log, environment) if wheel else run(command, env=environment)
+            done = run_uv(command, log, environment) if wheel else run(command, env=environment)
             if done.code != 0:
                 hint = full_disk_program_hint(done.output, place, CACHE_VARIABLE) or _hint(self.name)
                 raise MissingToolError(f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}", hint=hint)

@@ -67,6 +67,8 @@ class Toolchains(Dated, frozen=True):
 
     index: dict[str, str]
     torch: dict[str, str]
+    pypi: dict[str, str]
+    """Flavour of the wheels on PyPI by torch version."""
     cxx: dict[str, int]
     cuda: dict[str, tuple[str, ...]]
     newest_gcc: dict[str, int]

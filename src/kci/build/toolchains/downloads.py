@@ -1,22 +1,30 @@
-"""Packages by pip, and files out of wheels by HTTP ranges."""
+"""Packages by uv, from where pip's settings say, and files out of wheels by HTTP ranges."""
 
 from __future__ import annotations
 
+import base64
 import bisect
+import configparser
 import http.client
 import os
 import re
 import shutil
 import struct
+import sys
+import sysconfig
 import tempfile
+import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
 from html import unescape
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -25,7 +33,7 @@ from packaging.version import Version
 from kci.build.process.run import Log, ProgramResult, run_in_group, shell_line
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint
-from kci.utils.cache import CACHE_VARIABLE, make_once
+from kci.utils.cache import CACHE_VARIABLE, default_cache, make_once
 
 
 class FetchedTool(msgspec.Struct, frozen=True):
@@ -69,19 +77,88 @@ class FetchedTool(msgspec.Struct, frozen=True):
             make_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
 
 
+def ensure_all(tools: Sequence[FetchedTool], python: Path, log: Log) -> None:
+    """Download what is missing, side by side. Raises MissingToolError."""
+    missing = [tool for tool in tools if not tool.complete]
+    with ThreadPoolExecutor(max(1, len(missing))) as pool:
+        # a copy of the context has the scope that stops programs
+        made = [pool.submit(copy_context().run, tool.ensure, python, log) for tool in missing]
+        for future in made:
+            future.result()
+
+
+_OF_PIP = {
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "constraint": "UV_CONSTRAINT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "index-url": "UV_DEFAULT_INDEX",
+    "keyring-provider": "UV_KEYRING_PROVIDER",
+    "no-index": "UV_NO_INDEX",
+    "proxy": "ALL_PROXY",
+    "retries": "UV_HTTP_RETRIES",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "trusted-host": "UV_INSECURE_HOST",
+}
+"""Settings of pip, and uv's variables for them (pip's "Configuration", uv's "Environment variables")."""
+_OFF = ("", "0", "false", "no", "off")
+
+
+def pip_settings() -> dict[str, str]:
+    """Read the settings in `_OF_PIP` from pip's configuration files and `PIP_*` variables."""
+    home, only = Path(os.path.expanduser("~")), os.environ.get("PIP_CONFIG_FILE", "")  # noqa: PTH111  - no home is fine
+    shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    places = [*(Path(place, "pip") for place in shared.split(":")), Path("/etc"), home / ".pip"]
+    places += [Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config", "pip"), Path(sys.prefix)]
+    parser = configparser.RawConfigParser()
+    with suppress(configparser.Error, OSError, UnicodeDecodeError):
+        # as for pip, the null device stands for no file at all
+        parser.read([] if only == os.devnull else [*(place / "pip.conf" for place in places), only], encoding="utf-8")
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        found |= dict(parser[section]) if parser.has_section(section) else {}
+    found |= {
+        name[4:].lower().replace("_", "-"): value for name, value in os.environ.items() if name.startswith("PIP_")
+    }
+    if found.get("no-index", "").lower() in _OFF:
+        found.pop("no-index", None)
+    return {name: found[name] for name in sorted(_OF_PIP) if found.get(name)}
+
+
+def _uv_environment() -> dict[str, str]:
+    # uv's own variables come first; its files are not read, for a kernel may have one
+    settings = {_OF_PIP[name]: " ".join(value.split()) for name, value in pip_settings().items()}
+    if links := settings.get("UV_FIND_LINKS"):
+        settings["UV_FIND_LINKS"] = links.replace(" ", ",")
+    settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: all indexes count alike
+    settings["UV_CACHE_DIR"] = str(default_cache() / "uv")
+    return {**settings, **os.environ, "UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never"}
+
+
+def uv(*arguments: str) -> list[str]:
+    """A command of uv. Raises MissingToolError without it."""
+    own = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
+    if own is None:
+        raise MissingToolError("uv is not installed, with which kci makes Python environments", hint="pip install uv")
+    return [own, *arguments]
+
+
 def pip_install(python: Path) -> list[str]:
-    """Start of a pip command: wheels only, because setup scripts must not run."""
-    return [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]
+    """Start of a command that installs: wheels only, because setup scripts must not run."""
+    none = ["--no-index"] if "no-index" in pip_settings() else []
+    return uv("pip", "install", "--python", str(python), "--only-binary", ":all:", *none)
 
 
-def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
-    """Run a pip command, whose `Downloading` lines go to `log`. Raises MissingToolError without that Python."""
+def run_uv(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
+    """Run a command of uv with pip's settings; its `Downloading` lines go to `log`."""
 
     def downloads(line: str) -> None:
         if line.lstrip().startswith("Downloading "):
             log(line.strip())
 
-    return run_in_group(command, downloads, env=env)
+    return run_in_group(command, downloads, env={**_uv_environment(), **(env or {})})
 
 
 OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
@@ -91,14 +168,9 @@ _PROBE_SECONDS = 5
 
 
 def _fault(url: str) -> Exception | None:
-    # asked briefly: pip would retry for minutes
-    import http.client
-    import urllib.error
-    import urllib.request
-
+    # asked briefly: a client would retry for minutes
     try:
-        request = urllib.request.Request(url.rstrip("/") + "/", method="HEAD")  # noqa: S310  - our own data, or the user's word
-        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
+        with _opened(url.rstrip("/") + "/", _PROBE_SECONDS, method="HEAD"):
             return None
     except urllib.error.HTTPError as error:
         return None if error.code == 405 else error  # the server only rejects HEAD
@@ -106,9 +178,20 @@ def _fault(url: str) -> Exception | None:
         return error
 
 
+def _opened(url: str, seconds: int, **about: Any) -> Any:
+    # a login in an address is for its host alone, not for another one that it leads to
+    parts = urllib.parse.urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    request = urllib.request.Request(parts._replace(netloc=host).geturl(), **about)  # noqa: S310  - https or the user's own
+    if parts.username is not None:
+        login = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+    return urllib.request.urlopen(request, timeout=seconds)  # noqa: S310
+
+
 def is_reachable(url: str) -> bool:
     """True if a package index answers; False if pip is told to use none."""
-    return not os.environ.get("PIP_NO_INDEX") and _fault(url) is None
+    return "no-index" not in pip_settings() and _fault(url) is None
 
 
 def _fault_text(fault: Exception | None) -> str:
@@ -116,22 +199,22 @@ def _fault_text(fault: Exception | None) -> str:
 
 
 def pip_index() -> str:
-    """The index of pip by environment variables."""
-    return os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+    """The index of pip, by its variables and configuration files."""
+    return pip_settings().get("index-url", "https://pypi.org/simple")
 
 
 def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
-    """Run a pip command. Raises MissingToolError if it fails; `package` and `into` are for the message."""
-    done = run_pip(command, log)
+    """Run a command of uv. Raises MissingToolError if it fails; `package` and `into` are for the message."""
+    done = run_uv(command, log)
     if done.code != 0:
         hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
         if hint:
             away = "the disk is full"
-        elif os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
+        elif "no-index" in pip_settings():
             away = "PIP_NO_INDEX is set, so no index is asked"
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
             away = f"there is no way to the package index {pip_index()}: {_fault_text(fault)}"
-        none = "check that this Python has wheels for it" if "No matching distribution" in done.output else ""
+        none = "check that this Python has wheels for it" if "No solution found" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
         raise MissingToolError(f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint=hint)
@@ -195,7 +278,7 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     """Find a Linux wheel of a package for any Python, by default on pip's index. Raises MissingToolError."""
     page = f"{(index or pip_index()).rstrip('/')}/{canonicalize_name(package)}/"
     try:
-        with urllib.request.urlopen(page, timeout=_RANGE_SECONDS) as answer:  # noqa: S310  - https or the user's own
+        with _opened(page, _RANGE_SECONDS) as answer:
             links = sorted(unescape(link.decode()) for link in _LINK.findall(answer.read()))
     except _AWAY as error:
         raise MissingToolError(f"the index {page} does not answer: {error}", hint="check the network") from error
@@ -217,8 +300,7 @@ def _is_for(name: str, version: Version, platform: str) -> bool:
 
 def _copy(url: str, stretch: str, file: IO[bytes]) -> int:
     # returns the start of the stretch
-    request = urllib.request.Request(url, headers={"Range": stretch})  # noqa: S310  - https or the user's own
-    with urllib.request.urlopen(request, timeout=_RANGE_SECONDS) as answer:  # noqa: S310
+    with _opened(url, _RANGE_SECONDS, headers={"Range": stretch}) as answer:
         if answer.status != 206:
             raise OSError(f"{url} cannot be read in parts")
         start, _, size = map(int, re.findall(r"\d+", answer.headers["Content-Range"]))

@@ -16,19 +16,20 @@ from typing import Any
 
 import msgspec
 
-from kci.build.process.run import Log, ProgramResult, run
+from kci.build.process.run import Log, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
     install,
     is_reachable,
     pip_install,
+    uv,
 )
 from kci.config.facts import BACKENDS, HOST
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
-from kci.utils.atomic import full_disk_program_hint, locked, writing
+from kci.utils.atomic import locked, writing
 from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.git import last_line
 
@@ -145,7 +146,7 @@ class Environment(FetchedTool, frozen=True):
         pip = pip_install(self.python)
         torch = [self.requirement] if self.requirement else torch
         return [
-            [base_python(), "-m", "venv", str(self.root)],
+            uv("venv", "--no-project", "--python", base_python(), str(self.root)),
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
             [*pip, "--no-deps", toolchains().tools["ninja"]],
         ]
@@ -174,7 +175,7 @@ class Environment(FetchedTool, frozen=True):
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         venv, *torch, ninja = self.setup(from_index=reachable)
-        make_venv(venv, place)
+        install(venv, "a Python environment", log, place)
         if self.headers_only:
             _take_headers(self, index if reachable else None, log)
         for command in torch:
@@ -220,24 +221,6 @@ def base_python() -> str:
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
-_NO_VENV = ("No module named venv", "No module named ensurepip", "ensurepip is not available")
-
-
-def make_venv(command: list[str], place: Path) -> None:
-    """Run `python -m venv`. Raises MissingToolError with the reason."""
-    result = run(command)
-    if result.code == 0:
-        return
-    python = Path(command[-1]) / "bin" / "python"
-    if "ensurepip" in result.output and python.exists():
-        # venv hides the output of its own pip
-        result = ProgramResult(result.code, result.output + run([str(python), "-m", "ensurepip"]).output)
-    hint = full_disk_program_hint(result.output, place, CACHE_VARIABLE)
-    if not hint and any(text in result.output for text in _NO_VENV):
-        hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
-    raise MissingToolError(f"cannot make a Python environment:\n{result.tail()}", hint=hint)
-
-
 def python_environment() -> Environment:
     """This Python's torch and ninja, for `--no-isolation`. Raises MissingToolError."""
     spec = importlib.util.find_spec("torch")
@@ -253,27 +236,48 @@ def python_environment() -> Environment:
     )
 
 
-def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
+def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST)) -> Path:
     """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
-    environment = kci_environment(cache, torch, HOST)
+    environment = kci_environment(cache, torch, flavour)
     root = environment.root
     assert root is not None  # noqa: S101  - `kci_environment` always sets it
+    if flavour != HOST and not environment.complete:
+        _require_gpu_torch(torch, flavour, cache)
     environment.ensure(environment.python, log)
     version = read_torch_version(environment.torch)
-    if version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
+    if flavour == HOST and version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
         raise MissingToolError(version.test_limitation, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
-    packages = toolchains().runtime["packages"]
+    # torch is there, and pip adds what the one for a GPU needs
+    packages = [*toolchains().runtime["packages"], *([] if flavour == HOST else ["torch"])]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
+            index = [] if flavour == HOST else ["--extra-index-url", toolchains().index_url(flavour)]
+            index = index if index and is_reachable(index[1]) else []
+            install([*pip_install(environment.python), *index, *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"test with another torch, or have this one made again: rm -r {root}"
                 raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
+
+
+GPU_ROOM = 10
+"""Gigabytes for torch for a GPU with its libraries, and for their wheels while they are unpacked."""
+
+
+def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
+    # before gigabytes of another toolkit's are downloaded
+    index = toolchains().index_url(flavour)
+    if not is_reachable(index) and toolchains().pypi.get(torch) != flavour:
+        hint = f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}"
+        raise MissingToolError(f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}", hint=hint)
+    cache.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(cache).free // 10**9) < GPU_ROOM:
+        message = f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} has {free}"
+        raise MissingToolError(message, hint=f"make room, or set {CACHE_VARIABLE} to another disk")
 
 
 def python_include() -> Path:

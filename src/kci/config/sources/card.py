@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from kci.config.discovery import companion
 from kci.config.reader import BUILD_TOML, Kernel
 from kci.config.sources import card_child
 from kci.config.values import python_name
@@ -24,7 +25,7 @@ MAX_BYTES = 128 * 1024
 """Bytes of a template and of its card: as JSON, it fits into an artifact's record."""
 SECONDS = 5
 """Seconds of a processor; a card takes a fraction of one."""
-_BENCHMARK = "benchmarks/benchmark.py"
+_BENCHMARK = "benchmark.py"
 
 CardText = Annotated[str, Meta(max_length=MAX_BYTES)]
 
@@ -44,14 +45,9 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def card_files(kernel: Kernel) -> list[Path]:
-    """CARD.md, and the files besides the package that decide the card; none without one.
-
-    The CARD.md of a ported kernel is beside `src`, which has its build.toml.
-    """
+    """CARD.md, and the files besides the package that decide the card; none without one."""
     directory = Path(os.path.normpath(kernel.directory))
-    ported = directory.absolute().name == "src" and not os.path.lexists(directory / CARD)
-    place = Path(os.path.normpath(directory / "..")) if ported else directory
-    files = [place / CARD, place / _BENCHMARK, directory / BUILD_TOML]
+    files = [companion(directory, CARD), companion(directory, "benchmarks") / _BENCHMARK, directory / BUILD_TOML]
     return [file for file in files if os.path.lexists(file)] if os.path.lexists(files[0]) else []
 
 
@@ -67,7 +63,7 @@ def render_card(kernel: Kernel) -> Card:
         "license": general.license.lower(),
         "functions": [name for name in exported if name != "layers"] or None,
         "layers": (_layers(kernel) if "layers" in exported else None) or None,
-        "has_benchmark": template.parent / _BENCHMARK in files,
+        "has_benchmark": any(file.name == _BENCHMARK for file in files),
         "upstream": ", ".join(map(str, general.upstream or ())) or None,
         "source": str(general.source) if general.source is not None else None,
     }

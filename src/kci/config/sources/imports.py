@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 import msgspec
 
 from kci.config.values import Version
-from kci.diagnostics import Span
+from kci.diagnostics import Diagnostic, Span
 from kci.utils.shipped import Dated, shipped
 
 
@@ -50,6 +50,12 @@ class ImportSite(msgspec.Struct, frozen=True):
     guarded: bool
     """True if the file catches ImportError."""
     span: Span
+    bound: tuple[str, ...] = ()
+    """The name in the file of each of `names`."""
+
+
+OpFinding = tuple[Callable[..., Diagnostic], str]
+"""Makes a finding about an op; and the function that gives the op its name, as the file calls it."""
 
 
 class PackageModule(msgspec.Struct, frozen=True):
@@ -64,6 +70,7 @@ class PackageModule(msgspec.Struct, frozen=True):
     """Names at top level; None if they cannot be known."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
+    op_names: tuple[OpFinding, ...] = ()
 
 
 def module_name(path: str) -> str:
@@ -127,16 +134,32 @@ class ImportGraph:
         lacking = [item for item in lacking if not (item.startswith("__") and item.endswith("__"))]
         return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
 
+    def origin(self, module: PackageModule, dotted: str, hops: int = 16) -> str:
+        """The absolute name of what a file calls `.names.x`, as far as imports lead; empty for other packages."""
+        level = len(dotted) - len(dotted.lstrip("."))
+        inner, _, name = dotted[level:].rpartition(".")
+        # a submodule is a name of its package
+        base = _absolute(module, level or int(module.package), inner)
+        if base is None or not (owner := self.modules.get(base)):
+            return "" if base is None else _join(base, name)
+        sites = [site for site in owner.sites if name in site.bound and resolve(owner, site) in self._known]
+        if not sites or not hops:
+            return _join(base, name)
+        imported = _join(sites[-1].module, sites[-1].names[sites[-1].bound.index(name)])
+        return self.origin(owner, "." * sites[-1].level + imported, hops - 1)
+
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
     """The absolute name of a relative import in the package; None if it leads out or is absolute."""
-    if not site.level:
-        return None
+    return _absolute(module, site.level, site.module)
+
+
+def _absolute(module: PackageModule, level: int, name: str) -> str | None:
     parts = module.name.split(".") if module.name else []
-    up = site.level - (1 if module.package else 0)
-    if up > len(parts):
+    up = level - (1 if module.package else 0)
+    if not level or up > len(parts):
         return None
-    base = parts[: len(parts) - up] + (site.module.split(".") if site.module else [])
+    base = parts[: len(parts) - up] + (name.split(".") if name else [])
     return ".".join(base[:-1] if base[-1:] == ["__init__"] else base)
 
 
@@ -158,7 +181,8 @@ def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator
                     yield ImportSite(alias.name, (), 0, reach, guarded, node_span(node))
             case ast.ImportFrom(module=module, names=names, level=level):
                 imported = tuple(alias.name for alias in names)
-                yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
+                bound = tuple(alias.asname or alias.name for alias in names)
+                yield ImportSite(module or "", imported, level, reach, guarded, node_span(node), bound)
             case _:
                 for inner, holds, caught in _blocks(node):
                     if holds is not False:

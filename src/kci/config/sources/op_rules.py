@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from kci.config.sources.imports import last_name, node_span
+from kci.config.sources.imports import OpFinding, last_name, node_span
 from kci.diagnostics import Diagnostic, Span, finding
 
 PREFIX = "add_op_namespace_prefix"
@@ -86,11 +88,20 @@ def may_define_ops(text: bytes, package: str) -> bool:
 _WORDS = (b"library", *(name.encode() for name in sorted(_BY_REFERENCE)))
 
 
-def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Iterator[Diagnostic]:
+def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Iterator[OpFinding]:
     """Yield the findings about ops of a Python file, without paths."""
     names = resolve_names(nodes)
-    for call, _, what in fixed_namespace_calls(tree, nodes, names):
-        yield _unprefixed(call, what)
+    judged = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
+                    judged.add(id(decorator))
+                    what = f"{last_name(decorator.func)} of {node.name}"
+                    yield _unprefixed(decorator, decorator.args[0], what, names)
+    for inner in nodes:
+        if isinstance(inner, ast.Call) and id(inner) not in judged:
+            yield from _call(inner, names)
     for inner in nodes:
         if (
             isinstance(inner, ast.Attribute)
@@ -98,30 +109,13 @@ def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], package: str) -> Itera
             and names.canonical(inner) == f"torch.ops.{package}"
         ):
             message = f"it uses torch.ops.{package}, and no build of this kernel registers that namespace"
-            yield finding("KCI780", message, hint=_FROM_OPS, span=node_span(inner))
-
-
-def fixed_namespace_calls(
-    tree: ast.Module, nodes: Sequence[ast.AST], names: FileNames
-) -> Iterator[tuple[ast.Call, ast.expr, str]]:
-    """Yield calls with an op name of a fixed namespace: the call, the argument, and the function's name."""
-    judged = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
-                    judged.add(id(decorator))
-                    if not _prefixed(decorator.args[0], names):
-                        yield decorator, decorator.args[0], f"{last_name(decorator.func)} of {node.name}"
-    for inner in nodes:
-        if isinstance(inner, ast.Call) and id(inner) not in judged:
-            yield from _call(inner, names)
+            yield partial(finding, "KCI780", message, hint=_FROM_OPS, span=node_span(inner)), ""
 
 
 _FROM_OPS = "from ._ops import ops, then ops.<name>"
 
 
-def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr, str]]:
+def _call(node: ast.Call, names: FileNames) -> Iterator[OpFinding]:
     name = last_name(node.func)
     function = names.canonical(node.func)
     by_name = function == name and name in _BY_REFERENCE and name not in names.defined
@@ -136,24 +130,27 @@ def _call(node: ast.Call, names: FileNames) -> Iterator[tuple[ast.Call, ast.expr
         if isinstance(kind, ast.Constant) and kind.value == "IMPL":
             return  # It extends an existing namespace such as aten.
     argument = node.args[0] if node.args else next((item.value for item in node.keywords if item.arg == keyword), None)
-    if argument is None or _prefixed(argument, names):
-        return
-    if _fixed(argument) or (isinstance(argument, ast.Call) and last_name(argument.func) in PREFIXES):
-        yield node, argument, target
+    if argument is not None and (_fixed(argument) or _prefix_like(argument, names)):
+        yield _unprefixed(node, argument, target, names)
 
 
-def _unprefixed(node: ast.Call, function: str) -> Diagnostic:
+def _unprefixed(node: ast.Call, argument: ast.expr, function: str, names: FileNames) -> OpFinding:
     name = last_name(node.func)
-    message = f"{function} takes its op name without {PREFIX}"
-    hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
-    return finding("KCI772", message, hint=hint, span=node_span(node))
+    dotted = names.canonical(argument.func) if isinstance(argument, ast.Call) else ""
+    if dotted.isidentifier() and "*" in names.dotted:
+        dotted = names.dotted["*"].replace("*", dotted)
+    hint = f"import {PREFIX} from the package's own _ops, then {name}({PREFIX}(...))"
+    rule, message = "KCI772", f"{function} takes its op name without {PREFIX}"
+    if _prefix_like(argument, names):
+        rule, message = "KCI779", f"{function} takes its op name by {dotted or PREFIX}, which may be another function"
+    return partial(finding, rule, message, hint=hint, span=node_span(node)), dotted
 
 
-def _prefixed(argument: ast.expr, names: FileNames) -> bool:
-    # a function that only has the name of the prefix function does not count
-    if not isinstance(argument, ast.Call) or last_name(argument.func) not in PREFIXES:
+def _prefix_like(argument: ast.expr, names: FileNames) -> bool:
+    # by its name; of the file's own functions none is the right one
+    if not isinstance(argument, ast.Call) or last_name(argument.func) in names.defined:
         return False
-    return not (isinstance(argument.func, ast.Name) and argument.func.id in names.defined)
+    return not {last_name(argument.func), names.canonical(argument.func).rpartition(".")[2]}.isdisjoint(PREFIXES)
 
 
 def _fixed(argument: ast.expr) -> bool:
@@ -200,8 +197,38 @@ def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
             yield from _registrations(text.decode("utf-8", "replace"), shown)
 
 
+_CONDITION = re.compile(r"^[ \t]*\#[ \t]*(if|endif)", re.MULTILINE)
+
+
+def check_libraries(files: Sequence[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
+    """KCI782: two of the files of one variant define the same library; a definition under a condition may not count."""
+    defined: dict[str, str] = {}
+    for path, shown in files:
+        with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+            for namespace, span in _definitions(text) if "TORCH_LIBRARY" in text else ():
+                first = defined.setdefault(namespace, shown)
+                if first != shown:
+                    message = f"it defines the library {namespace}, as {first} does: no process can load the variant"
+                    hint = "keep one of them; the other can register with TORCH_LIBRARY_FRAGMENT or TORCH_LIBRARY_IMPL"
+                    yield finding("KCI782", message, hint=hint, path=shown, span=span)
+
+
+def _definitions(text: str) -> Iterator[tuple[str, Span]]:
+    code = _blanked(text)
+    for match in _REGISTRATION.finditer(code):
+        before = _CONDITION.findall(code, 0, match.start())
+        if match[1] is None and before.count("if") == before.count("endif"):
+            line, column = code.count("\n", 0, match.start(3)) + 1, match.start(3) - code.rfind("\n", 0, match.start(3))
+            yield match[3], Span(line, column, line, column + len(match[3]))
+
+
+def _blanked(text: str) -> str:
+    return _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
 def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
-    code = _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    code = _blanked(text)
     line, counted = 1, 0
     for match in _REGISTRATION.finditer(code):
         impl, expand, namespace = match[1] == "_IMPL", bool(match[2]), match[3]

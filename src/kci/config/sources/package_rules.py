@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from kci.config.discovery import RepositorySettings, drop_suppressed
+from kci.config.discovery import RepositorySettings, companion, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
 from kci.config.reader import Kernel
@@ -28,11 +28,20 @@ from kci.config.sources.imports import (
     PackageModule,
     Reach,
     module_name,
+    node_span,
     python_table,
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops, may_define_ops
+from kci.config.sources.op_rules import (
+    PREFIXES,
+    SUFFIXES,
+    check_cpp,
+    check_libraries,
+    check_ops,
+    may_define_ops,
+    resolve_names,
+)
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -43,6 +52,7 @@ from kci.version import __version__
 
 MAX_BYTES = 4 * 1024 * 1024
 _NATIVE = (".so", ".pyd", ".dylib", ".dll")
+TESTS = "tests"
 OPS = "_ops"
 """The module that every build generates."""
 
@@ -126,7 +136,13 @@ def check_package(
     for where, module in modules:
         for site in module.sites:
             yield from _import(graph, module, site, where, package)
+        for found, function in module.op_names:
+            if graph.origin(module, function) not in _PREFIX_FUNCTIONS:
+                yield found(path=where)
     yield from _backend_gaps(graph, modules, package)
+
+
+_PREFIX_FUNCTIONS = tuple(f"_ops.{name}" for name in PREFIXES)
 
 
 def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
@@ -134,24 +150,55 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         tree = _tree(text)
-        ops = check_ops(tree, list(ast.walk(tree)), package.name) if may_define_ops(text, package.name) else ()
-        return read_module(name, tree), list(ops)
+        ops = list(check_ops(tree, list(ast.walk(tree)), package.name)) if may_define_ops(text, package.name) else []
+        module = msgspec.structs.replace(read_module(name, tree), op_names=tuple(item for item in ops if item[1]))
+        return module, [found() for found, function in ops if not function]
     except SyntaxError as error:
         message = f"it does not parse for Python {python_table().loader}: {error.msg}"
-        return None, [finding("KCI770", message, span=_line(error.lineno))]
+        line, column = error.lineno or 1, max(1, error.offset or 1)
+        return None, [finding("KCI770", message, span=Span(line, column, line, column + 1))]
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
+
+
+def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Diagnostic]:
+    version, hub = build.general.version, build.general.hub
+    own = {build.name, ((hub and hub.repo_id) or "").rpartition("/")[2]}
+    for shown, file in files:
+        nodes: list[ast.AST] = []
+        with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # running them says it
+            text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
+            nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
+        names, assigned = resolve_names(nodes), [node for node in nodes if isinstance(node, ast.Assign)]
+        values = {name.id: node.value for node in assigned for name in node.targets if isinstance(name, ast.Name)}
+        for node in nodes:
+            if isinstance(node, ast.Call) and names.canonical(node.func).startswith("kernels."):
+                given = {key.arg: key.value for key in node.keywords} | dict(zip(["repo_id"], node.args, strict=False))
+                parts = (given.get("repo_id"), given.get("version"))
+                match tuple(values.get(part.id) if isinstance(part, ast.Name) else part for part in parts):
+                    case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) if asked != version:
+                        if name.rpartition("/")[2] in own:
+                            message = f"it loads version {asked} of {name}, and build.toml has version {version}"
+                            yield finding("KCI783", message, path=shown, span=node_span(given["version"]))
 
 
 def _tree(text: bytes) -> ast.Module:
     version = python_table().loader
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in the author's strings are no findings
-        tree = ast.parse(text, feature_version=(version[0], version[1]))
+        feature = (version[0], version[1])
+        try:
+            tree = ast.parse(text, feature_version=feature)
+        except SyntaxError:
+            ast.parse(text.decode("utf-8-sig", "replace"), feature_version=feature)  # its columns are characters
+            raise
     if version < _UNPACKING and _STARRED.search(text):
         place = next(filter(_unpacks, ast.walk(tree)), None)
         if place is not None:
-            raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+            raise SyntaxError(
+                "Unpacking here is only supported in Python 3.11 and greater",
+                ("", place.lineno, place.col_offset + 1, ""),
+            )
     return tree
 
 
@@ -173,10 +220,6 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
             return True
         case _:
             return False
-
-
-def _line(line: int | None) -> Span:
-    return Span(line or 1, 1, line or 1, 2)
 
 
 def _import(
@@ -236,10 +279,18 @@ def _backend_gaps(
 
 
 @cache
-def _checker_version() -> str:
+def checker_version() -> str:
+    """A hash of what judges sources: what was found by another kci is not remembered."""
     kci = Path(__file__).parents[2]
     digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
-    for file in sorted([*kci.glob("config/**/*.[pt]*"), *kci.glob("rules/*.toml"), kci / "diagnostics.py"]):
+    for file in sorted(
+        [
+            *kci.glob("config/**/*.[pt]*"),
+            *kci.glob("plan/inputs/*.py"),
+            *kci.glob("rules/*.toml"),
+            kci / "diagnostics.py",
+        ]
+    ):
         if file.suffix in (".py", ".toml"):
             digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -274,18 +325,28 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         yield finding("KCI700", error.message, path=where)
         return
     listed = list(_source_paths(kernel_dir, shown, build))
-    base = os.path.realpath(root)
+    base, prefix = os.path.realpath(root), "" if shown == "." else f"{shown.rstrip('/')}/"
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
+    paths = sorted(companion(kernel_dir, TESTS).rglob("*.py"))
+    tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
+        code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
+        twice = [
+            item
+            for names in _variants(build)
+            for item in check_libraries([one for one in code if one[1].removeprefix(prefix) in names])
+        ]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
             *check_package(own, where, package, (OPS,)),
-            *check_cpp((file, path) for path, file in listed if path.endswith(SUFFIXES)),
+            *_check_tests(tests, build),
+            *check_cpp(code),
+            *dict.fromkeys(twice),
             *render_card(kernel).findings,
         ]
 
@@ -293,11 +354,19 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         with suppress(OSError):  # the check reports the unreadable file
 
             def state() -> object:
-                return _checker_version(), package, [(path, seen.digest(file)) for path, file in every]
+                files = [(path, seen.digest(file)) for path, file in (*every, *tests)]
+                return checker_version(), package, build.general.version, build.general.hub, files
 
             yield from seen.answer(where, state, list[Diagnostic], check)
             return
     yield from check()
+
+
+def _variants(build: Build) -> Iterator[set[str]]:
+    # the sources of one component of each backend are compiled together, with those of the binding
+    binding = {*(build.torch.src if build.torch else ())}
+    for backend in build.general.backends:
+        yield binding.union(*(part.src for part in build.components(backend).values()))
 
 
 def listed_sources(build: Build) -> set[str]:
@@ -307,18 +376,17 @@ def listed_sources(build: Build) -> set[str]:
 
 
 def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
-    root, inside = os.path.realpath(kernel_dir), dict[str, str]()
+    root, inside = os.path.realpath(kernel_dir), dict[str, tuple[str, set[str]]]()
     for name in sorted(listed_sources(build)):
-        path = f"{root}/{name}"
-        folder, _, base = path.rpartition("/")
-        real = inside.get(folder) or inside.setdefault(folder, os.path.realpath(folder))
-        place = f"{real}/{base}"
+        folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):
-            mode = os.lstat(place).st_mode
-            if stat.S_ISLNK(mode):
-                place = os.path.realpath(place)
-                mode = os.lstat(place).st_mode
-            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
+            if folder not in inside:  # listed once, which costs less than asking for each file
+                with os.scandir(real := os.path.realpath(folder)) as entries:
+                    inside[folder] = real, {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+            real, files = inside[folder]
+            place = f"{real}/{base}" if base in files else os.path.realpath(f"{real}/{base}")
+            regular = base in files or stat.S_ISREG(os.lstat(place).st_mode)
+            if regular and place.startswith(f"{root}/"):
                 yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 

@@ -13,7 +13,7 @@ import msgspec
 from kci.config.document import Document, KeyPath, read_document, refuse
 from kci.config.facts import VERSIONED
 from kci.config.reader import read_as
-from kci.config.settings import OverlayFile, OverlayTable, RowTable
+from kci.config.settings import EditionRow, OverlayFile, OverlayTable
 from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
@@ -139,6 +139,7 @@ def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
                     row,
                     bundled=row.bundled if change.bundled is None else change.bundled,
                     tvm_ffi=change.tvm_ffi or row.tvm_ffi,
+                    tvm_ffi_unknown_since=None if change.tvm_ffi else row.tvm_ffi_unknown_since,
                     place=change.place,
                     document=overlay.document,
                 )
@@ -208,7 +209,7 @@ class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_f
     name: str
     as_of: str
     source: str
-    row: tuple[RowTable, ...]
+    row: tuple[EditionRow, ...]
     neighbors: tuple[str, ...] = ()
 
 

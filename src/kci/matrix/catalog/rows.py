@@ -134,6 +134,7 @@ class Row(msgspec.Struct, frozen=True):
     edition: str
     place: KeyPath
     document: Document
+    tvm_ffi_unknown_since: str | None = None
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
@@ -217,7 +218,7 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
                 rows.append(
                     Row(
                         entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi,
-                        edition, at, document,
+                        edition, at, document, getattr(entry, "tvm_ffi_unknown_since", None),
                     )
                 )  # fmt: skip
     return tuple(rows)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.facts import HOST
 from kci.config.settings import BackendImages, Limit, Machine, Machines, Settings
 from kci.config.values import RunnerKind, System
 from kci.utils.shipped import Dated, shipped
@@ -27,6 +28,8 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     """Per hour, in `currency`."""
     currency: str = ""
     pool_size: int | None = None
+    spare: bool = False
+    """True if it tests only what no other machine of its backend tests."""
 
     @property
     def hosted(self) -> bool:
@@ -66,6 +69,7 @@ class Runners(msgspec.Struct, frozen=True):
     own: dict[tuple[str, str], Runner] = {}
     """Runners of kci.toml by backend (or `noarch`) and system, before `runner`."""
     test: dict[tuple[str, str], Runner] = {}
+    """Machines that test, by backend and system: those of kci.toml, and hosted ones for the CPU."""
     limits: tuple[Limit, ...] = ()
     nix: frozenset[str] = frozenset()
     """Systems and backends of the nix builder, for variants without an image."""
@@ -119,6 +123,8 @@ class HostedRunners(Dated, frozen=True):
     """The label for jobs without a build: plan, merge, gate."""
     labels: dict[str, str]
     retired: frozenset[str]
+    short: dict[str, int]
+    """The most minutes of a job by label, where they are fewer than elsewhere."""
 
 
 hosted_runners = shipped("matrix/catalog/data/hosted.toml", HostedRunners)
@@ -180,7 +186,8 @@ def pool_of(runner: Runner) -> Pool:
 
 def max_job_minutes(runner: Runner) -> int:
     """The most minutes of a job on a runner."""
-    return quotas().max_minutes if runner.hosted else OWN_MINUTES
+    usual = quotas().max_minutes if runner.hosted else OWN_MINUTES
+    return min(hosted_runners().short.get(label.lower(), usual) for label in (*runner.labels, ""))
 
 
 def price_of(runner: Runner) -> tuple[float, str] | None:
@@ -201,11 +208,14 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     build = dict(defaults.build)
     for backend, images in settings.images.items():
         build[backend] = _with_images(build.get(backend) or UNKNOWN_BUILD, images)
+    usual, other = (defaults.runner[system] for system in ("x86_64-linux", "aarch64-linux"))
+    hosted = {(HOST, "x86_64-linux"): usual, (HOST, "aarch64-linux"): msgspec.structs.replace(other, spare=True)}
+    test = hosted | _machines({kind: table for kind, table in settings.test.items() if isinstance(table, dict)}, {})
     return Runners(
         runner=defaults.runner,
         build=build,
         own=_machines(settings.runners, defaults.runner),
-        test=_machines(settings.test, {}),
+        test={place: test[place] for place in test if settings.test.get(RunnerKind(place[0])) is not False},
         limits=settings.limits,
         nix=frozenset(map(str, (*settings.nix.systems, *settings.nix.backends))),
     )

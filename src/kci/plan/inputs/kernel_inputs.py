@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from kci.config.discovery import RepositorySettings, find_root, find_settings
+from kci.config.discovery import RepositorySettings, companion, find_root, find_settings
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
+from kci.config.sources.package_rules import TESTS
 from kci.config.values import HEADER_ENDINGS, python_name
 from kci.errors import FindingsError, rule_error
 from kci.matrix.archs import too_old
@@ -28,7 +30,12 @@ BINDING = ""
 SEALED = ("metadata.json", "metadata.json.sigstore")
 """Files that sealing writes; copies in the package would pass for them."""
 
-_TESTS = "tests"
+FLAKE = ("flake.nix", "flake.lock")
+MARKER = "kernels_ci"
+"""The pytest marker of the tests that CI runs; its declaration in a conftest.py marks none."""
+
+_MARKED = re.compile(rb"""^[^#\n]*\b(?:mark\.|add_marker\(\s*["'])%b\b""" % MARKER.encode(), re.MULTILINE)
+_TEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
 """Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they name pytest."""
@@ -98,8 +105,17 @@ class KernelInputs:
         return self._package[variant.kind is not Kind.NOARCH]
 
     def everything(self) -> _Files:
-        """All files of the kernel and its declared inputs, for builders that may read any."""
-        return frozenset(item for place in (self.kernel, *self.declared) for item in self._below(place))
+        """All files of the kernel and its declared inputs, and flakes around it, for builders that may read any."""
+        files = {item for place in (self.kernel, *self.declared) for item in self._below(place)}
+        folders = ["", *(self.kernel[:at] for at, char in enumerate(self.kernel) if char == "/"), self.kernel]
+        beside = (f"{folder}/{name}".removeprefix("/") for folder in folders for name in FLAKE)
+        return frozenset(files | {(path, real) for path in beside if (real := self.tree.file(path))})
+
+    @cached_property
+    def leads_out(self) -> bool:
+        """True if a link leads to what is neither in the kernel nor a declared input."""
+        places = tuple(f"{place}/" if place else "" for place in (self.kernel, *self.declared))
+        return any(not real.startswith(places) for path, real in self.everything() if path not in self.declared)
 
     def visible(self) -> frozenset[str]:
         """The paths that any variant's build sees."""
@@ -107,7 +123,9 @@ class KernelInputs:
         declared = (path for place in self.declared for path, _ in self._below(place))
         return frozenset([*(path for path, _ in files), *declared])
 
-    def paths_of(self, variant: Variant) -> frozenset[str]:
+    def paths_of(self, variant: Variant, *, everything: bool = False) -> frozenset[str]:
+        if everything:
+            return self._with_parents(self.everything())
         return self._with_parents(self.compiled_from(variant)) | self._with_parents(self.package_of(variant))
 
     def is_test(self, path: str) -> bool:
@@ -122,7 +140,8 @@ class KernelInputs:
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
         beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
-        places = [self.inside(_TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
+        own = os.path.relpath(companion(Path(self.tree.root, self.kernel), TESTS), self.tree.root)
+        places = [Path(own).as_posix(), *(path for path in beside if self._may_be_of_pytest(path))]
         files: set[tuple[str, str]] = set()
         folders: set[str] = set()
         while places:
@@ -134,6 +153,13 @@ class KernelInputs:
                 folders.add(real)
                 places += self.tree.below(real)
         return frozenset(files), frozenset(folders)
+
+    @cached_property
+    def marked(self) -> bool | None:
+        """True if tests are marked for CI, False if none is, None without tests."""
+        files = {path: real for path, real in self.tests[0] if real and path.endswith(".py")}
+        found = any(_MARKED.search(self.tree.content(real)) for real in files.values())
+        return found if any(map(_TEST_FILE.fullmatch, files)) else None
 
     def _may_be_of_pytest(self, path: str) -> bool:
         real = self.tree.file(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -102,12 +102,9 @@ class _Source(NamedTuple):
     include: tuple[str, ...]
 
 
-def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) -> list[Diagnostic]:
-    """All findings about a kernel's files; `errors_only` reads no source."""
-    findings = [*source_missing(kernel, directory)]
-    if not errors_only:
-        findings += pybind_included(kernel, directory)
-    return findings
+def lint_sources(kernel: Kernel, tree: SourceTree, *, errors_only: bool = False) -> list[Diagnostic]:
+    """All findings about the files of a kernel, whose directory is the tree; `errors_only` reads no source."""
+    return [*source_missing(kernel, tree), *(() if errors_only else pybind_included(kernel, tree))]
 
 
 def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -128,9 +125,8 @@ def escapes(path: str) -> bool:
     return ".." in slashed and f"{_normal(slashed)}/".startswith("../")
 
 
-def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+def source_missing(kernel: Kernel, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI136: a missing file of a `src` list, unless it `escapes`."""
-    tree = SourceTree(directory)
     missing = 0
     for source in _sources(kernel):
         if escapes(source.text):
@@ -142,7 +138,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             hint = "paths are relative to the kernel's directory, not to the file's table"
             if any(char in source.text for char in "*?["):
                 hint = "patterns are not expanded: name every file"
-            elif submodule := submodule_of(directory, source.text):
+            elif submodule := submodule_of(Path(tree.root), source.text):
                 hint = f"it lies in the git submodule {submodule}: `git submodule update --init --recursive` fetches it"
             elif near := _nearest_file(tree, source.text):
                 hint = f"did you mean `{near}`?"
@@ -209,7 +205,7 @@ def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: Sourc
         if escapes(source.text) or not path.endswith(SOURCE_ENDINGS):
             continue
         folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
-        for name in quoted_includes(_content(tree, path)):
+        for name in _names(tree, path, quoted_includes):
             places = (_normal(posixpath.join(folder, name)) for folder in folders)
             existing = [place for place in places if not escapes(place) and tree.file(place) is not None]
             if not existing or not visible.isdisjoint(existing) or existing[0] in reported:
@@ -231,12 +227,12 @@ _DECLARE = "copy the file into the kernel; or declare it in kci.toml, as `[[inpu
 _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\.h")
 
 
-def pybind_included(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+def pybind_included(kernel: Kernel, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI167: a source includes pybind11's headers unconditionally: they have no limited API."""
-    include_graph = _IncludeGraph(directory, unconditional_includes)
+    include_graph = _IncludeGraph(tree, unconditional_includes)
     if any("Py_LIMITED_API" in flag.text for flag in compiler_flags(kernel)):
         return
-    for source in _sources(kernel):
+    for source in include_graph.sources_with(_PYBIND, kernel):
         if source.text.endswith(HEADER_ENDINGS):
             continue
         for file, names in include_graph.files_from(source):
@@ -253,17 +249,33 @@ INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <
 
 
 class _IncludeGraph:
-    def __init__(self, directory: Path, read: Callable[[bytes], Iterable[str]]) -> None:
-        self.tree = SourceTree(directory)
+    def __init__(self, tree: SourceTree, read: Callable[[bytes], list[str]]) -> None:
+        self.tree = tree
         self._read = read
         self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
 
+    def sources_with(self, header: re.Pattern[str], kernel: Kernel) -> Iterator[_Source]:
+        """The sources of a kernel that include such a header, perhaps through others: thousands share their headers."""
+        reaching: dict[tuple[str, ...], set[str]] = {}
+        sources = list(_sources(kernel))
+        for include in {source.include for source in sources}:
+            todo = [_normal(source.text) for source in sources if source.include == include]
+            every = {file: self._includes(file, include)[0] for file, _ in self._closure(todo, include)}
+            more = {file for file in every if any(map(header.fullmatch, self._includes(file, include)[1]))}
+            found = reaching[include] = set[str]()
+            while more:
+                found |= more
+                more = {file for file, own in every.items() if file not in found and not own.isdisjoint(found)}
+        return (source for source in sources if _normal(source.text) in reaching[source.include])
+
     def files_from(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
         """Yield a source and the files that it includes, transitively, each with the names of missing ones."""
-        todo = [_normal(source.text)]
+        return self._closure([_normal(source.text)], source.include)
+
+    def _closure(self, todo: list[str], include: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
         visited = set(todo)
         for file in todo:
-            own, foreign = self._includes(file, source.include)
+            own, foreign = self._includes(file, include)
             todo += sorted(own - visited)
             visited |= own
             yield file, foreign
@@ -272,7 +284,7 @@ class _IncludeGraph:
         cached = self._known.get((file, include))
         if cached is None:
             own, foreign = cached = self._known[file, include] = (set(), [])
-            for name in self._read(_content(self.tree, file)) if file.endswith(SOURCE_ENDINGS) else ():
+            for name in _names(self.tree, file, self._read) if file.endswith(SOURCE_ENDINGS) else ():
                 paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
                 path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
                 if path is None:
@@ -280,6 +292,13 @@ class _IncludeGraph:
                 else:
                     own.add(path)
         return cached
+
+
+def _names(tree: SourceTree, path: str, parse: Callable[[bytes], list[str]]) -> list[str]:
+    try:
+        return [] if escapes(path) else tree.parsed(path, parse)
+    except KciError:
+        return []
 
 
 def _content(tree: SourceTree, path: str) -> bytes:
@@ -331,7 +350,7 @@ _OTHER_COMPILER_SOURCES = {
 _OLD_CENTURY = 90
 
 
-def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
+def lint_standards(kernel: Kernel, catalog: Catalog, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI159: a flag with a C++ standard older than the headers of a torch accept, once per flag."""
     standards = [
         (flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"
@@ -343,7 +362,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(variant.torch)
-    include_graph = _IncludeGraph(directory, included)
+    include_graph = _IncludeGraph(tree, included)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())

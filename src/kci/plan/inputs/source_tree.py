@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kci.config.discovery import find_root
+from kci.config.sources.package_rules import checker_version
 from kci.errors import FindingsError
 from kci.utils.cache import StatCache, file_digest
 from kci.utils.walk import is_bytecode
@@ -31,6 +32,7 @@ class SourceTree:
     def __init__(self, root: Path, remembered: StatCache | None = None) -> None:
         self.root = os.path.realpath(root)
         self.remembered = remembered
+        self.memory: StatCache | None = None
         self._entries: dict[str, Mapping[str, EntryKind]] = {}
         self._directories: dict[str, str | None] = {"": ""}
         self._digests: dict[str, str] = {}
@@ -77,6 +79,23 @@ class SourceTree:
                 return file.read()
         except OSError as error:
             raise _unreadable(self.root, real, error) from error
+
+    def parsed(self, path: str, parse: Callable[[bytes], list[str]]) -> list[str]:
+        """What a function of this room finds in a file, remembered by the file's digest; nothing if it is no file."""
+        real = self.file(path)
+        if real is None or self.memory is None:
+            return parse(self.content(real)) if real is not None else []
+        place = f"{self.root}/{real}"
+        question = f"{parse.__name__} of {place}"
+        return self.memory.answer(
+            question, lambda: (checker_version(), self.digest(real)), list[str], lambda: parse(self.content(real))
+        )
+
+    def at(self, directory: Path) -> SourceTree:
+        """The files of a directory in it, with the same memory."""
+        tree = SourceTree(directory, self.remembered)
+        tree.memory = self.memory
+        return tree
 
     def below(self, directory: str) -> dict[str, str]:
         """All paths below a directory but directories, bytecode and .git, with their real files or an empty text."""
@@ -216,12 +235,15 @@ class SourceTrees:
         if directory not in self._of:
             root = find_root(Path(directory))[0]
             if root not in self._trees:
-                cache = StatCache(root, self.remember) if self.remember is not None else None
-                self._trees[root] = SourceTree(root, cache)
+                self._trees[root] = tree = SourceTree(root)
+                if self.remember is not None:
+                    tree.remembered = StatCache(root, self.remember)
+                    tree.memory = StatCache(root, self.remember / "parsed")  # what a plan does not read
             self._of[directory] = self._trees[root]
         return self._of[directory]
 
     def save(self) -> None:
         for tree in self._trees.values():
-            if tree.remembered is not None:
-                tree.remembered.save()
+            for kept in (tree.remembered, tree.memory):
+                if kept is not None:
+                    kept.save()

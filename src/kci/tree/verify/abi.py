@@ -10,10 +10,11 @@ import fnmatch
 import hashlib
 import re
 import struct
+import subprocess
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -28,9 +29,9 @@ class NativeTable(Dated, frozen=True):
 
     caps: dict[str, str]
     named: dict[str, tuple[str, ...]]
-    needed: dict[str, tuple[str, ...]]
-    symbols: dict[str, tuple[str, ...]]
-    namespaces: dict[str, tuple[str, ...]]
+    static_tls: dict[str, int]
+    libraries: dict[str, dict[str, tuple[str, ...]]]
+    brings: dict[str, tuple[str, ...]]
 
 
 class AddedTable(Dated, frozen=True):
@@ -91,20 +92,43 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
     return cap if version_numbers(match[2]) > version_numbers(table.caps[match[1]]) else None
 
 
-def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
-    """True if DT_NEEDED may name a library of the groups; `major` is the toolkit's, or empty."""
-    patterns = (pattern for group in groups for pattern in native_table().needed.get(group, ()))
-    return any(fnmatch.fnmatchcase(name, pattern.replace("{major}", major)) for pattern in patterns)
+def allowed_libraries(name: str, groups: tuple[str, ...], major: str) -> list[str]:
+    """The table's libraries of the groups that DT_NEEDED may name so; `major` is the toolkit's, or empty."""
+    known = (library for group in groups for library in native_table().libraries.get(group, ()))
+    return [library for library in known if fnmatch.fnmatchcase(name, library.replace("{major}", major))]
 
 
-def symbol_provided(name: str, groups: tuple[str, ...]) -> bool:
-    """True if a library of the groups provides an unversioned symbol."""
+def loaded_libraries(needed: Iterable[str], groups: tuple[str, ...], torch: str) -> frozenset[str]:
+    """The table's libraries in which symbols are found: the needed ones, what those need, and the process's own."""
     table = native_table()
-    namespace = cpp_namespace(name)
-    if namespace is not None and any(namespace in table.namespaces.get(group, ()) for group in groups):
-        return True
-    patterns = (pattern for group in groups for pattern in table.symbols.get(group, ()))
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    known = {library for group in (*groups, "other") for library in table.libraries.get(group, ())}
+    found = {library for name in needed for library in allowed_libraries(name, tuple(table.libraries), "*")}
+    pending = [*found, *groups]
+    while pending:
+        item = pending.pop()
+        new = (known & {*table.brings.get(item, ()), *table.brings.get(f"{item} {torch}", ())}) - found
+        found |= new
+        pending += new
+    return frozenset(found)
+
+
+@cache
+def _patterns() -> list[tuple[str, str, str]]:
+    # with the letters before the first wildcard, and the library
+    libraries = (item for group in native_table().libraries.values() for item in group.items())
+    return [(re.split(r"[*\[]", item)[0], item, library) for library, patterns in libraries for item in patterns]
+
+
+def owners(name: str) -> frozenset[str]:
+    """The table's libraries to which a symbol of this name belongs, if there is one."""
+    scope = cpp_scope(name)
+    text = "".join(f"{part}::" for part in scope or ()) or name
+    fitting = [
+        (len(start), library)
+        for start, pattern, library in _patterns()
+        if text.startswith(start) and fnmatch.fnmatchcase(text, pattern)
+    ]
+    return frozenset(library for length, library in fitting if length == max(fitting)[0])
 
 
 # tables, type information, guards, thunks with offsets, local names
@@ -213,6 +237,25 @@ def is_torch_name(name: str) -> bool:
     return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
 
 
+_MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
+
+
+def demangled(text: str) -> str:
+    """A text with C++ names as authors write them, if this machine has `c++filt`."""
+    return _MANGLED.sub(lambda match: _demangle(match[0]), text)
+
+
+@lru_cache(maxsize=1024)
+def _demangle(symbol: str) -> str:
+    # A separate process: logs and libraries are untrusted, and demanglers crash on hostile input.
+    try:
+        done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return symbol
+    name = done.stdout.strip()
+    return name if done.returncode == 0 and name and len(name.splitlines()) == 1 else symbol
+
+
 def is_std_name(name: str) -> bool:
     """True for symbols of the C++ standard library."""
     return _STD.match(name) is not None
@@ -220,7 +263,7 @@ def is_std_name(name: str) -> bool:
 
 def is_toolkit_name(name: str, backend: str) -> bool:
     """True for symbols of a backend's driver, runtime or libraries."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in native_table().symbols.get(backend, ()))
+    return cpp_scope(name) is None and not owners(name).isdisjoint(native_table().libraries.get(backend, ()))
 
 
 def is_tvm_ffi_name(name: str) -> bool:

@@ -10,15 +10,19 @@ from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
 from kci.tree.verify.abi import (
+    Exports,
+    allowed_libraries,
     cpp_scope,
+    demangled,
     exceeded_cap,
     is_std_name,
     is_toolkit_name,
     is_torch_name,
     is_tvm_ffi_name,
-    library_allowed,
+    loaded_libraries,
+    native_table,
+    owners,
     python_symbols,
-    symbol_provided,
     toolkit_exports,
     torch_exports,
     torch_shims,
@@ -103,6 +107,12 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI754", "it asks for an executable stack", path=where)
     if elf.cpu_level > _CPU_LEVEL:
         yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", path=where)
+    room = native_table().static_tls
+    size, align = elf.static_tls
+    if size > room["size"] or align > room["align"]:
+        message = f"it has {size} bytes of thread-local data in the static TLS block, aligned to {align}"
+        hint = f"a library that is loaded later finds at most {room['size']} bytes there, aligned to {room['align']}"
+        yield finding("KCI758", message, hint=hint, path=where)
 
 
 def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -148,46 +158,68 @@ def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
 
 def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     framework = "tvm-ffi" if name.kind is Kind.TVM_FFI else "torch"
-    groups = ("system", framework, name.backend)
+    groups = ("system", "system-more", framework, name.backend)
     major = (name.compute_version or "").partition(".")[0]
-    refused = [library for library in elf.needed if not library_allowed(library, groups, major)]
+    named = dict.fromkeys((*elf.needed, *sorted(elf.version_files)))
+    refused = [library for library in named if not allowed_libraries(library, groups, major)]
     for library in refused:
         yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
-    yield from _toolkit(elf, name, where)
+    exports = toolkit_exports(name.backend)
+    strong = [item.name for item in elf.undefined if not item.weak]
+    missing = []
+    if exports is not None:
+        toolkit_names = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
+        missing = exports.missing(toolkit_names, name.compute_version or "")
+        yield from _toolkit(exports, missing, name, where)
     yield from _tvm_ffi(elf, name, where)
-    yield from _prefix_fallback(elf, name, where)
+    torch = name.framework_version if name.kind is Kind.FULL else None
+    loaded = loaded_libraries(elf.needed, groups, torch or "")
+    recorded = (name.backend,) if exports and name.compute_version in exports.versions else ()
+    yield from _prefix_fallback(strong, loaded, ("system", framework, *recorded), where)
     versions = _torch_versions(elf, name)
-    unexplained = [
+    open_symbols = [
         symbol.name
         for symbol in elf.undefined
         # a program may leave weak symbols open
-        if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")))
+        if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")) or symbol.name in missing)
         and symbol.name not in python_symbols()
-        and not symbol_provided(symbol.name, groups)
+        and owners(symbol.name).isdisjoint(loaded)
         and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
         and not (versions and torch_exports().provides(symbol.name, versions))
     ]
+    of_others = defaultdict(list)
+    for symbol in open_symbols:
+        of_others[min(owners(symbol), default="")].append(symbol)
+    unexplained = of_others.pop("", [])
+    for library, symbols in sorted(of_others.items()):
+        shown = library.replace("{major}", major or "*")
+        allowed = allowed_libraries(shown, groups, major)
+        hint = (
+            f"link it with -l{shown[3:].partition('.so')[0]}" if allowed else "this variant cannot rely on that library"
+        )
+        yield finding("KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", hint=hint, path=where)
     if unexplained:
         hint = f"they may be those of {_shortened(refused)}, which users do not have" if refused else ""
         if versions and all(is_std_name(symbol) for symbol in unexplained):
             hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
             if fitting := torch_exports().versions_with(unexplained):  # all of std::
                 hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
-        message = f"undefined symbols without a version: {_shortened(unexplained)}"
+        elif not hint and any(symbol.startswith("_Z") and not is_std_name(symbol) for symbol in unexplained):
+            hint = "they are declared in a header and used, and no file in a `src` list of build.toml defines them: "
+            hint += "add that file, or define them as they are declared, with the same name and arguments"
+        message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
         yield finding("KCI746", message, hint=hint, path=where)
 
 
-def _toolkit(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    exports, version = toolkit_exports(name.backend), name.compute_version or ""
-    symbols = [item.name for item in elf.undefined if not item.weak and is_toolkit_name(item.name, name.backend)]
-    missing = exports.missing(symbols, version) if exports is not None else []
-    if exports is None or not missing:
+def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Iterator[Diagnostic]:
+    if not missing:
         return
     fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
     hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name" if fitting else ""
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    yield finding("KCI746", f"{title} {version} does not export {_shortened(missing)}", hint=hint, path=where)
+    message = f"{title} {name.compute_version} does not export {_shortened(missing)}"
+    yield finding("KCI746", message, hint=hint, path=where)
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -204,15 +236,15 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
 
 
-def _prefix_fallback(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    # for backends without a list and unrecorded versions
-    exports = toolkit_exports(name.backend)
-    if exports is not None and name.compute_version in exports.versions:
-        return
-    symbols = [item.name for item in elf.undefined if not item.weak and symbol_provided(item.name, (name.backend,))]
-    if symbols:
-        of = f"{name.backend} {name.compute_version or ''}".strip()
-        yield finding("KCI750", f"that {of} exports {_shortened(symbols)} is not checked: kci has no list", path=where)
+def _prefix_fallback(
+    strong: list[str], loaded: frozenset[str], listed: tuple[str, ...], where: str
+) -> Iterator[Diagnostic]:
+    with_list = {library for group in listed for library in native_table().libraries.get(group, ())}
+    asked = {symbol: owners(symbol) & loaded - with_list for symbol in strong}
+    if symbols := [symbol for symbol, libraries in asked.items() if libraries]:
+        of = _shortened({library.partition(".so")[0] for libraries in asked.values() for library in libraries})
+        message = f"that {of} export {_shortened(symbols)} is not checked: kci has no list"
+        yield finding("KCI750", message, path=where)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:

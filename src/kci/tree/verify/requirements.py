@@ -1,4 +1,4 @@
-"""Verifies paths with all rules. The kci.toml above a path may suppress findings; one inside a foreign tree may not."""
+"""Verifies paths with all rules. The kci.toml of a kernel may suppress findings; one that came with a tree may not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings
+from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings, settings_of_tree
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
 from kci.diagnostics import Diagnostic, in_file_order, rules
@@ -26,13 +26,10 @@ class Verification(msgspec.Struct, frozen=True):
     places: tuple[VerifiedPlace, ...] = ()
 
 
-def apply_suppressions(findings: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
-    """Split findings into reported and suppressed ones."""
-    path = place.directory
-    sources = place.kind is PlaceKind.SOURCES
+def apply_suppressions(findings: Sequence[Diagnostic], place: VerifiedPlace, kernel: Path | None) -> Verification:
+    """Split findings into reported and suppressed ones; `kernel` is None if only the place is named."""
     try:
-        # a kci.toml inside a tree is untrusted
-        settings = find_settings(path if sources else path.resolve().parent)
+        settings = settings_of_tree(place.path) if kernel is None else find_settings(kernel)
     except FindingsError as error:
         return Verification((*findings, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
@@ -55,16 +52,19 @@ _UNREAD = ("KCI700", "KCI710")
 """Rules about unreadable variants, which other rules skip."""
 
 
-def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
+def verify(
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), kernel: Path | None = None
+) -> list[Diagnostic]:
     """Verify a tree, variant, folder of trees, kernel or workflow files; findings are sorted.
 
-    `select` and `ignore` are prefixes of rule ids, such as `KCI74`. Raises UsageError: no such path or rule.
+    `select` and `ignore` are prefixes of rule ids, such as `KCI74`; `kernel` is the directory of the sources, whose
+    kci.toml counts. Raises UsageError: no such path or rule.
     """
-    return list(verify_with_suppressions(path, select, ignore).diagnostics)
+    return list(verify_with_suppressions(path, select, ignore, kernel).diagnostics)
 
 
 def verify_with_suppressions(
-    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), kernel: Path | None = None
 ) -> Verification:
     """Like `verify`, with the places and the suppressed findings."""
     for name in (*select, *ignore):
@@ -72,7 +72,8 @@ def verify_with_suppressions(
             hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
             raise UsageError(f"there is no rule {name!r}", hint=hint)
     places = find_places(str(path))
-    parts = [apply_suppressions(list(_check(place)), place) for place in places]
+    kernel = next((place.directory for place in places if place.kind is PlaceKind.SOURCES), kernel)
+    parts = [apply_suppressions(list(_check(place)), place, kernel) for place in places]
     verifications = [
         item
         for part in parts

@@ -1,0 +1,100 @@
+"""Loads what was built, before anybody gets it: as users do, with each torch that it is for, in fresh processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+from kci.build.process.run import Log
+from kci.build.request import BuildOptions
+from kci.build.toolchains.data import toolchains
+from kci.build.toolchains.downloads import is_reachable
+from kci.build.toolchains.environment import kci_environment
+from kci.config.facts import BACKENDS
+from kci.diagnostics import finding, rules
+from kci.errors import FindingsError, KciError, MissingToolError, first_error, one_line
+from kci.matrix.variants import Variant, parse_variant_name, this_system
+from kci.run.kernel_tests import load_alone, loader_for, probe, why_incompatible
+from kci.tree.manifest import Loading
+from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+
+NARROWING = "`load` in [plan] of kci.toml names the backends whose variants are loaded"
+
+
+def load_built(
+    directory: Path, variant: Variant, chosen: Collection[str] | None, options: BuildOptions, log: Log
+) -> Loading:
+    """Load a built variant with its torch versions; `chosen` are the backends of `[plan] load`.
+
+    FindingsError if it does not load, or registers what the loader does not take. Where a torch cannot be had the
+    variant is not loaded; of one that must be, a job of a CI run raises MissingToolError.
+    """
+    must, metadata = variant.must_load and not options.archs, read_metadata(directory / FILE_NAME)
+    loaded: list[str] = []
+    reason = "`--no-load` was given" if not options.load else "" if variant.loads else _why_none(variant, chosen)
+    for torch in reversed(variant.loads) if options.load else ():  # the one that it was built with comes first
+        try:
+            loaded.append(_load(directory, variant, metadata, torch, options, log))
+        except (MissingToolError, DriverMissingError) as error:
+            must = must and isinstance(error, MissingToolError)
+            reason = f"{torch}: {first_error(error)}" if loaded else first_error(error)
+            if must and not loaded and options.run:
+                message = f"{variant.name} was built and is not loaded: {error.message}"
+                raise MissingToolError(message, hint=f"run the job again; {NARROWING}") from error
+            break
+    result = Loading(tuple(dict.fromkeys(reversed(loaded))), reason, must)
+    log(f"{variant.name}: {'loaded with ' if loaded else ''}{result}")
+    return result
+
+
+class DriverMissingError(KciError):
+    """A variant that only a machine with its device can load."""
+
+
+def _why_none(variant: Variant, chosen: Collection[str] | None) -> str:
+    if chosen is not None and variant.backend not in chosen:
+        return f"`load` in [plan] of kci.toml leaves out {variant.backend}"
+    if BACKENDS[variant.backend].loads and variant.torch is not None and variant.system.endswith("-linux"):
+        return "the compat tier loads variants for the CPU"
+    return f"kci knows no torch for {BACKENDS[variant.backend].title} on {variant.system}"
+
+
+def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, options: BuildOptions, log: Log) -> str:
+    name, python = parse_variant_name(directory.name), None if options.isolation else Path(sys.executable)
+    if name.system not in (None, this_system()):
+        raise MissingToolError(f"it needs a {name.system} machine")
+    if python is not None and (why := why_incompatible(name, probe(python))):
+        raise MissingToolError(f"without isolation, {why}")
+    if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
+        raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
+    flavour = toolchains().flavour(variant.backend, variant.compute)
+    index = toolchains().index_url(flavour)
+    made = kci_environment(options.cache, torch, flavour).complete or not options.isolation
+    if torch != variant.loads[-1] and not made and not is_reachable(index):
+        raise MissingToolError(f"{index} cannot be reached")
+    loader = loader_for(
+        directory, metadata, log, cache=options.cache, isolation=options.isolation, torch=torch, python=None,
+        flavour=flavour,
+    )  # fmt: skip
+    packages = loader.install(options.cache, log)
+    log(f"loading {directory.name} with torch {torch}")
+    with tempfile.TemporaryDirectory(prefix="kci-load-") as folder:
+        loaded = load_alone(directory, metadata, Path(folder), loader.python, packages)
+    driver, device = BACKENDS[variant.backend].driver, BACKENDS[variant.backend].device
+    if driver and f"{driver}: cannot open shared object file" in loaded.error:
+        raise DriverMissingError(f"it links {driver}, which only a machine with {device} has")
+    if loaded.error:
+        summary = f"{variant.name} does not load with torch {torch}: {one_line(loaded.error)}"
+        raise _fault("KCI785", summary, loaded.output)
+    if loaded.faults:
+        first, *more = [(rule, f"{variant.name}: {one_line(text)}") for rule, text in loaded.faults]
+        raise _fault(*first, "\n".join(f"{text} [{rule}]" for rule, text in more))
+    return loaded.torch
+
+
+def _fault(rule: str, summary: str, more: str) -> FindingsError:
+    problem = finding(rule, summary, hint=rules()[rule].fix)
+    return FindingsError(f"{summary}\n{more}".strip(), hint=problem.hint, diagnostics=[problem])

@@ -1,0 +1,219 @@
+"""What was built is loaded before anybody gets it; else it is not packed, or not published."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from buildkit import quiet, write_tree
+from buildkit import variant as variant_of
+from cli.runner import kci
+from conftest import write_noarch
+from kci.build.request import BuildOptions
+from kci.errors import FindingsError, MissingToolError
+from kci.plan.plan import KernelPlan, Plan
+from kci.publish.branch_plan import read_release
+from kci.run import kernel_tests
+from kci.run.gate import RunUploads, missing_results, publishable_kernels
+from kci.run.loading import load_built
+from kci.run.records import kernel_record
+from kci.tree.manifest import Loading, read_manifest
+from kci.tree.merge import merge
+from kci.tree.pack import pack
+from planning import leg
+from run.cuda_python import python_that_loads
+from variants import CPU, CUDA, leg_of, make_variant
+
+pytestmark = pytest.mark.usefixtures("all_are_loaded")
+OWN = "_gated_norm_cpu_1a2b3c4"
+LAYER = "from torch import nn\nclass Fine(nn.Module):\n    can_torch_compile = True\n    def forward(self, x): pass\n"
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = python_that_loads(tmp_path)
+    monkeypatch.setattr(kernel_tests, "ensure_runtime", lambda *_, **__: made)
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Path:
+        raise MissingToolError("the index cannot be reached")
+
+    monkeypatch.setattr(kernel_tests, "ensure_runtime", refuse)
+
+
+def loaded(directory: Path, run: str = "", torch: str = "2.13", **changes: object) -> Loading:
+    what = msgspec.structs.replace(variant_of(directory.name), loads=(torch,))
+    return load_built(directory, what, None, BuildOptions(directory.parent, run=run, **changes), quiet)  # type: ignore[arg-type]
+
+
+def module(folder: Path, name: str, *options: str) -> None:
+    """A module of C that calls what it does not have."""
+    (folder / "m.c").write_text(f"int gone(void);\nvoid *PyInit_{name}(void) {{ return (void *)(long)gone(); }}\n")
+    command = ["gcc", "-shared", "-fPIC", "m.c", *options, "-o", f"{name}.abi3.so"]
+    subprocess.run(command, cwd=folder, check=True)
+
+
+@pytest.mark.usefixtures("python")
+@pytest.mark.rule("KCI785", triggers=True)
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("LIMIT = undefined_name", "NameError: name 'undefined_name' is not defined"),
+        ("from . import symbol", "ImportError: .*undefined symbol: gone"),
+        ("from . import library", "ImportError: libgone.so: cannot open shared object file"),
+        ("import os; os.kill(os.getpid(), 11)", "the process ended with exit status 139"),
+    ],
+)
+def test_what_does_not_load_is_an_error_with_its_own_words(tmp_path: Path, code: str, said: str) -> None:
+    (tmp_path / "m.c").write_text("int gone(void) { return 0; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "m.c", "-o", "libgone.so"], cwd=tmp_path, check=True)
+    module(tmp_path, "symbol")
+    module(tmp_path, "library", "-L.", "-lgone")
+    files = {f"{name}.abi3.so": (tmp_path / f"{name}.abi3.so").read_bytes() for name in ("symbol", "library")}
+    directory = make_variant(tmp_path / "tree", files={"__init__.py": f"print('begun', flush=True)\n{code}\n", **files})
+    with pytest.raises(FindingsError, match=f"{CPU} does not load with torch 2.13: {said}") as caught:
+        loaded(directory)
+    assert "begun" in caught.value.message
+
+
+@pytest.mark.usefixtures("python")
+def test_a_variant_that_hangs_does_not_hold_a_job_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_tests, "_SECONDS", 0.5)
+    directory = make_variant(tmp_path / "tree", files={"__init__.py": "import time\ntime.sleep(600)\n"})
+    with pytest.raises(FindingsError, match=r"Timeout \(0:00:00.500000\)!"):
+        loaded(directory)
+
+
+@pytest.mark.usefixtures("python")
+@pytest.mark.rule("KCI788", triggers=True)
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ("class Bad(nn.Module):\n    def __init__(self): pass\n", "layers.Bad has a constructor"),
+        ("class Bad(nn.Module):\n    def other(self): pass\n", "layers.Bad has members that nn.Module lacks: other"),
+        ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is no torch.nn.Module"),
+        ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is no torch.nn.Module"),
+    ],
+)
+def test_a_layer_that_kernelize_refuses_is_an_error(tmp_path: Path, layers: str, said: str) -> None:
+    files = {"__init__.py": "from . import layers\n", "layers.py": LAYER + layers}
+    with pytest.raises(FindingsError, match=re.escape(f"{CPU}: {said}")):
+        loaded(make_variant(tmp_path / "tree", files=dict(files)))
+
+
+FOREIGN = "import torch\ntorch.library.Library({!r}).define('fused(Tensor x) -> Tensor')\n"
+
+
+@pytest.mark.usefixtures("python")
+@pytest.mark.rule("KCI787", triggers=True)
+def test_an_operator_of_another_namespace_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match="it registers the operator mine::fused"):
+        loaded(make_variant(tmp_path / "tree", files={"__init__.py": FOREIGN.format("mine")}))
+
+
+@pytest.mark.usefixtures("python")
+@pytest.mark.rule("KCI785", "KCI787", "KCI788", triggers=False)
+def test_what_is_right_is_loaded(tmp_path: Path) -> None:
+    """Helpers beside the layers are no layers, and what another package registers is not the kernel's."""
+    write_tree(tmp_path / "lib", {"other.py": FOREIGN.format("theirs")})
+    helpers = "import torch\nclass Helper: pass\nclass Mine(torch.autograd.Function):\n    def forward(self, x): pass\n"
+    files = {"__init__.py": f"from . import layers\nimport other\n{FOREIGN.format(OWN)}", "layers.py": helpers + LAYER}
+    assert loaded(make_variant(tmp_path / "tree", files=dict(files))) == Loading(("2.13.0+cpu",), must=True)
+
+
+@pytest.mark.usefixtures("python")
+def test_it_gets_no_secrets_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    code = "import os\nassert 'HF_TOKEN' not in os.environ\nassert os.environ['HOME'] == os.getcwd()\n"
+    directory = make_variant(tmp_path / "tree", files={"__init__.py": code})
+    loaded(directory)
+    assert sorted(path.name for path in directory.iterdir()) == ["__init__.py", "metadata.json"]
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_without_a_torch_it_is_not_loaded_and_in_ci_that_is_an_error(tmp_path: Path) -> None:
+    cpu, python_only = make_variant(tmp_path / "tree"), make_variant(tmp_path / "tree", "torch-xpu", files={})
+    reason = "the index cannot be reached"
+    assert loaded(cpu) == Loading(reason=reason, must=True)
+    assert loaded(python_only, run="7") == Loading(reason=reason), "its torch need not be had"
+    with pytest.raises(MissingToolError, match=f"{CPU} was built and is not loaded: {reason}") as caught:
+        loaded(cpu, run="7")
+    assert "`load` in [plan] of kci.toml" in caught.value.hint
+
+
+@pytest.mark.usefixtures("python")
+def test_what_needs_the_driver_of_a_gpu_is_not_loaded(tmp_path: Path) -> None:
+    code = "raise ImportError('libcuda.so.1: cannot open shared object file: No such file or directory')\n"
+    directory = make_variant(tmp_path / "tree", CUDA, files={"__init__.py": code}, archs=("9.0",))
+    assert loaded(directory, run="7") == Loading(
+        reason="it links libcuda.so.1, which only a machine with an NVIDIA GPU has"
+    )
+
+
+@pytest.mark.usefixtures("python")
+@pytest.mark.rule("KCI786", triggers=False)
+def test_a_kernel_that_is_loaded_says_with_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    kernel = write_noarch(tmp_path / "kernel")
+    for state in ("built", "reused"):
+        done = kci("run", kernel)
+        assert done.stdout.splitlines()[1].split()[2:6] == [state, "yes", "yes", "yes"], done
+    (entry,) = read_release(kernel / "build").manifest.present
+    assert entry.loaded == Loading(("2.13.0+cpu",), must=True)
+
+
+@pytest.mark.usefixtures("python")
+def test_a_kernel_that_cannot_be_imported_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    kernel = write_noarch(tmp_path / "kernel", code="LIMIT = undefined_name\n")
+    done = kci("run", kernel)
+    assert (done.code, done.stdout.split()[-1]) == (1, "defined"), done
+    assert "KCI785" not in done.stdout
+    pack = tmp_path / "x.tar"
+    built = kci("build", kernel, "--variant", "torch-cpu", "--pack", pack)
+    assert (built.code, pack.exists()) == (1, False)
+    assert "error[KCI785]: torch-cpu does not load with torch 2.13: NameError" in built.stderr
+
+
+@pytest.mark.usefixtures("no_torch")
+@pytest.mark.rule("KCI786", triggers=True)
+def test_without_a_network_a_run_says_so_and_publishing_and_the_gate_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    kernel = write_noarch(tmp_path / "kernel")
+    done = kci("run", kernel)
+    assert (done.code, done.stdout.count("not loaded")) == (0, 2), done
+    tree = kernel / "build"
+    manifest = read_manifest(tree)
+    assert manifest is not None
+    assert manifest.unloaded == {"torch-cpu": "the index cannot be reached"}
+    with pytest.raises(FindingsError, match=r"torch-cpu in .* is not loaded: the index cannot be reached"):
+        read_release(tree)
+    part = KernelPlan("some-kernel", str(kernel), 1, ("torch-cpu",))
+    plan = Plan(1, "release", (part,), (leg("torch-cpu", "some-kernel"),))
+    run = RunUploads(plan, {"some-kernel": kernel_record("some-kernel", [], tree, manifest)})
+    assert [row.error for row in missing_results(run)] == ["not loaded: the index cannot be reached"]
+    assert publishable_kernels(run, "7") == []
+
+
+def test_a_plan_knows_what_has_to_be_loaded(tmp_path: Path) -> None:
+    """An artifact that does not say that it was loaded is not taken for one that was."""
+    part = KernelPlan("gated-norm", "k", 1, (CPU,))
+    directory = make_variant(tmp_path / "built")
+    for loads, known, unloaded in (
+        ((), None, []),
+        (("cpu",), None, [CPU]),
+        (("cpu",), Loading(("2.13.0+cpu",), must=True), []),
+    ):
+        record = msgspec.structs.replace(leg_of(directory), loaded=known)
+        artifact = pack(directory, tmp_path / f"kci-gated-norm-{CPU}.tar", record)
+        tree = tmp_path / f"{len(loads)}{bool(known)}"
+        (manifest,) = merge([artifact], tree, Plan(1, "release", (part,), loads=loads))
+        assert list(manifest.unloaded) == unloaded
