@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def of(place: Path, template: str | bytes, toml: str = TOML) -> Card:
     return render_card(read_kernel(place))
 
 
-def test_a_card_has_the_values_of_its_kernel(tmp_path: Path) -> None:
+def test_a_card_has_the_values_of_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = "{{ license }} {{ repo_id }} v{{ version }}{% for f in functions %} {{ f }}{% endfor %}, {{ layers }}, "
     template += "{{ has_benchmark }}, {{ upstream }}, {{ source }}\n"
     text = "apache-2.0 acme/some-kernel v3 relu gelu, {}, {}, https://github.com/acme/up, none"
@@ -50,6 +51,8 @@ def test_a_card_has_the_values_of_its_kernel(tmp_path: Path) -> None:
     (tmp_path / "build.toml").rename(tmp_path / "src" / "build.toml")
     (tmp_path / "src" / "build.toml").write_text(TOML)
     assert render_card(read_kernel(tmp_path / "src")).text.startswith("apache-2.0"), "a ported kernel"
+    monkeypatch.chdir(tmp_path / "src")
+    assert render_card(read_kernel(".")).text.startswith("apache-2.0")
 
 
 @pytest.mark.parametrize(
@@ -112,6 +115,10 @@ def test_a_card_is_no_way_to_a_file_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "k" / "CARD.md").symlink_to("../secret")
     (item,) = render_card(read_kernel(tmp_path / "k")).findings
     assert item.message == "cannot read it: it is a link that leads out of the kernel"
+    (tmp_path / "k" / "CARD.md").unlink()
+    os.mkfifo(tmp_path / "k" / "CARD.md")
+    (item,) = (item for item in check_kernels([str(tmp_path / "k")]).diagnostics if item.path.endswith("CARD.md"))
+    assert "it is not a plain file" in item.message
 
 
 @pytest.mark.rule("KCI777", triggers=True)

@@ -160,7 +160,8 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     image = choose_image(request.options.container, own, log)
     if image is None:
         _require_zstd(request)
-        card = render_card(request.kernel).text  # before the build: its files may change meanwhile
+        # before the build: its files may change meanwhile
+        card = render_card(request.kernel).text if request.artifact is not None else None
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         with locked(request.directory, log):  # another build of the variant may replace it
             findings = tuple(verify(request.directory, select=_ABOUT_BINARIES, kernel=Path(request.kernel.directory)))

@@ -328,7 +328,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     base, prefix = os.path.realpath(root), "" if shown == "." else f"{shown.rstrip('/')}/"
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
-    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.exists()]
+    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
     paths = sorted(companion(kernel_dir, TESTS).rglob("*.py"))
     tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
 
