@@ -50,6 +50,7 @@ def test_every_page_has_examples(name: str, capsys: pytest.CaptureFixture[str]) 
     ("matrix --format names --explain", "--explain"), ("plan --fingerprints", "--fingerprints"),
     ("build --variant v --part 1/2 --output o", "--output"), ("build --variant v --dry-run --failures f", "--failures"),
     ("merge a --into t --allow-partial", "--allow-partial"), ("init a --run", "--run"),
+    ("publish --dry-run --create-repo", "--create-repo"),
 ])  # fmt: skip
 def test_an_option_without_effect_is_refused(words: str, idle: str) -> None:
     done = call(*words.split())

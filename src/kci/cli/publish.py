@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, options
+from kci.cli import PATH, Command, options, refuse_idle
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.values import StaleVariants
@@ -52,6 +52,8 @@ def command(
         # publish build/ in one commit
         kci publish --repo-id acme/my-kernel
     """
+    if target_options["dry_run"]:
+        refuse_idle("with --dry-run", create_repo=target_options["create_repo"])
     tree, kernel = locate_tree(place, kernel)
     workspace = load_workspace([str(kernel)], None) if kernel is not None else None
     request = PublishRequest(

@@ -249,6 +249,10 @@ def make_plan(
     )
 
 
+_CPUS, _MEMORY_GB = 4, 16
+"""Of a machine without numbers in kci.toml: as GitHub's runners."""
+
+
 def assign_runner(
     variant: Variant,
     runners: Runners,
@@ -280,6 +284,8 @@ def assign_runner(
     else:
         minutes = estimate_minutes(size, variant.backend, build, runner, limit.max_jobs)
     rate, currency = price_of(runner) or (None, "")
+    cpus, memory = runner.cpus or _CPUS, runner.memory_gb or _MEMORY_GB
+    compilers = min(limit.max_jobs or cpus, cpus, memory * 2**30 // runners.compiler_memory(variant.backend))
     leg = Leg(
         kernel=kernel,
         path="",
@@ -305,6 +311,8 @@ def assign_runner(
         disk=build.disk or None if image else None,
         loads=variant.loads,
         builder=None if compiled else "nix",
+        threads=max(1, compilers),
+        memory_gb=memory,
     )
     splits = compiled and not noarch and size is not None
     parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and splits else 1

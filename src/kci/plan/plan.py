@@ -103,6 +103,9 @@ class Leg(msgspec.Struct, frozen=True):
     """The best case in minutes; None for recorded ones."""
     at_most: int | None = None
     """The likely worst case in minutes; None for recorded ones."""
+    threads: int = 4
+    """Compilers that its machine has cores and memory for."""
+    memory_gb: int = 16
 
     @property
     def ends(self) -> tuple[int, int]:
