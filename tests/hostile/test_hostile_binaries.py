@@ -147,6 +147,14 @@ def one_number(library: Changed) -> Changed:
     return library.put(place + 6, "H", 2).put(place + 16 + 6, "H", 2)
 
 
+def many_segments(library: Changed) -> Changed:
+    """Program headers behind the library's end, 300 of them."""
+    first, count = int(library.elf["e_phoff"]), int(library.elf["e_phnum"])
+    library.put(32, "Q", len(library.data)).put(56, "H", 300)
+    library.data += library.data[first : first + count * SEGMENT_SIZE] + bytes((300 - count) * SEGMENT_SIZE)
+    return library
+
+
 CHANGES: dict[str, tuple[Callable[[Changed], Changed], set[str]]] = {
     # What the loader would do.
     "library by its path": (injected(1), GUILTY),
@@ -173,6 +181,7 @@ CHANGES: dict[str, tuple[Callable[[Changed], Changed], set[str]]] = {
     "32 bits": (at(4, "B", 1), {"KCI740"}),
     "big-endian": (at(5, "B", 2), {"KCI740"}),
     "65535 program headers": (at(56, "H", 65535), {"KCI740"}),
+    "300 program headers": (many_segments, {"KCI740"}),
     "program headers of one byte": (at(54, "H", 1), {"KCI740"}),
     "program headers at the end": (at(32, "Q", END - 8), {"KCI740"}),
     "section headers at the end": (at(40, "Q", END - 8), {"KCI740"}),
