@@ -245,7 +245,29 @@ def test_compat_loads_a_build_for_the_cpu_with_its_own_torch(catalog: Catalog) -
     assert {variant.loads for variant in compat if variant.backend == "cuda"} == {()}
     for variant in compat:
         assert variant.loads == ((str(variant.torch),) if variant.backend == "cpu" else ())
-    assert all(variant.loads == (str(variant.torch),) for variant in select(torch_kernel(["cpu"]), catalog).variants)
+
+
+def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(catalog: Catalog) -> None:
+    full = select(torch_kernel(["cpu", "cuda", "metal"]), catalog).variants
+    assert {item.loads == ((str(item.torch),) if item.backend != "metal" else ()) for item in full} == {True}
+    for framework, cpu, cuda in (
+        ('[torch]\nstable-abi = "2.11"', {("2.11", "2.13")}, {("2.12", "2.13")}),
+        ('[torch]\nstable-abi = "2.11"\nminver = "2.13"', {("2.13",)}, {("2.13",)}),
+        ("[torch-noarch]", {("2.12", "2.13")}, {("2.12",)}),
+    ):
+        parts = (
+            ""
+            if "noarch" in framework
+            else "".join(
+                f'[kernel.{name}]\nbackend = "{name}"\ndepends = ["torch"]\nsrc = ["a.cu"]\n'
+                for name in ("cpu", "cuda")
+            )
+        )
+        general = '[general]\nname = "kk"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
+        variants = select(kernel(f"{general}{framework}\n{parts}"), catalog).variants
+        linux = [item for item in variants if item.system == "x86_64-linux"]
+        assert {item.loads for item in linux if item.backend == "cpu"} == cpu
+        assert {item.loads for item in linux if item.backend == "cuda"} == cuda
 
 
 @pytest.mark.rule("KCI202", triggers=True)

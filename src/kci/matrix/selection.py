@@ -148,9 +148,9 @@ class _Selection:
 
     def oldest_and_newest(self, variant: Variant, rows: list[Row]) -> tuple[str, ...]:
         """The two torch versions at the ends of what a variant can be loaded with; one for a full ABI."""
-        if variant.stable_abi is None:
+        if variant.kind is Kind.FULL or (variant.stable_abi is None and variant.backend != HOST):
             return _loads(variant, ())
-        if variant.backend == HOST:  # for which there is each torch
+        if variant.stable_abi is not None and variant.backend == HOST:  # for which there is each torch
             least = self.build.torch.minver if self.build.torch is not None else None
             return _loads(variant, [max(variant.stable_abi, least or variant.stable_abi)])
         versions = _loads(variant, _torches(variant, (row for row in rows if why_excluded(self.build, row) is None)))
@@ -325,11 +325,11 @@ def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
     facts = BACKENDS[variant.backend]
     if variant.torch is None or not (variant.backend == HOST or (facts.loads and variant.system.endswith("-linux"))):
         return ()
-    if variant.stable_abi is None:
+    if variant.kind is Kind.FULL:
         return (variant.wheel or variant.torch.text,)
-    versions = sorted({variant.torch, *torches})
+    versions, least = sorted({variant.torch, *torches}), variant.stable_abi or variant.torch
     own = {variant.torch: variant.wheel or variant.torch.minor_text}
-    return tuple(dict.fromkeys(own.get(item, item.minor_text) for item in versions if item >= variant.stable_abi))
+    return tuple(dict.fromkeys(own.get(item, item.minor_text) for item in versions if item >= least))
 
 
 def _torches(variant: Variant, rows: Iterable[Row]) -> list[Version]:

@@ -36,16 +36,30 @@ def load_built(
     must, metadata = variant.must_load and not options.archs, read_metadata(directory / FILE_NAME)
     loaded: list[str] = []
     reason = "`--no-load` was given" if not options.load else "" if variant.loads else _why_none(variant, chosen)
-    for torch in reversed(variant.loads) if options.load else ():  # the one that it was built with comes first
+    flavour = toolchains().flavour(variant.backend, variant.compute)
+    made = {torch: kci_environment(options.cache, torch, flavour).complete for torch in variant.loads}
+    lacking: dict[str, MissingToolError] = {}
+    for torch in sorted(variant.loads, key=lambda torch: not made[torch]) if options.load else ():
+        if loaded and variant.stable_abi is None:
+            break  # it has no ABI of torch
         try:
+            index = toolchains().torch_wheel(torch, flavour)[1]
+            if loaded and options.isolation and not made[torch] and not is_reachable(index):
+                raise MissingToolError(f"{index} cannot be reached")
             loaded.append(_load(directory, variant, metadata, torch, options, log))
-        except (MissingToolError, DriverMissingError) as error:
-            must = must and isinstance(error, MissingToolError)
-            reason = f"{torch}: {first_error(error)}" if loaded else first_error(error)
-            if must and not loaded and options.run:
-                message = f"{variant.name} was built and is not loaded: {error.message}"
-                raise MissingToolError(message, hint=f"run the job again; {NARROWING}") from error
+        except DriverMissingError as error:
+            must, reason = False, error.message
             break
+        except MissingToolError as error:
+            lacking[torch] = error
+    if lacking and not loaded:
+        newest = lacking[max(lacking, key=variant.loads.index)]
+        reason = first_error(newest)
+        if must and options.run:
+            message = f"{variant.name} was built and is not loaded: {newest.message}"
+            raise MissingToolError(message, hint=f"run the job again; {NARROWING}")
+    elif variant.stable_abi is not None:
+        reason = "; ".join([reason] * bool(reason) + [f"{torch}: {first_error(why)}" for torch, why in lacking.items()])
     result = Loading(tuple(dict.fromkeys(reversed(loaded))), reason, must)
     log(f"{variant.name}: {'loaded with ' if loaded else ''}{result}")
     return result
@@ -72,10 +86,6 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
     if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
     flavour = toolchains().flavour(variant.backend, variant.compute)
-    index = toolchains().torch_wheel(torch, flavour)[1]
-    made = kci_environment(options.cache, torch, flavour).complete or not options.isolation
-    if torch != variant.loads[-1] and not made and not is_reachable(index):
-        raise MissingToolError(f"{index} cannot be reached")
     loader = loader_for(
         directory, metadata, log, cache=options.cache, isolation=options.isolation, torch=torch, python=None,
         flavour=flavour,

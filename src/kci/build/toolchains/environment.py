@@ -261,6 +261,9 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
     environment.ensure(environment.python, log)
     version = read_torch_version(environment.torch)
     if flavour == HOST and version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
+        gpu = kci_environment(cache, torch, toolchains().pypi.get(torch, HOST))
+        if gpu.root and (gpu.root / _RUNTIME).is_file():  # the same torch, with the libraries that it lacks here
+            return gpu.python
         raise MissingToolError(version.test_limitation, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
     # torch is there, and pip adds what the one for a GPU needs
     own = f"torch=={environment.release}" if environment.own_index else "torch"
