@@ -29,7 +29,7 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import DroppedCandidate
 from kci.plan import github_limits, legs
 from kci.plan.plan import UnplannedVariant
-from kci.run import loading
+from kci.run import load_built
 from kci.utils.cache import default_cache
 from outside_tools import HELD_TO, judge_skip
 
@@ -231,7 +231,7 @@ def torch_cache(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _loads_what_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test builds is loaded only if the test is marked `torch` and it is for the CPU; else it counts as loaded.
+    """Load what a test builds only if the test is marked `torch` and it is for the CPU; else it counts as loaded.
 
     Torch for a GPU has five gigabytes; `all_are_loaded` asks for it.
     """
@@ -239,7 +239,7 @@ def _loads_what_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         return
     real = "cpu" if request.node.get_closest_marker("torch") else ""
     monkeypatch.setenv(LOADED_IN_TESTS, real)
-    monkeypatch.setattr(loading, "_load", only_loading(real, loading._load))
+    monkeypatch.setattr(load_built, "_load", only_loading(real, load_built._load))
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ LOADED_IN_TESTS = "KCI_TESTS_LOAD"
 
 
 def only_loading(backend: str, real: Callable[..., str]) -> Callable[..., str]:
-    """In place of `kci.run.loading._load`."""
+    """In place of `kci.run.load_built._load`."""
 
     def load(directory: Path, variant: Any, *arguments: Any) -> str:
         return real(directory, variant, *arguments) if variant.backend == backend else "2.13.0+cpu"
@@ -192,10 +192,10 @@ def _be(request: Request, opens: int) -> NoReturn:
 def _run(script: str, arguments: list[str]) -> int:
     from kci import __main__ as program
     from kci.cli import main
-    from kci.run import loading
+    from kci.run import load_built
 
     if (backend := os.environ.get(LOADED_IN_TESTS)) is not None:
-        loading._load = only_loading(backend, loading._load)
+        load_built._load = only_loading(backend, load_built._load)
     try:
         if script:
             sys.argv = [script, *arguments]

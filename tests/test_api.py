@@ -67,8 +67,8 @@ def test_the_examples_of_the_page_run_and_print_what_it_says(monkeypatch: pytest
         assert said.getvalue() == expected
 
 
-SCRIPTS = ("hipify_script.py",)
-"""A program of its own."""
+SCRIPTS = ("card_child.py", "hipify_script.py", "load_script.py")
+"""Programs of their own."""
 
 
 def test_rooms_below_the_command_line_neither_print_nor_know_click() -> None:

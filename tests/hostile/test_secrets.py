@@ -75,7 +75,7 @@ def test_the_password_of_an_index_is_not_printed(tmp_path: Path, monkeypatch: py
     report = kci("doctor").stdout
     assert "https://***@127.0.0.1:9/simple" in report
     monkeypatch.setattr(downloads, "_fault", lambda url: OSError(f"cannot ask {url}"))
-    monkeypatch.setattr(downloads, "run_pip", lambda *_: ProgramResult(1, f"Looking in indexes: {index}"))
+    monkeypatch.setattr(downloads, "run_uv", lambda *_: ProgramResult(1, f"Looking in indexes: {index}"))
     with pytest.raises(MissingToolError) as caught:
         downloads.install(["pip", "install", "--index-url", index], "torch", lambda _line: None, tmp_path)
     assert "there is no way to the package index https://***@127.0.0.1:9/simple" in str(caught.value)

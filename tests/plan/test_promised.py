@@ -72,12 +72,12 @@ def test_what_a_fork_leaves_untested_is_said(plan: Plan) -> None:
 
 def test_the_tree_must_have_what_is_built_and_what_is_there(plan: Plan) -> None:
     (kernel,) = plan.kernels
-    assert plan.tree_plan() == Plan(1, "release", (kernel,))
+    assert plan.tree_plan() == Plan(1, "release", (kernel,), loads=plan.loads)
     printed = msgspec.structs.replace(kernel, fingerprints={NAMES[0]: "1", NAMES[1]: "2"})
     built = msgspec.structs.replace(plan, legs=plan.legs[:1], kernels=(printed,), commit="c")
     one = plan.legs[0].name
     wanted = msgspec.structs.replace(printed, planned=(one,), fingerprints={one: str(NAMES.index(one) + 1)})
-    assert built.tree_plan() == Plan(1, "release", (wanted,), commit="c")
+    assert built.tree_plan() == Plan(1, "release", (wanted,), commit="c", loads=plan.loads)
     assert msgspec.structs.replace(plan, legs=()).tree_plan().kernels == (), "nothing of it is built"
     written = msgspec.to_builtins(built.tree_plan())
     assert written.keys() == {"schema", "tier", "kernels", "commit"}, "an output of a job is short"

@@ -14,7 +14,8 @@ from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubAnswerError, HubKernel, Obstacle
-from kci.publish.publish import Publication, Publisher, PublishState, hub_settings, require_branches
+from kci.publish.hub_target import hub_settings, require_branches
+from kci.publish.publish import Publication, Publisher, PublishState
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there, token
 
@@ -137,9 +138,10 @@ def test_kci_toml_says_which_kernels_are_proposed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "kci.toml").write_text(f"[publish]\npull-request = {setting}\n")
-    monkeypatch.chdir(tmp_path)
-    done = kci("publish", str(make_tree(tmp_path)), "--repo-id", REPO)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kci.toml").write_text(f"[publish]\npull-request = {setting}\n")
+    monkeypatch.chdir(tmp_path / "mine")
+    done = kci("publish", str(make_tree(tmp_path / "fetched")), "--repo-id", REPO)
     assert (f"{REPO}@v1: proposed at " in done.stdout) is proposed, done.stderr
     assert (hub[REPO].branches["v1"] == branch) is proposed
 
@@ -151,7 +153,9 @@ def test_a_branch_that_lacks_is_found_before_anything_is_built(
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
     kernels = {"has-it": (1, REPO), "lacks-it": (2, REPO), "commits": (2, REPO), "unseen": (3, "acme/hidden")}
     for name, (version, repo) in kernels.items():
-        (tmp_path / name).mkdir()
+        package = tmp_path / name / "torch-ext" / name.replace("-", "_")
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
         (tmp_path / name / "build.toml").write_text(NOARCH.format(name=name, version=version, repo=repo))
     (tmp_path / "kci.toml").write_text('[publish]\npull-request = ["has-it", "lacks-it", "unseen"]\n')
     checked = require_branches(open_workspace([str(tmp_path)]))

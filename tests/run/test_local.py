@@ -109,6 +109,20 @@ def test_a_run_has_one_state_of_the_sources(kernel_dir: Path, tmp_path: Path) ->
     assert {path.read_text() for path in (tmp_path / "tree").glob("torch-*/__init__.py")} == {text}
 
 
+def test_one_arch_is_built_and_not_merged(tmp_path: Path) -> None:
+    directory, tree, cache = noarch_kernel(tmp_path / "kernel"), tmp_path / "tree", str(tmp_path / "cache")
+    for _ in range(2):  # the second takes the kept build
+        done = kci("run", directory, "--arch", "9.0", "--into", tree, KCI_CACHE=cache)
+        assert done.code == 0, done
+        assert str(tree / "torch-cuda") in done.stdout.splitlines()
+        assert "it has no archs to choose from" in done.stdout
+        assert [path.name for path in tree.iterdir()] == ["torch-cuda"]
+    merged = kci("merge", tree / "torch-cuda", "--into", tmp_path / "merged")
+    assert (merged.code, "KCI617" in merged.stderr) == (1, True)
+    assert kci("run", directory, "--into", tree, KCI_CACHE=cache).code == 0
+    assert sorted(path.name for path in tree.iterdir() if path.is_dir()) == ["torch-cpu", "torch-cuda"]
+
+
 def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, tmp_path: Path) -> None:
     run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
     (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")

@@ -230,6 +230,22 @@ def test_a_project_that_registers_its_operators_gets_no_second_library() -> None
         assert text.endswith("\nREGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n")
 
 
+def test_a_value_of_a_new_build_toml_is_toml() -> None:
+    """JSON is not: it escapes a slash or DEL in ways of its own, and a value of a setup.py may be anything."""
+    odd = 'a"b\\c\x7f\u2028\té'
+    component = {
+        "label": "x", "backend": "cpu", "sources": [odd], "headers": [], "include": [], "cxx_flags": [odd],
+        "cuda_flags": [], "archs": [],
+    }  # fmt: skip
+    values = {
+        "name": "x", "license": odd, "repo_id": "a/b", "package": "x", "backends": ["cpu"], "components": [component],
+        "left": [], "functions": [],
+    }  # fmt: skip
+    text = render_templates({"build.toml": "port/build.toml.j2"}, values)["build.toml"]
+    read = tomllib.loads(text)
+    assert (read["general"]["license"], read["kernel"]["x"]["src"]) == (odd, [odd])
+
+
 def test_every_backend_that_is_offered_has_files() -> None:
     for framework, backends in OFFERED.items():
         for backend in backends:

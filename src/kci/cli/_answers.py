@@ -30,7 +30,7 @@ from kci.plan.estimates import Estimate, cost_sentence, estimate, money
 from kci.plan.github_limits import MAX_JOBS, run_jobs
 from kci.plan.plan import Plan, UnplannedVariant
 from kci.tree.manifest import loading_text
-from kci.utils.suggest import between, count
+from kci.utils.suggest import about, count
 
 if TYPE_CHECKING:
     from kci.run.local import TreeResult
@@ -84,10 +84,11 @@ def plan_sentence(plan: Plan, forecast: Estimate) -> str:
     if not plan.legs:
         return "nothing to build"
     jobs = f"{run_jobs(plan)} of at most {MAX_JOBS} jobs in a run"
-    minutes = between(forecast.at_least, forecast.at_most, "runner minute")
-    wall = between(forecast.wall_at_least, forecast.wall_at_most, "wall-clock minute")
+    minutes = about(forecast.minutes, forecast.at_least, forecast.at_most, "runner minute")
+    wall = about(forecast.wall_minutes, forecast.wall_at_least, forecast.wall_at_most, "wall-clock minute")
     legs, waves = count(forecast.legs, "leg"), count(forecast.waves, "wave")
-    return f"{legs}, {jobs}; {minutes}; {cost_sentence(forecast)}; {wall} in {waves}"
+    sure = "; measured times make it sure: --durations FILE" if forecast.at_least != forecast.at_most else ""
+    return f"{legs}, {jobs}; {minutes}; {cost_sentence(forecast)}; {wall} in {waves}{sure}"
 
 
 def backends_table(plan: Plan) -> AnswerTable:

@@ -10,6 +10,8 @@ import click
 from kci.cli import CommandGroup, FileName, format_option
 from kci.cli._output import Layout, paragraph, print_json, table
 from kci.config.discovery import find_settings
+from kci.config.values import Version
+from kci.errors import MissingToolError
 from kci.matrix.catalog.loading import OUTDATED_DAYS, editions, freshness, load_catalog
 from kci.utils.suggest import count
 
@@ -73,15 +75,37 @@ def show(catalog: str | None, output: str) -> None:
 
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
-def outdated(kernel: str) -> int:
-    """Print the age of KERNEL's catalog, and whether kci has a newer edition. Exit 1 if it is outdated.
+@click.option("--pypi", is_flag=True, help="Ask pip's index for the newest torch, too.")
+def outdated(kernel: str, pypi: bool) -> int:
+    """Print the age of KERNEL's catalog, a newer edition of kci, and a newer torch that is on PyPI.
+
+    Exit 1 if it is outdated: it is old, or has no row of that torch.
 
     Examples:
         # exit 1 if it is old
         kci catalog outdated
+        # look for a newer torch
+        kci catalog outdated --pypi
     """
+    from kci.build.toolchains.data import toolchains
+
     loaded = load_catalog(find_settings(kernel).catalog)
     age = freshness(loaded, date.today())
     newer = f"; newer: {', '.join(age.newer)}" if age.newer else ""
     click.echo(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
-    return 1 if age.outdated else 0
+    found, missing = set(toolchains().torch.values()), False
+    if pypi:
+        from kci.build.toolchains.downloads import newest_release
+
+        try:
+            found.add(newest_release("torch"))
+        except MissingToolError as error:
+            click.echo(f"pip's index was not asked: {error.message}")
+    known = {row.torch: row.bundled for row in sorted(loaded.rows, key=lambda row: row.bundled)}
+    newest = max((torch for torch, bundled in known.items() if bundled), default=Version())
+    for torch in sorted(
+        minor for release in found if (minor := Version.parse(Version.parse(release).minor_text)) > newest
+    ):
+        missing |= torch not in known
+        click.echo(f"torch {torch} is on PyPI, and {age.name} bundles none newer than {newest}")
+    return 1 if age.outdated or missing else 0

@@ -31,9 +31,14 @@ from kci.utils.suggest import count
 )
 @JOBS
 @ISOLATION
+@click.option(
+    "--arch", "archs", multiple=True, metavar="ARCH",
+    help="Compile only for this GPU, such as 9.0a: faster, to test and not to publish; nothing is merged.",
+)  # fmt: skip
 def command(
     kernels: tuple[str, ...],
     into: Path | None,
+    archs: tuple[str, ...],
     jobs: int | None,
     isolation: bool,
     **selection: Any,
@@ -52,7 +57,7 @@ def command(
     """
     workspace = load_workspace(kernels, selection["catalog"], names=selection["names"])
     outcomes = local.outcomes_of(workspace, take_choice(selection))
-    how = BuildOptions(isolation=isolation, jobs=jobs)
+    how = BuildOptions(isolation=isolation, jobs=jobs, archs=archs)
     try:
         with RunDisplay(outcomes, options()) as display:
             places = local.tree_places(workspace, into)
@@ -60,13 +65,13 @@ def command(
     except KeyboardInterrupt:
         click.echo("the same command goes on: what was downloaded and compiled to its end is kept", err=True)
         raise
-    return _report(result)
+    return _report(result, places if archs else {})
 
 
 _LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="time or reason")
 
 
-def _report(result: local.RunResult) -> int:
+def _report(result: local.RunResult, unmerged: dict[str, Path]) -> int:
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
     for outcome in result.outcomes:
@@ -90,7 +95,10 @@ def _report(result: local.RunResult) -> int:
     code = print_trees(result.trees)
     if failed := _print_errors(result, local.OutcomeState.FAILED, "red"):
         return max(error.exit_code for error in failed)
-    if not result.trees:
+    made = [unmerged[item.kernel] / item.variant.name for item in result.outcomes if item.directory] if unmerged else []
+    for directory in made:
+        click.echo(str(directory))
+    if not result.trees and not made:
         lacking = _print_errors(result, local.OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
         click.echo(lacks if lacking else "nothing was built: every variant needs another machine", err=True)

@@ -158,7 +158,9 @@ def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def _minor(torch: str) -> str:
-    # `2.13` of `2.13`, or of the release that kci installs for it
+    # `2.13` of `2.13`, or of the release that kci installs for it; an overlay's torch as it is
+    if "@" in torch:
+        return torch
     try:
         version = Version.parse(torch)
     except ValueError as error:

@@ -106,7 +106,7 @@ def same_names(kernels: Iterable[tuple[str, str]]) -> list[Diagnostic]:
             "KCI304",
             f"{len(same)} kernels are named {name!r}: {', '.join(same)}",
             path=f"{same[1]}/{BUILD_TOML}",
-            hint="give one of them another name, or plan them in separate runs",
+            hint="rename one, or plan them apart; versions of one kernel: docs/recipes.md",
         )
         for name, same in sorted(places.items())
         if len(same) > 1

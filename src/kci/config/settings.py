@@ -31,6 +31,10 @@ class RowTable(Table, frozen=True):
     compute: tuple[Version, ...] = ()
     bundled: bool = True
     tvm_ffi: Version | None = None
+    release: str | None = None
+    """The exact release of torch, such as `2.16.0rc1`, in place of the one that kci takes."""
+    index: str | None = None
+    """The index that has the release: `test`, `nightly/cu132`, or an address."""
 
 
 class EditionRow(RowTable, frozen=True):

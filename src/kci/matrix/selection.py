@@ -326,9 +326,10 @@ def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
     if variant.torch is None or not (variant.backend == HOST or (facts.loads and variant.system.endswith("-linux"))):
         return ()
     if variant.stable_abi is None:
-        return (variant.torch.text,)
+        return (variant.wheel or variant.torch.text,)
     versions = sorted({variant.torch, *torches})
-    return tuple(dict.fromkeys(item.minor_text for item in versions if item >= variant.stable_abi))
+    own = {variant.torch: variant.wheel or variant.torch.minor_text}
+    return tuple(dict.fromkeys(own.get(item, item.minor_text) for item in versions if item >= variant.stable_abi))
 
 
 def _torches(variant: Variant, rows: Iterable[Row]) -> list[Version]:
@@ -376,5 +377,6 @@ def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
         tvm_ffi=row.tvm_ffi if kind is Kind.TVM_FFI else None,
         archs=variant_archs(build, kind, row.backend, row.compute, tables),
         bundled=row.bundled,
+        wheel=row.wheel,
         archs_since=tables.since if BACKENDS[row.backend].capabilities and kind is not Kind.NOARCH else None,
     )

@@ -186,6 +186,8 @@ class Variant(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] | None
     """In the order of metadata.json; None for backends without archs."""
     bundled: bool
+    wheel: str | None = None
+    """The exact torch of an overlay, such as `2.16.0rc1@nightly/cu132`; None for the one that kci takes."""
     archs_since: str | None = None
     """The day of the arch list for `archs`, of a compiled CUDA variant; None for the oldest."""
     loads: tuple[str, ...] = ()
@@ -278,6 +280,6 @@ def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
 
 
 def _variant(variant: Variant) -> dict[str, Any]:
-    left_out = {"archs_since"} if variant.loads else {"archs_since", "loads"}
+    left_out = {"archs_since", *(key for key in ("loads", "wheel") if not getattr(variant, key))}
     facts = msgspec.structs.asdict(variant).items()
     return {key: value.text if isinstance(value, Version) else value for key, value in facts if key not in left_out}

@@ -240,8 +240,9 @@ def money(costs: dict[str, float]) -> str:
 
 
 def cost_sentence(forecast: Estimate) -> str:
-    """The cost of a run: `up to 1.66 USD at the prices of 2026-01-01`."""
+    """The cost of a run: `about 1.20 USD, up to 1.66 USD at the prices of 2026-01-01`."""
     few = "up to " if forecast.at_least != forecast.at_most else ""
+    few = f"about {money(forecast.costs)}, {few}" if money(forecast.costs) != money(forecast.costs_at_most) else few
     free = f", {count(forecast.unpriced, 'leg')} without a known price" if forecast.unpriced else ""
     return f"{few}{money(forecast.costs_at_most)} at the prices of {forecast.prices_as_of}{free}"
 

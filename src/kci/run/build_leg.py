@@ -25,7 +25,7 @@ from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
-from kci.run.loading import load_built
+from kci.run.load_built import load_built
 from kci.tree import identity
 from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal

@@ -30,24 +30,14 @@ from kci.errors import FindingsError, KciError, MissingToolError, UsageError, on
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
 from kci.plan.inputs.kernel_inputs import MARKER
 from kci.plan.workspace import Workspace
-from kci.run.load_script import MARK
+from kci.run.loader import environment_without_secrets, load_alone, python_path
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.bounded_json import decode_json
 from kci.utils.cache import make_once
 from kci.utils.suggest import containing, suggestion
 
 _SECONDS = 300
-_KEPT = 16_000
 _MARK = "kci-load-result:"
-_PASSED_ON = [
-    "LD_LIBRARY_PATH",
-    "PATH",
-    "SYSTEMROOT",
-    *(name for facts in BACKENDS.values() for name in facts.variables),
-    # to the Hub, for kernels that depend on others
-    *("HF_ENDPOINT", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "https_proxy", "no_proxy"),
-]
-
 _PROBE = """
 import json, sys
 try:
@@ -117,18 +107,12 @@ def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
 
 
-def _environment_without_secrets(home: Path) -> dict[str, str]:
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    fixed = {"HOME": str(home), "TMPDIR": str(home), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return passed_on | fixed
-
-
 def _answer(python: Path) -> str:
     # the probe gets no secrets
     with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
         done = subprocess.run(
             [str(python), "-I", "-B", "-c", _PROBE],
-            env=_environment_without_secrets(Path(home)),
+            env=environment_without_secrets(Path(home)),
             cwd=home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -146,7 +130,6 @@ def _answer(python: Path) -> str:
 
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
-_LOAD = Path(__file__).with_name("load_script.py")
 
 
 class TestState(enum.StrEnum):
@@ -280,7 +263,8 @@ def run_kernel_tests(
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
-    if name.kind is Kind.FULL and torch is not None and torch != name.framework_version:
+    minor = ".".join(torch.split(".")[:2]) if torch else None
+    if name.kind is Kind.FULL and minor not in (None, name.framework_version):
         message = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=message)
     loader = loader_for(variant_dir, metadata, log, cache=cache, isolation=isolation, torch=torch, python=python)
@@ -296,44 +280,6 @@ def run_kernel_tests(
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
         return _run_pytest(python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword)
-
-
-class LoadedVariant(msgspec.Struct, frozen=True):
-    """What a process says that loads a variant."""
-
-    torch: str = ""
-    faults: tuple[tuple[str, str], ...] = ()
-    """Rules and sentences about what it registers."""
-    error: str = ""
-    """Why it was not loaded, in a line."""
-    output: str = ""
-    """The end of the output; empty if it was loaded."""
-
-
-def load_alone(
-    variant_dir: Path, metadata: Metadata, folder: Path, python: Path, packages: Path | None
-) -> LoadedVariant:
-    """Load a copy of a variant in a fresh process."""
-    tree, home = folder / "tree", folder / "home"
-    home.mkdir()
-    # a copy protects the tree; alone, because the loader picks among variants
-    shutil.copytree(variant_dir, tree / variant_dir.name)
-    environment = _environment_without_secrets(home) | python_path(packages)
-    if metadata.kernel_depends:
-        del environment["HF_HUB_OFFLINE"]
-    backend = parse_variant_name(variant_dir.name).backend
-    command = [str(python), "-c", _LOAD.read_text(encoding="utf-8"), str(tree), backend, metadata.id, str(_SECONDS)]
-    done = run_in_group(command, silent, env=environment, cwd=home)
-    answers = [line.removeprefix(MARK) for line in done.output.splitlines() if line.startswith(MARK)]
-    answer = LoadedVariant(error=f"the process ended with exit status {done.code}")
-    with suppress(ValueError, IndexError):
-        answer = decode_json(answers[-1], LoadedVariant)
-    if done.code == 0 and answer.torch:
-        return answer
-    lines = [line for line in done.tail().splitlines() if not line.startswith(MARK)]
-    timeout = next((line for line in lines if line.startswith("Timeout (")), "")
-    output = "\n".join(lines).replace(f"{tree}/", "")[-_KEPT:]
-    return LoadedVariant(error=timeout or answer.error, output=output or answer.error)
 
 
 class Loader(NamedTuple):
@@ -377,7 +323,8 @@ def loader_for(
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:
     """The torch that a variant is tested with: the newest that its kernel is built for; None if nothing says so."""
     with suppress(KciError):
-        return text_of(workspace.variant(variant).torch) or None if workspace else None
+        found = workspace.variant(variant) if workspace else None
+        return (found.wheel or text_of(found.torch) or None) if found else None
     return None
 
 
@@ -422,12 +369,6 @@ def _packages(packages: Sequence[str], pip: Sequence[str], cache: Path, log: Log
 
     make_once(folder, folder.is_dir, make, log)
     return folder
-
-
-def python_path(*folders: Path | None) -> dict[str, str]:
-    """Environment with PYTHONPATH for folders."""
-    paths = [str(folder) for folder in folders if folder is not None]
-    return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
 
 def _run_pytest(

@@ -40,12 +40,12 @@ from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
-from kci.run.build_leg import make_variant_dir
-from kci.run.loading import load_built
+from kci.run.build_leg import check_replaceable, make_variant_dir
+from kci.run.load_built import load_built
 from kci.tree.manifest import Loading, Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
-from kci.utils.atomic import locked, write_atomic, writing
+from kci.utils.atomic import locked, replacing, write_atomic, writing
 from kci.utils.bounded_json import read_json
 from kci.utils.cache import default_cache, place_digest
 
@@ -93,7 +93,7 @@ class KeptBuilds:
             flags=flags,
             outside=self._outside,
         )
-        toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
+        toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}{' '.join(('', *how.archs))}"
         with self._guard:
             return self._of(kernel).fingerprint(variant, toolchain, everything=how.builder == "nix")
 
@@ -266,11 +266,14 @@ def run_here(
     changed: Callable[[Outcome], None],
     log: Log = silent,
 ) -> RunResult:
-    """Build in parallel, merge each kernel after its last build, and verify.
+    """Build in parallel, merge each kernel after its last build, and verify. With `archs` nothing is merged.
 
     `changed` is called in this thread for each updated outcome. On KeyboardInterrupt old trees stay, and finished
     builds are kept.
     """
+    for outcome in outcomes if options.archs else ():
+        if outcome.state is OutcomeState.WAITING and outcome.variant.archs is None:
+            outcome.state, outcome.note = OutcomeState.LEFT, "it has no archs to choose from"
     waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
     width = builds_at_once([(kernels[item.kernel], item.variant) for item in waiting], job_count(options.jobs))
@@ -280,7 +283,10 @@ def run_here(
     def finish(name: str) -> None:
         mine = [outcome for outcome in outcomes if outcome.kernel == name]
         built = [outcome.directory for outcome in mine if outcome.directory is not None]
-        if built:
+        if built and options.archs:
+            for directory in built:
+                _put(directory, trees[name] / directory.name, name, log)
+        elif built:
             kernel = kernels[name]
             names, elsewhere = (
                 tuple(item.variant.name for item in mine if item.elsewhere is is_) for is_ in (False, True)
@@ -312,6 +318,13 @@ def run_here(
         builds.read(kernels[item.kernel], item.variant)
     run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, on_update)
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
+
+
+def _put(directory: Path, target: Path, kernel: str, log: Log) -> None:
+    with replacing(target, log) as replacement:
+        check_replaceable(target, kernel)
+        shutil.copytree(directory, replacement.staging)
+        replacement.commit()
 
 
 def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:

@@ -39,7 +39,7 @@ Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 
 
 class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of loading a variant."""
+    """The outcome of loading a variant."""
 
     torch: tuple[Word, ...] = ()
     """The releases that it was loaded with, such as `2.13.0+cpu`; none if it was not loaded."""
@@ -55,7 +55,7 @@ class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def loading_text(loaded: Loading | None) -> str:
-    """What tables and comments say about it."""
+    """The words of tables and comments about it."""
     return "not known" if loaded is None else str(loaded)
 
 

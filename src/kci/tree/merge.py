@@ -122,7 +122,7 @@ class _Job(msgspec.Struct, frozen=True):
         return self.planned.fingerprints.get(leg.variant)
 
     def loading(self, variant: str, known: Loading | None) -> Loading | None:
-        """What is known of it, or that it had to be loaded and nobody says so."""
+        """The known outcome of loading it, or that it had to be loaded and nobody says so."""
         must = must_load(variant) and parse_variant_name(variant).backend in self.loads
         return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 

@@ -78,7 +78,14 @@ def template_environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["quote"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["toml"] = _as_toml
     return environment
+
+
+def _as_toml(value: str) -> str:
+    import tomlkit
+
+    return tomlkit.item(value).as_string()
 
 
 def tidy(text: str) -> str:

@@ -19,9 +19,9 @@ def command_line(name: str, *options: str, place: object) -> str:
     return shlex.join(["kci", name, *options, *end, str(place)])
 
 
-def between(least: int, most: int, what: str) -> str:
-    """`3 minutes`, `3 to 8 minutes`."""
-    return count(most, what) if least == most else f"{least} to {count(most, what)}"
+def about(middle: int, least: int, most: int, what: str) -> str:
+    """`3 minutes`, `about 5 minutes (3 to 8)`."""
+    return count(most, what) if least == most else f"about {count(middle, what)} ({least} to {most})"
 
 
 def first_of(names: Sequence[str], most: int) -> str:

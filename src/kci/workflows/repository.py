@@ -46,7 +46,7 @@ from kci.workflows.rendered_files import (
     unreleased,
     write_files,
 )
-from kci.workflows.snakemake import SnakemakeInputs, leg_sizes, render_snakemake
+from kci.workflows.snakemake import render_snakemake
 
 
 class LargestRuns(msgspec.Struct, frozen=True):
@@ -214,26 +214,9 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
 
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
-    """Render the Snakefile of a release and compare it with the committed one; see `render_workflows`."""
+    """Render the Snakefile and compare it with the committed one; see `render_workflows`."""
     require_readable(workspace)
-    plan = plan_everything(workspace, str(Tier.RELEASE), split=True)
-    settings, place = workspace.settings.settings, Path(_relative(str(workspace.settings.root), root))
-    legs = tuple(msgspec.structs.replace(leg, path=_relative(leg.path, root)) for leg in plan.legs)
-    tests = tuple(msgspec.structs.replace(test, path=_relative(test.path, root)) for test in plan.tests)
-    inputs = SnakemakeInputs(
-        kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
-        plan=msgspec.structs.replace(plan, legs=legs, tests=tests),
-        sources={
-            kernel.build.name: (
-                _relative(kernel.directory, root),
-                KCI_TOML,
-                *(os.path.normpath(place / path) for path in settings.inputs_of(kernel.build.name)),
-            )
-            for kernel in workspace.kernels
-        },
-        sizes=leg_sizes(plan, workspace.runners),
-    )
-    files = render_snakemake(inputs)
+    files = render_snakemake(tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})))
     return _compared(root, files, read_committed(root, files), [])
 
 
@@ -258,7 +241,7 @@ def _part_jobs(plans: Iterable[Plan]) -> int:
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
-_UNHIDE = "take it out of .gitignore: `git check-ignore -v` names the line"
+_UNHIDE = "remove the line of .gitignore that `git check-ignore -v` names"
 
 
 def _compared(

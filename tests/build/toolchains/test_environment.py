@@ -52,6 +52,29 @@ def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path)
     assert ninja[-1].startswith("ninja==")
 
 
+WHL = "https://download.pytorch.org/whl"
+
+
+@pytest.mark.parametrize(
+    ("torch", "index", "wheel"),
+    [
+        ("2.16.0rc1@test", f"{WHL}/test/cu132", "torch==2.16.0rc1"),
+        ("2.17.0.dev20261120@nightly/cu132", f"{WHL}/nightly/cu132", "torch==2.17.0.dev20261120"),
+        ("2.16.0+own@https://wheels.example/simple", "https://wheels.example/simple", "torch==2.16.0+own"),
+        ("2.14.0@", f"{WHL}/cu132", "torch==2.14.0"),
+    ],
+)
+def test_the_torch_of_an_overlay_comes_from_its_index_alone(
+    torch: str, index: str, wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kci_environment(tmp_path, torch, "cu132")
+    assert made.setup()[1][-3:] == ["--index-url", index, wheel]
+    monkeypatch.setattr(environment, "is_reachable", lambda _index: False)
+    with pytest.raises(MissingToolError, match="cannot be reached, and no other index has torch") as caught:
+        made.ensure(made.python, quiet)
+    assert index in caught.value.message
+
+
 @pytest.mark.parametrize(("flavour", "wanted"), [("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")])
 def test_the_default_index_is_asked_for_the_release_itself(tmp_path: Path, flavour: str, wanted: str) -> None:
     torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from datetime import date
 from pathlib import Path
 
@@ -25,6 +26,36 @@ def test_a_catalog_is_outdated_if_it_is_old_or_a_newer_one_is_there(
 ) -> None:
     found = freshness(load_catalog(edition), date.fromisoformat(today))
     assert (found.days, found.outdated) == (days, outdated)
+
+
+VERSIONS = (b"2.14.1", b"2.17.0", b"2.18.0rc1")
+LISTED = b"".join(b'<a href="torch-%s-cp313-cp313-manylinux_2_28_x86_64.whl">' % version for version in VERSIONS)
+NOT_ASKED = "pip's index was not asked"
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "code", "said"),
+    [
+        ((), None, 0, ["2.15"]),
+        (("--pypi",), LISTED, 1, ["2.15", "2.17"]),
+        (("--pypi",), b"<p>", 0, [NOT_ASKED, "2.15"]),
+        (("--pypi",), None, 0, [NOT_ASKED, "2.15"]),
+    ],
+)
+def test_a_torch_on_pypi_that_is_not_bundled_is_named(
+    options: tuple[str, ...], answer: bytes | None, code: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(url: str, *_: object, **__: object) -> io.BytesIO:
+        if answer is None:
+            raise OSError(f"no network, and {url} is asked")
+        return io.BytesIO(answer)
+
+    monkeypatch.setattr("kci.build.toolchains.downloads._opened", opened)
+    monkeypatch.setattr("kci.matrix.catalog.loading.OUTDATED_DAYS", 10**6)
+    done = kci("catalog", "outdated", *options)
+    assert done.code == code
+    named = [line.removeprefix("torch ").partition(" is on")[0] for line in done.stdout.splitlines()[1:]]
+    assert [line.partition(":")[0] for line in named] == said
 
 
 def test_outdated_looks_at_the_catalog_of_kci_toml(tmp_path: Path) -> None:

@@ -88,6 +88,46 @@ def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(catal
     assert changed.removed == ()
 
 
+CANDIDATE = """
+[[row]]
+torch = "2.16"
+backend = "cpu"
+systems = ["x86_64-linux"]
+{exact}
+"""
+
+
+@pytest.mark.parametrize(
+    ("exact", "wheel"),
+    [
+        ('release = "2.16.0rc1"\nindex = "test"', "2.16.0rc1@test"),
+        ('release = "2.16.0.dev20261120"\nindex = "nightly/cpu"', "2.16.0.dev20261120@nightly/cpu"),
+        ('release = "2.16.0+cpu"\nindex = "https://wheels.example/simple"', "2.16.0+cpu@https://wheels.example/simple"),
+        ('release = "2.16.0"', "2.16.0@"),
+        ("", None),
+    ],
+)
+def test_a_row_may_name_an_exact_torch_and_its_index(exact: str, wheel: str | None, catalog: Catalog) -> None:
+    changed = apply_overlay(catalog, read_overlay(parse_document(CANDIDATE.format(exact=exact).encode(), "o.toml")))
+    (made,) = [one for one in select(torch_kernel(["cpu"]), changed).variants if one.torch and one.torch.text == "2.16"]
+    assert made.name == "torch216-cxx11-cpu-x86_64-linux"
+    assert (made.wheel, made.loads) == (wheel, (wheel or "2.16",))
+
+
+@pytest.mark.rule("KCI120", triggers=True)
+@pytest.mark.parametrize(
+    "exact",
+    ['release = "2.15.0"', 'release = "2.16"', 'release = "2.16.0;x"', 'index = "test"',
+     'release = "2.16.0"\nindex = "a b"', 'release = "2.16.0"\nindex = "https://me:secret@wheels.example/"'],
+)  # fmt: skip
+def test_an_exact_torch_that_cannot_be_is_refused(exact: str) -> None:
+    with pytest.raises(FindingsError) as caught:
+        read_overlay(parse_document(CANDIDATE.format(exact=exact).encode(), "o.toml"))
+    (found,) = caught.value.diagnostics
+    assert found.rule == "KCI120"
+    assert "secret" not in found.message
+
+
 def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> None:
     changed = apply_overlay(
         catalog,

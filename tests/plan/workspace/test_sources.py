@@ -115,6 +115,17 @@ def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
     assert sources_say(place) == []
 
 
+@pytest.mark.rule("KCI708", triggers=True)
+@pytest.mark.parametrize("names", [("aux.py",), ("what?.txt",), ("Scale.py", "scale.py")])
+def test_a_name_that_another_system_cannot_hold_is_found_before_the_build(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    place = kernel(tmp_path, "")
+    for name in names:
+        (place / "torch-ext" / "some_kernel" / name).touch()
+    assert sources_say(place) == ["KCI708"]
+
+
 LIBRARY = "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}\n"
 
 

@@ -209,7 +209,8 @@ def _environment(request: Request) -> Environment:
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     backend = variant.backend if variant.kind is Kind.FULL else HOST
     flavour, headers_only = toolchains().flavour(backend, variant.compute), BACKENDS[backend].headers_only
-    return kci_environment(request.options.cache, variant.torch.text, flavour, headers_only=headers_only)
+    torch = variant.wheel or variant.torch.text
+    return kci_environment(request.options.cache, torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:

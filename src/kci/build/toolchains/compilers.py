@@ -327,7 +327,7 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
     if not isolation:
         torch = read_torch_version(python_environment().torch)
         return f"torch {torch.release} of this Python, for {torch.device}"
-    return f"torch {toolchains().torch_release(variant.torch.text)}" if variant.torch else "no torch"
+    return f"torch {variant.wheel or toolchains().torch_release(variant.torch.text)}" if variant.torch else "no torch"
 
 
 @remembered

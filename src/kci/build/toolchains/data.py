@@ -106,6 +106,14 @@ class Toolchains(Dated, frozen=True):
             return pattern if "{" not in pattern else self.index[HOST]
         return pattern.format(digits=digits(compute), dotted=compute.minor_text)
 
+    def torch_wheel(self, torch: str, flavour: str) -> tuple[str, str]:
+        """The release and index of a torch: `2.13`, or a `Variant.wheel`."""
+        release, exact, index = torch.partition("@")
+        if "://" in index:
+            return release, index
+        where = f"{index}/{flavour}".strip("/") if index.rpartition("/")[2] != flavour else index
+        return (release if exact else self.torch_release(torch)), self.index_url(where)
+
     def index_url(self, flavour: str) -> str:
         base = os.environ.get(TORCH_INDEX)
         return (base.rstrip("/") + "/" if base else self.index["base"]) + flavour

@@ -276,17 +276,33 @@ def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
     """Find a Linux wheel of a package for any Python, by default on pip's index. Raises MissingToolError."""
-    page = f"{(index or pip_index()).rstrip('/')}/{canonicalize_name(package)}/"
+    page, links = _listed(package, index or pip_index())
+    for name, link in links:
+        if _is_for(name, Version(version), platform):
+            return WheelFile(name, urllib.parse.urldefrag(urllib.parse.urljoin(page, link))[0])
+    raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", hint="name a mirror")
+
+
+def newest_release(package: str) -> str:
+    """The newest final release of a package with wheels on pip's index. Raises MissingToolError."""
+    page, links = _listed(package, pip_index())
+    versions = []
+    for name, _ in links:
+        with suppress(InvalidWheelFilename):
+            versions.append(parse_wheel_filename(name)[1])
+    if final := [version for version in versions if not version.is_prerelease]:
+        return max(final).public
+    raise MissingToolError(f"{page} has no release of {package}")
+
+
+def _listed(package: str, index: str) -> tuple[str, list[tuple[str, str]]]:
+    page = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
     try:
         with _opened(page, _RANGE_SECONDS) as answer:
             links = sorted(unescape(link.decode()) for link in _LINK.findall(answer.read()))
     except _AWAY as error:
         raise MissingToolError(f"the index {page} does not answer: {error}", hint="check the network") from error
-    for link in links:
-        name = urllib.parse.unquote(urllib.parse.urlsplit(link).path.rpartition("/")[2])
-        if _is_for(name, Version(version), platform):
-            return WheelFile(name, urllib.parse.urldefrag(urllib.parse.urljoin(page, link))[0])
-    raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", hint="name a mirror")
+    return page, [(urllib.parse.unquote(urllib.parse.urlsplit(link).path.rpartition("/")[2]), link) for link in links]
 
 
 def _is_for(name: str, version: Version, platform: str) -> bool:

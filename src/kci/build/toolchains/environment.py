@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import re
 import shutil
 import sys
 import sysconfig
@@ -114,6 +115,8 @@ class Environment(FetchedTool, frozen=True):
     release: str | None = None
     """Requested torch release, `2.13.0`."""
     flavour: str = str(HOST)
+    own_index: str = ""
+    """The index of an overlay's release, which no other has; else empty."""
     requirement: str = ""
     """Installed in place of torch."""
     headers_only: bool = False
@@ -128,8 +131,17 @@ class Environment(FetchedTool, frozen=True):
         return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
 
     @property
+    def index(self) -> str:
+        return self.own_index or toolchains().index_url(self.flavour)
+
+    @property
+    def wheel(self) -> str:
+        """The version of the wheel in the index."""
+        return str(self.release) if self.own_index else f"{self.release}+{self.flavour}"
+
+    @property
     def by_kci(self) -> str:
-        torch = self.requirement or f"torch {self.release}+{self.flavour}"
+        torch = self.requirement or f"torch {self.wheel}"
         return f"takes the headers out of the wheel of {torch}" if self.headers_only else ""
 
     def setup(
@@ -137,9 +149,8 @@ class Environment(FetchedTool, frozen=True):
     ) -> list[list[str]]:
         if self.root is None:
             return []
-        index = toolchains().index_url(self.flavour)
         if from_index:
-            torch = ["--index-url", index, f"torch=={self.release}+{self.flavour}"]
+            torch = ["--index-url", self.index, f"torch=={self.wheel}"]
         else:
             # `===` excludes local versions such as +cpu: the build on PyPI
             torch = [f"torch=={self.release}" if self.flavour == HOST else f"torch==={self.release}"]
@@ -166,10 +177,10 @@ class Environment(FetchedTool, frozen=True):
                 (self.root / COMPLETE).write_text(f"torch {self.release} {self.flavour}\n", encoding="utf-8")
 
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
-        index = toolchains().index_url(self.flavour)
+        index = self.index
         reachable = bool(self.requirement) or is_reachable(index)
         only = (facts.title for name, facts in BACKENDS.items() if facts.only_index and self.flavour.startswith(name))
-        if not reachable and (title := next(only, "")):
+        if not reachable and (title := self.release if self.own_index else next(only, "")):
             hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
             raise MissingToolError(f"{index} cannot be reached, and no other index has torch for {title}", hint=hint)
         if not reachable:
@@ -192,9 +203,13 @@ class Environment(FetchedTool, frozen=True):
 
 def kci_environment(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
     """An environment of kci for a torch minor version and flavour (`cpu`, `cu130`), perhaps not made yet."""
-    release = toolchains().torch_release(torch)
-    name = f"torch-{release}-{flavour}{'-headers' if headers_only else ''}"
-    return _cached_environment(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
+    release, index = toolchains().torch_wheel(torch, flavour)
+    place = re.sub(r"[^\w.]+", "-", torch.partition("@")[2])
+    name = f"torch-{release}-{f'{place}-' * bool(place)}{flavour}{'-headers' if headers_only else ''}"
+    own = index if "@" in torch else ""
+    return _cached_environment(
+        cache, name, "torch", release=release, flavour=flavour, own_index=own, headers_only=headers_only
+    )
 
 
 def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> Environment:
@@ -248,12 +263,13 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
     if flavour == HOST and version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
         raise MissingToolError(version.test_limitation, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
     # torch is there, and pip adds what the one for a GPU needs
-    packages = [*toolchains().runtime["packages"], *([] if flavour == HOST else ["torch"])]
+    own = f"torch=={environment.release}" if environment.own_index else "torch"
+    packages = [*toolchains().runtime["packages"], *([] if flavour == HOST else [own])]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            index = [] if flavour == HOST else ["--extra-index-url", toolchains().index_url(flavour)]
+            index = [] if flavour == HOST else ["--extra-index-url", environment.index]
             index = index if index and is_reachable(index[1]) else []
             install([*pip_install(environment.python), *index, *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
@@ -270,7 +286,7 @@ GPU_ROOM = 10
 
 def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
     # before gigabytes of another toolkit's are downloaded
-    index = toolchains().index_url(flavour)
+    index = toolchains().torch_wheel(torch, flavour)[1]
     if not is_reachable(index) and toolchains().pypi.get(torch) != flavour:
         hint = f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}"
         raise MissingToolError(f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}", hint=hint)
@@ -298,7 +314,7 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
     if not package:
         package, release = (
             "torch",
-            f"{environment.release}+{environment.flavour}" if index else str(environment.release),
+            environment.wheel if index else str(environment.release),
         )
     wheel = find_wheel(package, release, cpu_of(this_system()), None if environment.requirement else index)
     log(f"taking the headers out of {wheel.name} into {environment.root}")
@@ -321,7 +337,7 @@ def _check_flavour(environment: Environment) -> None:
     known = {toolchains().flavour(backend, Version.parse(version)) for backend, version in torch.toolkits.items()}
     # version.py names no toolkit of XPU
     if environment.flavour not in (known or {torch.release.partition("+")[2]}):
-        hint = f"make {toolchains().index_url(environment.flavour)} reachable"
+        hint = f"make {environment.index} reachable"
         raise MissingToolError(
             f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}", hint=hint
         )

@@ -47,7 +47,7 @@ from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 from kci.utils.cache import StatCache
 from kci.utils.shipped import Dated, shipped
-from kci.utils.walk import Entry, is_bytecode, is_lfs_pointer, walk
+from kci.utils.walk import Entry, collision, is_bytecode, is_lfs_pointer, unsafe_name, walk
 from kci.version import __version__
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -343,6 +343,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
+            *_names(own, where),
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
             *check_cpp(code),
@@ -360,6 +361,15 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             yield from seen.answer(where, state, list[Diagnostic], check)
             return
     yield from check()
+
+
+def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
+    # as packing refuses them, after the build
+    seen: dict[str, str] = {}
+    for item in files:
+        other = collision(item.name, seen)
+        if reason := unsafe_name(item.name) or (f"it differs from {other!r} in case only" if other else ""):
+            yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", path=f"{where}/{item.name}")
 
 
 def _variants(build: Build) -> Iterator[set[str]]:

@@ -135,6 +135,8 @@ class Row(msgspec.Struct, frozen=True):
     place: KeyPath
     document: Document
     tvm_ffi_unknown_since: str | None = None
+    wheel: str | None = None
+    """See `Variant.wheel`."""
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
@@ -198,6 +200,16 @@ class Catalog(msgspec.Struct, frozen=True):
         return arch_tables(self.as_of)
 
 
+_RELEASE = re.compile(r"(\d+\.\d+)\.\d+(?:(?:a|b|rc|\.post|\.dev)\d+)*(?:\+[a-z0-9.]+)?", re.ASCII)
+_INDEX = re.compile(r"(?:https?://[\w.-]+(?::\d+)?/)?[\w./-]+", re.ASCII)
+
+
+def _is_exact(row: RowTable) -> bool:
+    release = _RELEASE.fullmatch(row.release or f"{row.torch.minor_text}.0")
+    same = release is not None and release[1] == row.torch.minor_text
+    return same and (row.index is None or bool(row.release and _INDEX.fullmatch(row.index)))
+
+
 def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str) -> tuple[Row, ...]:
     """Expand each `[[row]]` of the table at `place` to a row per compute version and system; FindingsError (KCI120)."""
     rows: list[Row] = []
@@ -207,6 +219,11 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
             needed = "needs" if not entry.compute else "has no"
             message = f"a {entry.backend} row {needed} `compute` versions"
             raise refuse(document.at_key(at, "KCI120", message))
+        if not _is_exact(entry):
+            message = f"`release` must be one of torch {entry.torch}, and `index` part of torch's indexes or an address"
+            hint = 'such as `release = "2.16.0rc1"` with `index = "test"`'
+            raise refuse(document.at_key(at, "KCI120", message, hint))
+        wheel = f"{entry.release}@{entry.index or ''}" if entry.release else None
         for position, system in enumerate(entry.systems):
             if system not in SYSTEMS:
                 hint = f"one of: {', '.join(SYSTEMS)}"
@@ -218,7 +235,7 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
                 rows.append(
                     Row(
                         entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi,
-                        edition, at, document, getattr(entry, "tvm_ffi_unknown_since", None),
+                        edition, at, document, getattr(entry, "tvm_ffi_unknown_since", None), wheel,
                     )
                 )  # fmt: skip
     return tuple(rows)

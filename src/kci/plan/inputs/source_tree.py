@@ -81,7 +81,7 @@ class SourceTree:
             raise _unreadable(self.root, real, error) from error
 
     def parsed(self, path: str, parse: Callable[[bytes], list[str]]) -> list[str]:
-        """What a function of this room finds in a file, remembered by the file's digest; nothing if it is no file."""
+        """The names that a function finds in a file, remembered by the file's digest; none if there is no such file."""
         real = self.file(path)
         if real is None or self.memory is None:
             return parse(self.content(real)) if real is not None else []

@@ -17,7 +17,8 @@ from kci.config.facts import BACKENDS
 from kci.diagnostics import finding, rules
 from kci.errors import FindingsError, KciError, MissingToolError, first_error, one_line
 from kci.matrix.variants import Variant, parse_variant_name, this_system
-from kci.run.kernel_tests import load_alone, loader_for, probe, why_incompatible
+from kci.run.kernel_tests import loader_for, probe, why_incompatible
+from kci.run.loader import load_alone
 from kci.tree.manifest import Loading
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 
@@ -71,7 +72,7 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
     if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
     flavour = toolchains().flavour(variant.backend, variant.compute)
-    index = toolchains().index_url(flavour)
+    index = toolchains().torch_wheel(torch, flavour)[1]
     made = kci_environment(options.cache, torch, flavour).complete or not options.isolation
     if torch != variant.loads[-1] and not made and not is_reachable(index):
         raise MissingToolError(f"{index} cannot be reached")

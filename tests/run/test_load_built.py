@@ -1,4 +1,4 @@
-"""What was built is loaded before anybody gets it; else it is not packed, or not published."""
+"""Variants are loaded before anybody gets them; else they are not packed, or not published."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release
 from kci.run import kernel_tests
 from kci.run.gate import RunUploads, missing_results, publishable_kernels
-from kci.run.loading import load_built
+from kci.run.load_built import load_built
 from kci.run.records import kernel_record
 from kci.tree.manifest import Loading, read_manifest
 from kci.tree.merge import merge
@@ -84,8 +84,10 @@ def test_what_does_not_load_is_an_error_with_its_own_words(tmp_path: Path, code:
 
 @pytest.mark.usefixtures("python")
 def test_a_variant_that_hangs_does_not_hold_a_job_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_tests, "_SECONDS", 0.5)
-    directory = make_variant(tmp_path / "tree", files={"__init__.py": "import time\ntime.sleep(600)\n"})
+    monkeypatch.setattr("kci.run.loader._SECONDS", 0.5)
+    directory = make_variant(
+        tmp_path / "tree", files={"__init__.py": "import threading\nthreading.Event().wait(600)\n"}
+    )
     with pytest.raises(FindingsError, match=r"Timeout \(0:00:00.500000\)!"):
         loaded(directory)
 

@@ -1,0 +1,80 @@
+"""Loads a variant in a fresh process, with no secrets and a home of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from kci.build.process.run import run_in_group, silent
+from kci.config.facts import BACKENDS
+from kci.matrix.variants import parse_variant_name
+from kci.run.load_script import MARK
+from kci.tree.metadata import Metadata
+from kci.utils.bounded_json import decode_json
+
+_LOAD = Path(__file__).with_name("load_script.py")
+_SECONDS = 300
+_KEPT = 16_000
+_PASSED_ON = [
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "SYSTEMROOT",
+    *(name for facts in BACKENDS.values() for name in facts.variables),
+    # to the Hub, for kernels that depend on others
+    *("HF_ENDPOINT", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "https_proxy", "no_proxy"),
+]
+
+
+def environment_without_secrets(home: Path) -> dict[str, str]:
+    """The variables that a process gets which runs a kernel's code."""
+    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    fixed = {"HOME": str(home), "TMPDIR": str(home), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return passed_on | fixed
+
+
+def python_path(*folders: Path | None) -> dict[str, str]:
+    """Environment with PYTHONPATH for folders."""
+    paths = [str(folder) for folder in folders if folder is not None]
+    return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
+
+
+class LoadedVariant(msgspec.Struct, frozen=True):
+    """The answer of a process that loads a variant."""
+
+    torch: str = ""
+    faults: tuple[tuple[str, str], ...] = ()
+    """Rules and sentences about what it registers."""
+    error: str = ""
+    """Why it was not loaded, in a line."""
+    output: str = ""
+    """The end of the output; empty if it was loaded."""
+
+
+def load_alone(
+    variant_dir: Path, metadata: Metadata, folder: Path, python: Path, packages: Path | None
+) -> LoadedVariant:
+    """Load a copy of a variant in a fresh process."""
+    tree, home = folder / "tree", folder / "home"
+    home.mkdir()
+    # a copy protects the tree; alone, because the loader picks among variants
+    shutil.copytree(variant_dir, tree / variant_dir.name)
+    environment = environment_without_secrets(home) | python_path(packages)
+    if metadata.kernel_depends:
+        del environment["HF_HUB_OFFLINE"]
+    backend = parse_variant_name(variant_dir.name).backend
+    command = [str(python), "-c", _LOAD.read_text(encoding="utf-8"), str(tree), backend, metadata.id, str(_SECONDS)]
+    done = run_in_group(command, silent, env=environment, cwd=home)
+    answers = [line.removeprefix(MARK) for line in done.output.splitlines() if line.startswith(MARK)]
+    answer = LoadedVariant(error=f"the process ended with exit status {done.code}")
+    with suppress(ValueError, IndexError):
+        answer = decode_json(answers[-1], LoadedVariant)
+    if done.code == 0 and answer.torch:
+        return answer
+    lines = [line for line in done.tail().splitlines() if not line.startswith(MARK)]
+    timeout = next((line for line in lines if line.startswith("Timeout (")), "")
+    output = "\n".join(lines).replace(f"{tree}/", "")[-_KEPT:]
+    return LoadedVariant(error=timeout or answer.error, output=output or answer.error)
