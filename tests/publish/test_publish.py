@@ -346,6 +346,9 @@ def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, token: None, 
     kernel = kernel_dir(tmp_path, f'hub.repo-id = "{REPO}"\n')
     (kernel / "CARD.md").write_text("# {{ repo_id }} is new")
     tree = make_tree(tmp_path)
+    hub.page_errors.append("no page")
+    assert f"correct {kernel / 'CARD.md'}; nothing was published" in publish(tree, "--kernel", str(kernel)).stderr
+    hub.page_errors.clear()
     for recorded in (True, False):
         content = b"# old\n"
         (tree / "CARD.md").write_bytes(content)

@@ -155,10 +155,10 @@ def plain_page(release: Release, repo_id: str, branch: str) -> LocalFile:
     return front_page(text)
 
 
-def front_page(text: str) -> LocalFile:
-    """A front page that is in no file."""
+def front_page(text: str, source: Path = Path(README)) -> LocalFile:
+    """A front page that is in no file; `source` is what to correct in it."""
     data = text.encode()
-    return LocalFile(Path(README), hashlib.sha256(data).hexdigest(), len(data), data)
+    return LocalFile(source, hashlib.sha256(data).hexdigest(), len(data), data)
 
 
 def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> bool:

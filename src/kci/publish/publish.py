@@ -19,7 +19,7 @@ import msgspec
 from kci.config.discovery import settings_of_tree
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
-from kci.config.sources.card import CARD, render_card
+from kci.config.sources.card import CARD, card_files, render_card
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError, rule_error, without_secrets
@@ -333,7 +333,7 @@ def publish_tree(
     if kernel is not None and (release.card is None or release.manifest.card is not None):
         # a tree outlives changes of CARD.md, for which no variant is built again
         text = render_card(kernel).text
-        release = msgspec.structs.replace(release, card=front_page(text)) if text else release
+        release = msgspec.structs.replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
     settings = (workspace.settings if workspace is not None else settings_of_tree(request.tree)).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
