@@ -14,8 +14,8 @@ from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubAnswerError, HubKernel, Obstacle
-from kci.publish.hub_target import hub_settings, require_branches
 from kci.publish.publish import Publication, Publisher, PublishState
+from kci.publish.targets import hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there, token
 

@@ -39,7 +39,7 @@ from kci.plan.github_limits import (
     untested,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
-from kci.publish.hub_target import require_branches
+from kci.publish.targets import require_branches
 from kci.run.gate import INDEX_FILE, KEPT_DAYS, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published

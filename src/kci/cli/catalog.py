@@ -93,19 +93,16 @@ def outdated(kernel: str, pypi: bool) -> int:
     age = freshness(loaded, date.today())
     newer = f"; newer: {', '.join(age.newer)}" if age.newer else ""
     click.echo(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
-    found, missing = set(toolchains().torch.values()), False
+    found = set(map(Version.parse, toolchains().torch))
     if pypi:
         from kci.build.toolchains.downloads import newest_release
 
         try:
-            found.add(newest_release("torch"))
+            found.add(Version.parse(".".join(newest_release("torch").split(".")[:2])))
         except MissingToolError as error:
             click.echo(f"pip's index was not asked: {error.message}")
-    known = {row.torch: row.bundled for row in sorted(loaded.rows, key=lambda row: row.bundled)}
-    newest = max((torch for torch, bundled in known.items() if bundled), default=Version())
-    for torch in sorted(
-        minor for release in found if (minor := Version.parse(Version.parse(release).minor_text)) > newest
-    ):
-        missing |= torch not in known
+    newest = max((row.torch for row in loaded.rows if row.bundled), default=Version())
+    newer_torch = sorted(torch for torch in found if torch > newest)
+    for torch in newer_torch:
         click.echo(f"torch {torch} is on PyPI, and {age.name} bundles none newer than {newest}")
-    return 1 if age.outdated or missing else 0
+    return 1 if age.outdated or set(newer_torch) - {row.torch for row in loaded.rows} else 0

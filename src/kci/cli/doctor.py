@@ -13,7 +13,7 @@ from kci.config.facts import BACKENDS
 from kci.errors import KciError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.workspace import Choice, Workspace
-from kci.publish.hub_target import hub_settings
+from kci.publish.targets import hub_settings
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine_machine
 from kci.utils.cache import default_cache

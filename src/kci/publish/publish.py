@@ -41,7 +41,7 @@ from kci.publish.branch_plan import (
 )
 from kci.publish.hub import HubFile, publisher_access, reader_access
 from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
-from kci.publish.hub_target import HubBranch, hub_endpoint, target_of
+from kci.publish.targets import HubBranch, endpoint, target_of
 from kci.utils.atomic import Log
 from kci.utils.suggest import count
 
@@ -303,7 +303,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        return without_secrets(f"{hub_endpoint()}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
+        return without_secrets(f"{endpoint()}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
 
 
 def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:

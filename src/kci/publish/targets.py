@@ -1,4 +1,4 @@
-"""Where a kernel is published: repository and branch on the Hub, and what people set up there and on GitHub."""
+"""The repository and branch on the Hub that a kernel is published to, and what both have to be for it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from kci.workflows.render import PUBLISH_FILE
 from kci.workflows.repository import publish_jobs
 
 
-def hub_endpoint() -> str:
-    """The address of the Hub, or of what HF_ENDPOINT names."""
+def endpoint() -> str:
+    """The address of the Hub."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
@@ -72,7 +72,7 @@ def require_branches(workspace: Workspace) -> Workspace:
             continue
         target = target_of(build.name, build.general.version, settings, build=build)
         try:
-            with urllib.request.urlopen(f"{hub_endpoint()}/api/kernels/{target.repo_id}/refs", timeout=30) as answer:  # noqa: S310
+            with urllib.request.urlopen(f"{endpoint()}/api/kernels/{target.repo_id}/refs", timeout=30) as answer:  # noqa: S310
                 heads = [head["name"] for head in strict_object(answer.read(MAX_BYTES))["branches"]]
         except (OSError, ValueError, LookupError, TypeError):
             continue
