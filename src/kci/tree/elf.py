@@ -227,7 +227,7 @@ def _read(memory: _Memory) -> Elf:
         version_files=frozenset(library for _, _, library in versions),
         search_path=tuple(name for tag, name in named if tag in _SEARCHED),
         undefined=tuple(symbol for symbol, defined in symbols if symbol.name and not defined),
-        defined=frozenset(symbol.name for symbol, defined in symbols if defined),
+        defined=frozenset(symbol.name for symbol, defined in symbols if symbol.name and defined),
         required_versions=frozenset(name for _, name, _ in versions),
         text_relocations="DT_TEXTREL" in values or bool(values.get("DT_FLAGS", 0) & _DF_TEXTREL),
         # without the segment, the loader makes the stack executable

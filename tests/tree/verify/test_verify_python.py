@@ -188,6 +188,7 @@ def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> N
 
 
 HELPER = "def add_op_namespace_prefix(name):\n    return 'gated_norm::' + name\n"
+OWN = "from .._ops import add_op_namespace_prefix as own\n"
 GUARDED = "try:\n    from {} import add_op_namespace_prefix\nexcept ImportError:\n    " + HELPER.replace(
     "\n    ", "\n        "
 )
@@ -201,7 +202,11 @@ BY_NAME = ("from .names import add_op_namespace_prefix", "add_op_namespace_prefi
     [
         (GUARDED.format("._ops"), *BY_NAME),
         (HELPER, *BY_NAME),
-        ("from .._ops import add_op_namespace_prefix as own\n" + HELPER.replace("'gated", "own('gated"), *BY_NAME),
+        (OWN + HELPER.replace("return ", "if name == 'x':\n        return name\n    return own(name) + "), *BY_NAME),
+        (
+            OWN + HELPER.replace("return 'gated_norm::' +", "if name == 'x':\n        return name\n    return own"),
+            *BY_NAME,
+        ),
         (HELPER, "from . import names", "names.add_op_namespace_prefix"),
         (HELPER, "from .names import add_op_namespace_prefix as named", "named"),
         (HELPER, "from .names import *", "add_op_namespace_prefix"),
@@ -225,7 +230,10 @@ def test_a_prefix_function_that_is_not_the_kernel_s(tmp_path: Path, helper: str,
     [
         (GUARDED.format(".._ops"), *BY_NAME),
         (GUARDED.format(".._ops").partition("    def")[0] + "    from ._ops import add_op_namespace_prefix", *BY_NAME),
-        ("from .._ops import add_op_namespace_prefix as own", "from .names import own", "own"),
+        (OWN, "from .names import own", "own"),
+        (OWN + HELPER.replace("return 'gated_norm::' + name", "return own('sub__' + name)"), *BY_NAME),
+        (OWN + HELPER.replace("return 'gated_norm::' + name", "'Docs.'\n    return own(f'sub__{name}')"), *BY_NAME),
+        ("", OWN + HELPER.replace("return 'gated_norm::' + name", "return own(name)"), "add_op_namespace_prefix"),
         ("from ..more.deep import *\nfrom ..more.deep import given", "from .names import given as named", "named"),
         ("", "from .._ops import add_op_namespace_prefix as named", "named"),
         ("", "from .._ops import *", "add_op_namespace_prefix"),

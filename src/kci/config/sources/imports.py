@@ -70,6 +70,8 @@ class PackageModule(msgspec.Struct, frozen=True):
     """Names at top level; None if they cannot be known."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
+    wrappers: Mapping[str, str] = {}
+    """Functions that only return what another function of the file gives, with its name."""
     op_names: tuple[OpFinding, ...] = ()
 
 
@@ -84,7 +86,8 @@ def read_module(path: str, tree: ast.Module) -> PackageModule:
     """Extract a file's imports and top-level names."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
     package = path.rpartition("/")[2] == "__init__.py"
-    return PackageModule(module_name(path), package, sites, _bound(tree, package=package), _registered(tree))
+    bound, wrappers = _bound(tree, package=package), dict(_wrappers(tree))
+    return PackageModule(module_name(path), package, sites, bound, _registered(tree), wrappers)
 
 
 class ImportGraph:
@@ -139,9 +142,10 @@ class ImportGraph:
         level = len(dotted) - len(dotted.lstrip("."))
         inner, _, name = dotted[level:].rpartition(".")
         # a submodule is a name of its package
-        base = _absolute(module, level or int(module.package), inner)
+        base = module.name if name == dotted else _absolute(module, level or int(module.package), inner)
         if base is None or not (owner := self.modules.get(base)):
             return "" if base is None else _join(base, name)
+        name = owner.wrappers.get(name, name)
         sites = [site for site in owner.sites if name in site.bound and resolve(owner, site) in self._known]
         if not sites or not hops:
             return _join(base, name)
@@ -277,6 +281,19 @@ def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
                 continue
         pending += ast.iter_child_nodes(node)
     return None if "__getattr__" in bound else frozenset(bound)
+
+
+def _wrappers(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(
+                name=name,
+                body=[ast.Return(value=ast.Call(func=ast.Name(id=called)))]
+                | [ast.Expr(), ast.Return(value=ast.Call(func=ast.Name(id=called)))],
+            ):
+                yield name, called
+            case _:
+                pass
 
 
 def _registered(tree: ast.Module) -> frozenset[str]:
