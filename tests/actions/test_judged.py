@@ -292,11 +292,28 @@ def test_the_gate_hears_how_the_jobs_ended(
             gate.main()
     else:
         gate.main()
-        digest = COMPLETE.manifest and COMPLETE.manifest.digest
-        assert json.loads(give()["releases"])["include"] == [
-            {"kernel": "aa", "path": "k", "run": "7", "digest": digest}
-        ]
+        digest, outputs = COMPLETE.manifest and COMPLETE.manifest.digest, give()
+        released = {"kernel": "aa", "path": "k", "run": "7", "digest": digest}
+        assert json.loads(outputs["releases"]) == {"include": [released]}
+        assert (outputs["has-releases"], outputs["failed"]) == ("true", "0")
     assert said in capsys.readouterr().out
+
+
+def test_the_gate_lists_what_is_lacking_and_releases_none_of_it(
+    give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plan(
+        tmp_path / "temp/kci-records", Plan(1, "release", (KernelPlan("aa", "k", 1, (CPU,)),), (leg(CPU, "aa"),))
+    )
+    give(results="plan=success kernels=success", judge="false")
+    gate.main()
+    outputs = give(results="plan=success kernels=success")
+    assert json.loads(outputs["releases"]) == {"include": []}
+    assert (outputs["has-releases"], outputs["failed"]) == ("false", "1")
+    assert "::error title=aa::no job that merges it left a record" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        gate.main()
+    assert "1 of what was planned did not happen, in 1 kernels" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("folder", [True, False])
