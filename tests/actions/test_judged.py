@@ -292,8 +292,56 @@ def test_the_gate_hears_how_the_jobs_ended(
             gate.main()
     else:
         gate.main()
-        digest = COMPLETE.manifest and COMPLETE.manifest.digest
-        assert json.loads(give()["releases"])["include"] == [
-            {"kernel": "aa", "path": "k", "run": "7", "digest": digest}
-        ]
+        digest, outputs = COMPLETE.manifest and COMPLETE.manifest.digest, give()
+        released = {"kernel": "aa", "path": "k", "run": "7", "digest": digest}
+        assert json.loads(outputs["releases"]) == {"include": [released]}
+        assert (outputs["has-releases"], outputs["failed"]) == ("true", "0")
     assert said in capsys.readouterr().out
+
+
+def test_the_gate_lists_what_is_lacking_and_releases_none_of_it(
+    give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_plan(
+        tmp_path / "temp/kci-records", Plan(1, "release", (KernelPlan("aa", "k", 1, (CPU,)),), (leg(CPU, "aa"),))
+    )
+    give(results="plan=success kernels=success", judge="false")
+    gate.main()
+    outputs = give(results="plan=success kernels=success")
+    assert json.loads(outputs["releases"]) == {"include": []}
+    assert (outputs["has-releases"], outputs["failed"]) == ("false", "1")
+    assert "::error title=aa::no job that merges it left a record" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        gate.main()
+    assert "1 of what was planned did not happen, in 1 kernels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_run_that_uploaded_no_plan_is_not_green(
+    give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: bool
+) -> None:
+    if folder:
+        (tmp_path / "temp/kci-records").mkdir()
+    give(results="plan=success")
+    with pytest.raises(SystemExit):
+        gate.main()
+    assert "there is no plan" in capsys.readouterr().out
+
+
+def test_a_merge_takes_over_what_it_builds_upon(give: Give, tmp_path: Path) -> None:
+    """One variant is built again, the other one comes from the earlier tree; nothing does where a tree is already."""
+    earlier = make_tree(tmp_path / "earlier", "earlier")
+    upload(tmp_path / "earlier", tmp_path / "downloads", 1)
+    make_tree(tmp_path / "mine", "mine")
+    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, CUDA)),), commit=COMMIT)
+    made = make_variant(tmp_path / "new", CPU, files={"__init__.py": "# new\n", "_ops.py": "ops = None\n"})
+    make_artifact(tmp_path / "artifacts", made)
+    for into, other in (("into", "earlier"), ("mine", "mine")):
+        give(
+            artifacts=tmp_path / "artifacts", into=tmp_path / into, kernel="gated-norm", allow_partial="false",
+            plan=msgspec.json.encode(planned).decode(),
+            published=tmp_path / "downloads", published_digest=earlier.digest,
+        )  # fmt: skip
+        merge.main()
+        read = {name: (tmp_path / into / name / "__init__.py").read_text() for name in (CPU, CUDA)}
+        assert read == {CPU: "# new\n", CUDA: f"# {other}\n"}

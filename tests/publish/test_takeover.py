@@ -212,6 +212,14 @@ def test_an_older_build_of_the_same_inputs_is_not_older(hub: FakeHub, token: Non
     prints = {"torch-cpu": "c" * 64, "torch-cuda": "d" * 64}
     new = make_tree(tmp_path / "new", unique="1111111", commit=NEW, committed=1_760_000_000, prints=prints)
     assert publish(new).code == 0
+    changed = make_tree(
+        tmp_path / "changed",
+        unique="3333333",
+        commit=OLD,
+        committed=1_750_000_000,
+        prints=prints | {"torch-cpu": "e" * 64},
+    )
+    refused(publish(changed), "KCI815", "torch-cpu, built from")
     old = make_tree(tmp_path / "old", unique="2222222", commit=OLD, committed=1_750_000_000, prints=prints)
     assert publish(old).code == 0
 

@@ -154,7 +154,7 @@ def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     if manifest is None:
         raise FindingsError(f"{tree} is not a merged tree: it has no manifest", hint="`kci merge` makes one")
     present = tuple(name for name in names if name in manifest.digests)
-    return present, tree_under_test(manifest.digests, names or manifest.digests)
+    return present, tree_under_test(manifest.digests, names)
 
 
 def _minor(torch: str) -> str:

@@ -123,10 +123,9 @@ def plan_tests(
     return tuple(test_legs)
 
 
-def tree_under_test(digests: Mapping[str, str], variants: Iterable[str] | None = None) -> str:
-    """The hash of the variants in a tree, as a test leg sees it, or of the whole tree; absent ones are skipped."""
-    names = sorted(digests if variants is None else variants)
-    return _hashed([f"{name} {digests[name]}" for name in names if name in digests])
+def tree_under_test(digests: Mapping[str, str], variants: Collection[str] = ()) -> str:
+    """The hash of these variants in a tree, as a test leg sees it, or of the whole tree; absent ones are skipped."""
+    return _hashed([f"{name} {digests[name]}" for name in sorted(variants or digests) if name in digests])
 
 
 def needs_hardware(variant: str, runners: Runners) -> bool:

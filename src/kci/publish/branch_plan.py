@@ -303,9 +303,8 @@ class BranchReplacement(msgspec.Struct, frozen=True):
 
     def version_there(self, default: int) -> int:
         """The version that is on the branch, or the default."""
-        names = sorted(variants_on(self.remote_files))
+        before, names = self._manifest(), sorted(variants_on(self.remote_files))
         found = (present.version for name in names if (present := self._metadata(name)))
-        before = self._manifest()
         return before.version if before is not None else next(found, default)
 
     def _manifest(self) -> Manifest | None:

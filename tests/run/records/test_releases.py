@@ -102,6 +102,7 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
     assert "ended silently" in older.error
     incomplete = msgspec.structs.replace(GOOD, complete=False, present=())
     assert [item.job for item in judge(plan, {"a": incomplete})] == ["a / torch-cuda"], "its tests were not to run"
+    assert [item.job for item in judge(plan, {})] == ["a / merge"]
     unbuilt = msgspec.structs.replace(plan, legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published"),))
     assert [item.job for item in judge(unbuilt, {})] == ["a / test cuda-x86_64-linux"], "no job has run it"
 
