@@ -42,7 +42,6 @@ from kci.plan.hardware_tests import needs_hardware
 from kci.plan.plan import stop_after
 from kci.run.build_leg import build_part
 from kci.run.records import OBJECTS_FILE, LegObjects, VariantFailure, ci_run, write_failure, write_record
-from kci.tree.manifest import loading_text
 from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import command_line, count
 from kci.watch.history import LegResult
@@ -185,7 +184,7 @@ def build(leg: LegBuild) -> None:
     set_output("artifact", "\n".join(str(item.artifact) for item in built))
     set_output("digest", "\n".join(item.record.digest for item in built))
     rows = [
-        (item.kernel, item.variant, "built", loading_text(item.loaded), f"{item.seconds or 0:.0f} s", item.digest)
+        (item.kernel, item.variant, "built", str(item.loaded or "not known"), f"{item.seconds or 0:.0f} s", item.digest)
         for item in (one.record for one in built)
     ]
     rows += [(leg.kernel.build.name, name, "failed", "", first_error(error), "") for name, error in failed]

@@ -29,7 +29,6 @@ from kci.plan.affected import Touch
 from kci.plan.estimates import Estimate, cost_sentence, estimate, money
 from kci.plan.github_limits import MAX_JOBS, run_jobs
 from kci.plan.plan import Plan, UnplannedVariant
-from kci.tree.manifest import loading_text
 from kci.utils.suggest import about, count
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ def tree_table(manifest: Manifest) -> AnswerTable:
     rows = [(name, "missing", "", "") for name in manifest.missing]
     for entry in manifest.present:
         state = "kept from the earlier tree" if entry.origin.carried else "present"
-        rows.append((entry.variant, state, loading_text(entry.loaded), entry.digest))
+        rows.append((entry.variant, state, str(entry.loaded or "not known"), entry.digest))
     below = "all planned variants are there" if manifest.planned is not None and not manifest.missing else ""
     return AnswerTable(tree_title(manifest), ("variant", "state", "loaded", "digest"), tuple(rows), below=below)
 

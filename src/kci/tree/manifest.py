@@ -54,11 +54,6 @@ class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"torch {', '.join(self.torch)}" + (f"; not loaded with {self.reason}" if self.reason else "")
 
 
-def loading_text(loaded: Loading | None) -> str:
-    """The words of tables and comments about it."""
-    return "not known" if loaded is None else str(loaded)
-
-
 UNKNOWN_LOADING = "nobody recorded that it was; `kci build --pack` and `kci run` load what they build"
 
 

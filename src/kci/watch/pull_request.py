@@ -18,7 +18,6 @@ from kci.errors import FindingsError
 from kci.matrix.variants import is_variant_name
 from kci.run.gate import INDEX_FILE, NO_PLAN, GateRow, RunUploads, missing_results, read_uploads
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
-from kci.tree.manifest import loading_text
 from kci.utils.bounded_json import MAX_BYTES
 from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
@@ -279,7 +278,7 @@ def _variants(uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
         size = record.sizes.get(name) if record else None
         state = "**missing**" if (kernel, name) in failed or record is None else "built"
         present = record.manifest.present if record and record.manifest else ()
-        loaded = next((code(loading_text(item.loaded)) for item in present if item.variant == name), "")
+        loaded = next((code(str(item.loaded or "not known")) for item in present if item.variant == name), "")
         yield f"| {code(kernel)} | {code(name)} | {'' if size is None else _size(size)} | {state} | {loaded} |"
     if len(planned) > _ROWS:
         yield from ("", f"And {count(len(planned) - _ROWS, 'variant')} more.")
