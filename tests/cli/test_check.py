@@ -98,6 +98,7 @@ def test_a_folder_of_a_kernel_is_enough(tmp_path: Path, marker: str, monkeypatch
     rendered = (tmp_path / "repo" if marker else kernel) / ".github/workflows/kci.yml"
     assert rendered.is_file()
     assert kci("render", "--check").code == 0
+    assert "../build does not exist" in kci("publish", "--dry-run").stderr
     (kernel / "csrc" / ".git").mkdir()
     assert "no build.toml here or below" in kci("matrix").stderr
 
