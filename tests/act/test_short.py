@@ -21,6 +21,7 @@ from act.test_workflow import (
     tree_names,
 )
 from conftest import AT_TOP, ROOT
+from kci.workflows.render import COMPAT_FILE
 
 pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
@@ -104,7 +105,7 @@ tier = "cpu"
     (repository / FILE).write_text(shown[0][0])
     (repository / RELEASE).unlink()
     commit_all(repository)
-    scheduled = runner.run(repository, FILE, "schedule", place(tmp_path, "1"))
+    scheduled = runner.run(repository, COMPAT_FILE, "schedule", place(tmp_path, "1"))
     assert scheduled.jobs == dict.fromkeys([LEGS[0], *AROUND], "success"), scheduled.log
     by_hand = runner.run(repository, FILE, "workflow_dispatch", place(tmp_path, "2"))
     assert by_hand.jobs == dict.fromkeys([*LEGS, *AROUND], "success"), by_hand.log

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from buildkit import noarch_kernel
 from cli.runner import kci
 from conftest import add_package
+from kci.cli import _output
 from kci.diagnostics import rules
 from kci.plan.check import check_kernels
 
@@ -98,6 +101,7 @@ def test_a_folder_of_a_kernel_is_enough(tmp_path: Path, marker: str, monkeypatch
     rendered = (tmp_path / "repo" if marker else kernel) / ".github/workflows/kci.yml"
     assert rendered.is_file()
     assert kci("render", "--check").code == 0
+    assert "../build does not exist" in kci("publish", "--dry-run").stderr
     (kernel / "csrc" / ".git").mkdir()
     assert "no build.toml here or below" in kci("matrix").stderr
 
@@ -223,6 +227,16 @@ def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
             True,
             True,
         )
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_a_slow_command_says_how_far_it_is(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    four_kernels(tmp_path, monkeypatch, NOARCH)
+    (tmp_path / "kci.toml").touch()  # one repository
+    clock = itertools.count(0, 3)
+    monkeypatch.setattr(_output, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert "checked 3 of 4 kernels" in kci(command, "kernels").stderr
+    assert "of 4 kernels" not in kci(command, "kernels", "-q").stderr
 
 
 def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,8 @@ def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
         "setup.py: it links `magma`: build.toml has no key for libraries, so compile it in, or do without",
         "csrc/ops.cpp:5: bind these in torch-ext/torch_binding.cpp: add, scale_",
         "a kernel is built without pybind11: include torch/all.h, and remove modules: csrc/ops.cpp:2",
+        "1 test file of the project, such as tests/test_it.py, stayed there: ",
+        "build.toml: `repo-id`: write your account in place of your-name",
         "torch-ext/adder/__init__.py:3: it imports numpy, which the kernel does not declare: ",
         "torch-ext/adder/__init__.py:4: it imports adder.functional, which the kernel does not declare: ",
         "torch-ext/adder/__init__.py:5: its relative import fails: the package has no _C",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import click
 from kci.cli import PATH, Command, options, refuse_idle
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, load_workspace
+from kci.config.discovery import find_kernels
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
 from kci.publish.branch_plan import README
 from kci.publish.publish import PublishedBranch, PublishRequest, locate_tree, publish_tree
+from kci.tree.manifest import read_manifest
 from kci.utils.suggest import count
 
 
@@ -54,6 +58,9 @@ def command(
     """
     if target_options["dry_run"]:
         refuse_idle("with --dry-run", create_repo=target_options["create_repo"])
+    if kernel is None and place == Path() and read_manifest(place) is None:
+        with suppress(FindingsError, ValueError):  # one kernel, below or around, as for other commands
+            (place,) = map(Path, find_kernels(()))
     tree, kernel = locate_tree(place, kernel)
     workspace = load_workspace([str(kernel)], None) if kernel is not None else None
     request = PublishRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,7 +72,7 @@ def command(
 _LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="time or reason")
 
 
-def _report(result: local.RunResult, unmerged: dict[str, Path]) -> int:
+def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
     for outcome in result.outcomes:
