@@ -21,6 +21,7 @@ from kci.run.kernel_tests import loader_for, probe, why_incompatible
 from kci.run.loader import load_alone
 from kci.tree.manifest import Loading
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+from kci.tree.verify.abi import demangled
 
 NARROWING = "`load` in [plan] of kci.toml names the backends whose variants are loaded"
 
@@ -98,7 +99,7 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
     if driver and f"{driver}: cannot open shared object file" in loaded.error:
         raise DriverMissingError(f"it links {driver}, which only a machine with {device} has")
     if loaded.error:
-        summary = f"{variant.name} does not load with torch {torch}: {one_line(loaded.error)}"
+        summary = f"{variant.name} does not load with torch {torch}: {one_line(demangled(loaded.error))}"
         raise _fault("KCI785", summary, loaded.output)
     if loaded.faults:
         first, *more = [(rule, f"{variant.name}: {one_line(text)}") for rule, text in loaded.faults]
