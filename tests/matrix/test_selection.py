@@ -263,7 +263,9 @@ def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(ca
                 for name in ("cpu", "cuda")
             )
         )
-        general = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
+        general = (
+            '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
+        )
         variants = select(kernel(f"{general}{framework}\n{parts}"), catalog).variants
         linux = [item for item in variants if item.system == "x86_64-linux"]
         assert {item.loads for item in linux if item.backend == "cpu"} == cpu
