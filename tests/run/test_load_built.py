@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -220,6 +221,19 @@ def test_a_plan_knows_what_has_to_be_loaded(tmp_path: Path) -> None:
         tree = tmp_path / f"{len(loads)}{bool(known)}"
         (manifest,) = merge([artifact], tree, Plan(1, "release", (part,), loads=loads))
         assert list(manifest.unloaded) == unloaded
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_kci_toml_leaves_backends_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    kernel = write_noarch(tmp_path / "kernel", backends=("cpu", "metal"))
+    (kernel / "kci.toml").write_text('[plan]\nload = ["cuda"]\n')
+    done = kci("run", kernel, KCI_RUN="7")
+    assert done.code == 0, done
+    assert "not loaded: `load` in [plan] of kci.toml leaves out cpu" in done.stdout
+    assert {item.variant for item in read_release(kernel / "build").manifest.present} >= {"torch-cpu"}
+    planned = json.loads(kci("plan", kernel, "--format", "json").stdout)
+    assert (planned["loads"], {str(item["loads"]) for item in planned["legs"]}) == ([], {"[]"})
 
 
 @pytest.mark.torch
