@@ -256,7 +256,9 @@ def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
     results = [json.loads(path.read_text()) for path in run.artifacts.glob("*/*.torch-*.json")]
     assert results
     assert {result["variant"] for result in results} == {VARIANT}
-    assert {result["outcome"] for result in results} == {"passed"}
+    outcomes = {result["torch"]: result["outcome"] for result in results}
+    assert outcomes.pop("2.13") == "passed"
+    assert set(outcomes.values()) <= {"passed", "skipped"}, "another torch cannot be had everywhere"
 
 
 def test_a_leg_that_failed_goes_on_in_the_next_attempt(project: Project) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from kci.run.load_built import load_built
 from kci.run.records import kernel_record
 from kci.tree.manifest import Loading, read_manifest
 from kci.tree.merge import merge
-from kci.tree.pack import pack
+from kci.tree.pack import pack, read_leg
 from planning import leg
 from run.cuda_python import python_that_loads
 from variants import CPU, CUDA, leg_of, make_variant
@@ -219,3 +221,35 @@ def test_a_plan_knows_what_has_to_be_loaded(tmp_path: Path) -> None:
         tree = tmp_path / f"{len(loads)}{bool(known)}"
         (manifest,) = merge([artifact], tree, Plan(1, "release", (part,), loads=loads))
         assert list(manifest.unloaded) == unloaded
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_kci_toml_leaves_backends_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    kernel = write_noarch(tmp_path / "kernel", backends=("cpu", "metal"))
+    (kernel / "kci.toml").write_text('[plan]\nload = ["cuda"]\n')
+    done = kci("run", kernel, KCI_RUN="7")
+    assert done.code == 0, done
+    assert "not loaded: `load` in [plan] of kci.toml leaves out cpu" in done.stdout
+    assert {item.variant for item in read_release(kernel / "build").manifest.present} >= {"torch-cpu"}
+    planned = json.loads(kci("plan", kernel, "--format", "json").stdout)
+    assert (planned["loads"], {str(item["loads"]) for item in planned["legs"]}) == ([], {"[]"})
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_a_variant_for_cuda_is_loaded_with_its_torch_and_without_a_gpu(
+    tmp_path: Path, torch_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first time it downloads torch for CUDA 13.0 from PyPI, six gigabytes."""
+    monkeypatch.setenv("KCI_CACHE", str(torch_cache))
+    assert kci("init", tmp_path / "on-gpu", "--backend", "cuda").code == 0
+    variant = "torch214-cxx11-cu130-x86_64-linux"
+    pack_file = tmp_path / "x.tar"
+    done = kci("build", tmp_path / "on-gpu", "--variant", variant, "--arch", "9.0", "--pack", pack_file)
+    assert done.code == 0, done
+    loading = read_leg(pack_file).loaded
+    assert loading is not None
+    assert (len(loading.torch), loading.torch[0].rpartition("+")[2], loading.reason) == (1, "cu130", "")

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.build.process.run import Log
+from kci.config.facts import HOST
 from kci.config.reader import Kernel
 from kci.config.values import text_of
 from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnfinishedBuildError, first_error
@@ -66,6 +67,7 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         compute=text_of(variant.compute),
         replay=replay[:4000],
     )
+    loads = variant.loads if variant.backend == HOST else ()  # the tests of others need their device
     unloaded = replace(request, options=replace(request.options, load=False))  # each torch has a result of its own
     try:
         built = build_leg(workspace, unloaded, log)
@@ -78,10 +80,10 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         error_text = f"{first}\n{more}" if more.strip() not in ("", first) else first
         failed = replace(base, outcome=outcome, error=error_text)
         unknown = replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
-        others = [torch for torch in variant.loads if torch != base.torch]
+        others = [torch for torch in loads if torch != base.torch]
         return [failed, *(replace(unknown, torch=torch) for torch in others)]
-    results = [] if base.torch in variant.loads else [base]
-    for torch in variant.loads:
+    results = [] if base.torch in loads else [base]
+    for torch in loads:
         how = (f"--kernel={kernel}", f"--variant={base.variant}", f"--torch={torch}")
         test = command_line("test", *how, place="build")  # what `replay` builds into
         under = replace(base, torch=torch, replay=f"{base.replay} && {test}"[:4000])
