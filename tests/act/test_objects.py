@@ -34,6 +34,9 @@ NAMED = 1
 ONE_VARIANT = """
 catalog = "2026-08-20"
 
+[test]
+cpu = false
+
 [[overlay]]
 keep = ["backend == cpu and system == x86_64-linux"]
 """

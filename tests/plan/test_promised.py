@@ -80,4 +80,4 @@ def test_the_tree_must_have_what_is_built_and_what_is_there(plan: Plan) -> None:
     assert built.tree_plan() == Plan(1, "release", (wanted,), commit="c", loads=plan.loads)
     assert msgspec.structs.replace(plan, legs=()).tree_plan().kernels == (), "nothing of it is built"
     written = msgspec.to_builtins(built.tree_plan())
-    assert written.keys() == {"schema", "tier", "kernels", "commit"}, "an output of a job is short"
+    assert written.keys() == {"schema", "tier", "kernels", "commit", "loads"}, "an output of a job is short"

@@ -480,14 +480,14 @@ def test_a_file_that_changes_during_publishing_is_not_published(
     monkeypatch.setattr(hub_branch, "_SMALL", 0)  # a large file is read by the client itself
     files = {"data.bin": release.files["build/torch-cpu/data.bin"]}
     with pytest.raises(FindingsError, match="changed while it was published"):
-        HubKernel(REPO).commit("v1", "", files, (), "message", propose=False)
+        HubKernel(REPO, lambda: TOKEN).commit("v1", "", files, (), "message", propose=False)
 
 
 def test_a_file_that_changes_after_it_was_verified_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def verify_and_change(tree: Path) -> list[Diagnostic]:
-        found = verify(tree)
+    def verify_and_change(tree: Path, **options: Any) -> list[Diagnostic]:
+        found = verify(tree, **options)
         (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
         return found
 
