@@ -92,7 +92,7 @@ def test_the_short_file_publishes_what_the_last_push_has_built(
 ) -> None:
     render(repository, "--short")
     files = (repository / PUBLISH).parent.iterdir()
-    assert sorted(file.name for file in files) == ["kci-publish.yml", "kci.yml"]
+    assert sorted(file.name for file in files) == ["kci-compat.yml", "kci-publish.yml", "kci.yml"]
     push = runner.run(repository, PUSH, "push", place(tmp_path, "1"))
     assert push.ok, push.log
     package = repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py"
@@ -245,7 +245,7 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
         there = hub[f"acme/{name}"].files("v1")
         assert {f"build/{variant}/metadata.json" for variant in variants} <= there.keys()
         assert json.loads(there["build/kci-manifest.json"])["complete"] is True
-        assert len(hub.asked(rf"POST .*{name}/commit/")) == 1
+        assert len(hub.asked(rf"POST .*{name}/commit/v1")) == 1
         signed = {f"build/{variant}/metadata.json.sigstore" for variant in variants}
         assert {*signed, "build/kci-attestation.sigstore.json"} <= there.keys()
         tree = repository / f"fetched-{name}"

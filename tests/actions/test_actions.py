@@ -84,6 +84,7 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
         "tier": "release",
         "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"],
                      "tree": "", "elsewhere": []}],
+        "loads": ["cpu", "cuda"],
     }  # fmt: skip
     assert " " not in plan.outputs["plan"]
     said = kci_process(
@@ -164,7 +165,7 @@ def test_room_for_the_image_is_looked_for_only_where_there_is_one(runner: Runner
         built = runner.run(
             "build", repository, kernel="some", variant="torch-cpu", container=container, upload="true", disk="9999"
         )
-        assert ("::warning::" in built.log and "need 9999" in built.log) is said, built.log
+        assert ("::warning::" in built.log and "needs 9999" in built.log) is said, built.log
 
 
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:

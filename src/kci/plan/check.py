@@ -39,7 +39,6 @@ from kci.plan.inputs.source_tree import SourceTree, SourceTrees
 from kci.plan.plan import UnplannedVariant
 from kci.plan.settings_lints import lint_settings
 from kci.plan.workspace import Choice, Workspace, tier_errors
-from kci.utils.cache import default_cache
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -107,12 +106,13 @@ def lint_kernel(
     return sorted(findings, key=in_file_order)
 
 
-def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees) -> list[Diagnostic]:
-    """The errors of one kernel that are not suppressed: it cannot be built."""
-    rows, tree = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name), trees.of(kernel.directory)
-    all_findings = lint_kernel(kernel, rows, tree.at(Path(kernel.directory)), errors_only=True)
-    findings = drop_suppressed(all_findings, workspace.settings)
-    findings += source_findings(kernel, workspace.settings, tree.remembered)
+def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | None) -> list[Diagnostic]:
+    """The errors of one kernel that are not suppressed: it cannot be built. Without `trees` its sources do not count."""
+    rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
+    tree = trees.of(kernel.directory) if trees is not None else None
+    seen = tree.at(Path(kernel.directory)) if tree is not None else None
+    findings = drop_suppressed(lint_kernel(kernel, rows, seen, errors_only=True), workspace.settings)
+    findings += source_findings(kernel, workspace.settings, tree.remembered) if tree is not None else ()
     return [item for item in findings if item.severity is Severity.ERROR]
 
 
@@ -262,13 +262,12 @@ def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matri
 
 
 def require_readable(workspace: Workspace) -> None:
-    """Raise FindingsError if a kernel has an error: it has no plan."""
-    wrong, trees = list(workspace.unread), SourceTrees(default_cache() / "inputs")
+    """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans, and no sources."""
+    wrong = list(workspace.unread)
     for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel, trees)
+        errors = kernel_errors(workspace, kernel, None)
         if errors:
             wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
-    trees.save()
     if wrong:
         every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
         raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)
