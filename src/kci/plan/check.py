@@ -107,7 +107,7 @@ def lint_kernel(
 
 
 def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | None) -> list[Diagnostic]:
-    """The errors of one kernel that are not suppressed: it cannot be built. Without `trees` its sources do not count."""
+    """The errors of one kernel that are not suppressed: it cannot be built. Without `trees` sources do not count."""
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
     tree = trees.of(kernel.directory) if trees is not None else None
     seen = tree.at(Path(kernel.directory)) if tree is not None else None
