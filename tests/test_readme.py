@@ -74,7 +74,7 @@ def test_the_session_uses_commands_and_columns_that_there_are(tmp_path: Path) ->
 
 def test_the_session_is_what_a_terminal_of_100_columns_shows() -> None:
     """The site cuts off what is wider."""
-    headers = ("kernel", "variant", "state", "merged", "verified", "time or reason")
+    headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
     (said,) = (output for command, output in session() if command[1] == "run")
     names, *rows, _ = said.splitlines()
     starts = [names.index(header) for header in headers]

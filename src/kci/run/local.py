@@ -241,8 +241,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
         for variant in kernel.each_once(system):
             outcome = Outcome(kernel.name, variant, elsewhere=(kernel.name, variant.name) in elsewhere)
             if variant.kind is not Kind.NOARCH and variant.system != system:
-                article = "an" if variant.system.startswith("aarch64") else "a"
-                outcome.state, outcome.note = OutcomeState.LEFT, f"needs {article} {variant.system} machine"
+                outcome.state, outcome.note = OutcomeState.LEFT, f"needs {variant.system}"
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.why}"
             outcomes.append(outcome)
