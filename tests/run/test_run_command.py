@@ -122,7 +122,7 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Built from one text, crashed while building from another, asked for the first again, then for the other."""
-    kernel = noarch_kernel(tmp_path / "k", **{CODE: "A = 1\n"})
+    kernel = noarch_kernel(tmp_path / "k", **{CODE: "A = 1\n", "kci.toml": "[plan]\nload = []\n"})
     code, cache, tree = kernel / CODE, tmp_path / "cache", tmp_path / "tree"
     arguments = ["run", str(kernel), "--only", "torch-cpu", "--into", str(tree)]
     monkeypatch.setenv("KCI_CACHE", str(cache))
