@@ -46,10 +46,13 @@ def main() -> None:
     answer_data: dict[str, Any] = {}
     _limit()
     try:
+        import torch
         from torch.utils import cpp_extension
 
-        # A torch for the CPU does not look for CUDA, and no CUDAExtension can then be made.
-        cpp_extension.CUDA_HOME = cuda_home or cpp_extension.CUDA_HOME
+        # Either torch may run both: one for the CPU looks for no toolkit, and one for CUDA finds the machine's.
+        cpp_extension.CUDA_HOME = cuda_home or None
+        if not cuda_home:
+            torch.version.cuda = None
         distribution = _run()
         answer_data["extensions"] = [
             {key: getattr(item, key, ()) or () for key in _KEYS} for item in distribution.ext_modules or ()
