@@ -25,7 +25,7 @@ from kci.config.settings import Decisions
 from kci.plan.workspace import open_workspace
 from kci.publish.hub import ListedVariant, TreeListing
 from kci.watch.coverage import CoverageState, coverage
-from kci.watch.decide import latest_decisions
+from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import Failure, RecordedRun, append, leg_key, read_runs
 from kci.watch.report import make_grid, markdown_report
 
@@ -74,10 +74,11 @@ def measure(kernels: int, days: int) -> None:
             writing += time.process_time() - started
         size = sum(file.stat().st_size for file in history.iterdir())
         started = time.process_time()
-        actions = len(latest_decisions(read_runs(history, lambda _: None), Decisions()))
+        watch = FailureTracker(Decisions())
+        actions = len(latest_decisions(read_runs(history, lambda _: None), watch))
         deciding = time.process_time() - started
         started = time.process_time()
-        grid = make_grid(read_runs(history, lambda _: None), Decisions())
+        grid = make_grid(watch)
         folding = time.process_time() - started
         cells = sum(len(kernel.cells) for kernel in grid.kernels)
         if cells != len(legs):

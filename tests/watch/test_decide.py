@@ -197,15 +197,15 @@ def test_who_is_told_is_data() -> None:
 
 def test_decide_is_what_the_last_run_leads_to() -> None:
     days = [run(0, cpu="pass"), run(1, cpu="again", cuda="pass")]
-    (action,) = decide(days, POLICY)
+    (action,) = decide(days, FailureTracker(POLICY))
     assert action.kind is ActionKind.OPEN
     assert mark(action.id, action.since) in action.body
     assert "kci build relu" in action.body
     assert CPU in action.body
     header = "\n\n| kernel | backend | fail | pass again | torch |\n|---|---|---|---|---|\n"
     assert f"{header}| relu | cpu | 1 |  | 2.13 |" in action.body, "without a header it is no table"
-    assert decide([*days, run(3, cpu="fail")], POLICY) == []
-    assert decide([], POLICY) == []
+    assert decide([*days, run(3, cpu="fail")], FailureTracker(POLICY)) == []
+    assert decide([], FailureTracker(POLICY)) == []
 
 
 def test_what_is_new_is_looked_at_again_in_two_legs_of_a_kernel() -> None:
@@ -244,14 +244,16 @@ def test_a_flaky_leg_has_one_issue_whatever_it_says_each_time() -> None:
 )
 def test_a_log_is_a_link_or_left_out(log: str, shown: bool) -> None:
     made = [replace(run(number), failed=(Failure(CPU, ERROR, log),)) for number in range(2)]
-    (action,) = decide(made, POLICY)
+    (action,) = decide(made, FailureTracker(POLICY))
     assert (f"Log: {log}\n" in action.body) is shown
     assert (log in action.body) is shown
 
 
 def test_a_title_does_not_end_with_a_blank() -> None:
     """GitHub takes it away, and then the issue would be updated in every run."""
-    (action,) = decide([run(number, cpu="error: " + "x" * 193 + " y" * 9) for number in range(2)], POLICY)
+    (action,) = decide(
+        [run(number, cpu="error: " + "x" * 193 + " y" * 9) for number in range(2)], FailureTracker(POLICY)
+    )
     assert len(action.title) == 199
     assert action.title == action.title.strip()
 
@@ -277,7 +279,7 @@ def test_a_hostile_line_of_a_log_is_told_as_text(text: str) -> None:
         for number in (1, 2)
     ]  # fmt: skip
     runs = group_results(results)
-    (action,) = decide(runs, POLICY)
+    (action,) = decide(runs, FailureTracker(POLICY))
     assert len(action.title) <= 200
     assert len(action.body) < 10_000
     assert re.sub("[\n\u200b]", "", action.title + action.body).isprintable()

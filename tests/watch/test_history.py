@@ -15,7 +15,7 @@ from cli.runner import kci
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
 from kci.watch import history as history_module
-from kci.watch.decide import latest_decisions
+from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import LegOutcome, LegResult, RecordedRun, append, group_results, read_results, read_runs
 
 NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
@@ -105,7 +105,7 @@ def test_a_history_of_an_older_version_is_read_and_decided_about(tmp_path: Path)
         (tmp_path / "h" / f"{number:019d}-1-{number:016x}.json").write_text(json.dumps(old))
     runs, problems = read_history(tmp_path / "h")
     assert problems == []
-    (action,) = latest_decisions(runs, Decisions())
+    (action,) = latest_decisions(runs, FailureTracker(Decisions()))
     assert (action.since, action.legs) == (2, (leg,))
     assert action.title.startswith("relu: undefined symbol ")
     assert "1234567" not in action.title

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.runner import kci
 from kci.config.settings import Decisions
+from kci.watch.decide import FailureTracker, decide
 from kci.watch.history import Failure, RecordedRun, append, leg_key
 from kci.watch.report import CellState, GridCell, LegGrid, make_grid, markdown_report
 
@@ -38,7 +39,9 @@ def run(
 
 
 def grid(*runs: RecordedRun) -> LegGrid:
-    return make_grid(runs, Decisions())
+    watch = FailureTracker(Decisions())
+    decide(runs, watch)
+    return make_grid(watch)
 
 
 def only(made: LegGrid) -> GridCell:

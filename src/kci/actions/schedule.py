@@ -6,7 +6,7 @@ import base64
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from kci.actions.common import (
@@ -31,7 +31,6 @@ from kci.watch.history import (
     HistoryBranch,
     LegOutcome,
     LegResult,
-    RecordedRun,
     group_results,
     merge_parts,
     read_results,
@@ -70,16 +69,14 @@ def retry() -> None:
     if plan == NO_PLAN:
         fail("there is no plan of this run", 1, "see the plan job")
     results, problems = _results()
-    runs = group_results(results)
     suspects: list[str] = []
-    if runs:
-        history_problems: list[Diagnostic] = []
+    if runs := group_results(results):
         watch, this = FailureTracker(Decisions()), merge_parts(runs)
         with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
-            for run in read_runs(history_branch().fetch(Path(place) / "clone"), history_problems.append):
+            for run in read_runs(history_branch().fetch(Path(place) / "clone"), problems.append):
                 if run.run != this.run:
                     watch.step(run)
-        print_diagnostics([*problems, *history_problems])
+        print_diagnostics(problems)
         suspects = watch.suspects(this)
     again = second_look(plan, suspects)
     jobs = len(again.legs) + len(again.tests)
@@ -94,28 +91,18 @@ def retry() -> None:
 
 def report() -> None:
     """Update the issues and write the report."""
-    repository = os.environ["GITHUB_REPOSITORY"]
-    settings = find_settings(Path())
-    policy = settings.settings.schedule.issues
-    problems: list[Diagnostic] = []
-    numbers: list[int] = []
-
-    def each(history: Path) -> Iterator[RecordedRun]:
-        for run in read_runs(history, problems.append):
-            numbers.append(run.run)
-            yield run
-
+    repository, problems = os.environ["GITHUB_REPOSITORY"], list[Diagnostic]()
+    watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
         history = history_branch().fetch(Path(folder) / "clone")
-        actions = latest_decisions(each(history), policy)
-        grid = make_grid(read_runs(history, lambda _: None), policy)
+        actions = latest_decisions(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
-    add_summary([], markdown_report(grid, repository).splitlines())
-    if not policy.carry_out:
+    add_summary([], markdown_report(make_grid(watch), repository).splitlines())
+    if not watch.policy.carry_out:
         for action in actions:
             print(f"{action.kind} {action.id}: {printable(action.title)}")
         return
-    recorded = (min(numbers), max(numbers)) if numbers and not problems else None
+    recorded = (watch.runs[0].run, watch.runs[-1].run) if watch.runs and not problems else None
     for line in apply_actions(actions, GitHubIssues(repository, BOT), recorded):
         print(printable(line))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -22,8 +21,8 @@ from kci.tree.manifest import read_published
 from kci.utils.atomic import writing
 from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
-from kci.watch.decide import decide
-from kci.watch.history import HistoryBranch, RecordedRun, append, group_results, read_results, read_runs, remote_url
+from kci.watch.decide import FailureTracker, decide
+from kci.watch.history import HistoryBranch, append, group_results, read_results, read_runs, remote_url
 from kci.watch.report import make_grid, markdown_report
 
 _BRANCH = "kci-history"
@@ -134,22 +133,15 @@ def show_decisions(history: Path) -> int:
         kci compat decide --history history
     """
     problems: list[Diagnostic] = []
-    runs: list[int] = []
-
-    def each() -> Iterator[RecordedRun]:
-        for run in read_runs(history, problems.append):
-            runs.append(run.run)
-            yield run
-
-    settings = find_settings(Path())
-    actions = decide(each(), settings.settings.schedule.issues)
+    watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
+    actions = decide(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
     for action in actions:
         people = f" (for {' '.join(action.tell)})" if action.tell else ""
         click.echo(f"{action.kind} {action.id}: {action.title}{people}")
         for leg in action.legs:
             click.echo(f"    {leg}")
-    click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")
+    click.echo(f"{count(len(watch.runs), 'run')}; {count(len(actions), 'issue')} to change")
     return 1 if problems else 0
 
 
@@ -163,9 +155,10 @@ def report(history: Path) -> int:
         kci compat report --history history > report.md
     """
     problems: list[Diagnostic] = []
-    grid = make_grid(read_runs(history, problems.append), find_settings(Path()).settings.schedule.issues)
+    watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
+    decide(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
-    click.echo(markdown_report(grid, "Kernels and toolchains"), nl=False)
+    click.echo(markdown_report(make_grid(watch), "Kernels and toolchains"), nl=False)
     return 1 if problems else 0
 
 

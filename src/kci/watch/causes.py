@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -43,64 +44,51 @@ class _Cause(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     against_outages: Literal["wins", "stands", "loses"] = "stands"
     of_the_world: bool = False
 
-    def found(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern, re.IGNORECASE) for pattern in self.patterns)
-
 
 class _Causes(Dated, frozen=True):
     of_compilers: tuple[str, ...]
     cause: tuple[_Cause, ...]
 
 
-class _Outage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kind": "class"}):
+class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kind": "class"}):
     kind: str
     patterns: tuple[str, ...]
 
 
 class _Outages(Dated, frozen=True):
-    outage: tuple[_Outage, ...]
+    outage: tuple[_Class, ...]
 
 
 class _Volatile(Dated, frozen=True):
     prefixes: tuple[str, ...]
-    word: tuple[_Outage, ...]
+    word: tuple[_Class, ...]
 
 
-def _alternatives(patterns: tuple[str, ...]) -> str:
-    return "|".join(f"(?:{pattern})" for pattern in patterns)
+class _Patterns(NamedTuple):
+    """What the data files say, compiled."""
 
-
-_cause_table = shipped("watch/data/causes.toml", _Causes)
-_volatile = shipped("watch/data/volatile.toml", _Volatile)
-
-
-@cache
-def _prefix() -> re.Pattern[str]:
-    return re.compile(rf"(?:{_alternatives(_volatile().prefixes)})+", re.IGNORECASE)
+    compilers: re.Pattern[str]
+    causes: list[tuple[_Cause, re.Pattern[str]]]
+    outages: list[tuple[str, re.Pattern[str]]]
+    words: list[tuple[str, re.Pattern[str]]]
+    prefix: re.Pattern[str]
 
 
 @cache
-def _words() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return _compiled(_volatile().word)
+def _patterns() -> _Patterns:
+    causes = shipped("watch/data/causes.toml", _Causes)()
+    volatile = shipped("watch/data/volatile.toml", _Volatile)()
+    return _Patterns(
+        _any_of(causes.of_compilers),
+        [(item, _any_of([pattern])) for item in causes.cause for pattern in item.patterns],
+        [(item.kind, _any_of(item.patterns)) for item in shipped("watch/data/outages.toml", _Outages)().outage],
+        [(item.kind, _any_of(item.patterns)) for item in volatile.word],
+        re.compile(f"(?:{_any_of(volatile.prefixes).pattern})+", re.IGNORECASE),
+    )
 
 
-def _compiled(table: tuple[_Outage, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((item.kind, re.compile(_alternatives(item.patterns), re.IGNORECASE)) for item in table)
-
-
-@cache
-def _causes() -> tuple[tuple[_Cause, tuple[re.Pattern[str], ...]], ...]:
-    return tuple((item, item.found()) for item in _cause_table().cause)
-
-
-@cache
-def _compiler_patterns() -> tuple[re.Pattern[str], ...]:
-    return tuple(re.compile(pattern, re.IGNORECASE) for pattern in _cause_table().of_compilers)
-
-
-@cache
-def _outages() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return _compiled(shipped("watch/data/outages.toml", _Outages)().outage)
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -113,35 +101,31 @@ class _Line(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs
 def _read(line: str) -> _Line:
-    cut = line[: 2 * MAX_LENGTH].strip()
-    compiler = any(pattern.search(cut) for pattern in _compiler_patterns())
-    kind = "" if compiler else next((kind for kind, pattern in _outages() if pattern.search(cut)), "")
-    for cause, patterns in _causes():
-        if kind and cause.against_outages != "wins":
-            continue
-        for pattern in patterns:
-            if match := pattern.search(cut):
-                groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
-                says = cause.says.format_map(groups).strip(": ")
-                return _Line("", says, cause.against_outages != "loses", cause.of_the_world)
+    cut, known = line[: 2 * MAX_LENGTH].strip(), _patterns()
+    kind = next((kind for kind, pattern in known.outages if pattern.search(cut)), "")
+    kind = "" if known.compilers.search(cut) else kind
+    for cause, pattern in known.causes:
+        if (not kind or cause.against_outages == "wins") and (match := pattern.search(cut)):
+            groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
+            says = cause.says.format_map(groups).strip(": ")
+            return _Line("", says, cause.against_outages != "loses", cause.of_the_world)
     return _Line(outage=kind)
 
 
 def _lines(text: str) -> list[str]:
+    prefix = _patterns().prefix
     lines = [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][:_LINES]
-    return [line[match.end() :] if (match := _prefix().match(line)) else line for line in lines]
+    return [line[match.end() :] if (match := prefix.match(line)) else line for line in lines]
 
 
 def outage_class(error: str) -> str:
     """The class of the outage that an error reports; empty for an error of the kernel or its toolchain."""
-    kinds = []
-    for line in map(_read, _lines(error)):
-        if line.sure:
-            return ""
-        if line.outage:
-            kinds.append(line.outage)
+    lines = [_read(line) for line in _lines(error)]
+    kinds = [line.outage for line in lines if line.outage]
+    if any(line.sure for line in lines):
+        return ""
     # Mostly another line says why something was not fetched.
-    return next((kind for kind in kinds if kind != "index"), kinds[0] if kinds else "")
+    return next((kind for kind in kinds if kind != "index"), "".join(kinds[:1]))
 
 
 def is_outage(error: str) -> bool:
@@ -181,7 +165,7 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
     text = _read(line).says or _LOCATION.sub("", line)
     text = _EXTENSION.sub("<extension>", text)
     text = _PATH.sub(lambda match: "/" + re.split(r"[/\\]", match[0])[-1], text)
-    for says, pattern in _words():
+    for says, pattern in _patterns().words:
         text = pattern.sub(says, text)
     for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
         if name:

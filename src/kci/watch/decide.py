@@ -15,8 +15,8 @@ from kci.config.settings import Decisions, Tell
 from kci.tree.verify.abi import demangled
 from kci.utils.suggest import first_of
 from kci.watch.causes import cause_id, cause_of
-from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts
-from kci.watch.issue_text import OpenCause, backend_of, issue_body, plain
+from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts, leg_of
+from kci.watch.issue_text import OpenCause, issue_body, plain
 
 
 class ActionKind(enum.StrEnum):
@@ -44,7 +44,9 @@ class IssueAction(msgspec.Struct, frozen=True):
     """The run that closed it."""
 
 
-class _LegState(msgspec.Struct):
+class LegState(msgspec.Struct):
+    """A leg after some runs, for decisions and the report."""
+
     cause: str = ""
     """The latest."""
     failures: dict[str, int] = msgspec.field(default_factory=dict)
@@ -55,7 +57,6 @@ class _LegState(msgspec.Struct):
     machine: str = ""
     first: int = -1
     passed: int | None = None
-    before: RunFacts | None = None
     first_seen: int = 0
     flakes: list[int] = msgspec.field(default_factory=list)
     """The runs after which it passed without a change."""
@@ -64,6 +65,23 @@ class _LegState(msgspec.Struct):
     """Runs of its kernel under another catalog that lacked this leg."""
     flaky: bool = False
     issues: set[str] = msgspec.field(default_factory=set)
+    failing: bool = False
+    failure: Failure | None = None
+    """The latest, also after a pass."""
+    latest: RunFacts | None = None
+    """The run of the latest known result; None without one."""
+    since: RunFacts | None = None
+    """The first run of those in a row with the same result."""
+    before: RunFacts | None = None
+    """The run of the last other result."""
+    results: int = 0
+    """Known results since then."""
+
+    def add(self, run: RunFacts, *, failing: bool) -> None:
+        if self.latest is None or self.failing is not failing:
+            self.before, self.since, self.results, self.failing = self.latest, run, 0, failing
+        self.latest = run
+        self.results += 1
 
 
 FLAKY = "flaky: "
@@ -99,25 +117,36 @@ class FailureTracker:
 
     def __init__(self, policy: Decisions) -> None:
         self.policy = policy
-        self.legs: dict[str, _LegState] = {}
+        self.runs: list[RunFacts] = []
+        self.number = -1
+        """The index of the latest run."""
+        self.legs: dict[str, LegState] = {}
+        """The legs with a known result."""
+        self.seen: dict[str, int] = {}
+        """The number of the latest run with a leg, known or not."""
         self.open: dict[str, OpenCause] = {}
-        self._number = -1
         self._catalogs: list[tuple[int, str]] = []
         self._flakes: dict[str, dict[str, list[int]]] = {}
         """The runs in which a cause turned green by itself, by cause and kernel."""
         self._closed_runs: dict[tuple[str, str], list[int]] = {}
         """The opening runs of closed issues, by cause and kernel."""
-        self._confirmed: list[tuple[Failure, _LegState, str]] = []
+        self._confirmed: list[tuple[Failure, LegState, str]] = []
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
         """Add the next run; the actions that follow, sorted by id."""
-        self._number += 1
+        self.number += 1
+        self.runs.append(run.facts)
         if not self._catalogs or self._catalogs[-1][1] != run.catalog:
-            self._catalogs.append((self._number, run.catalog))
+            self._catalogs.append((self.number, run.catalog))
         opened = set(self.open)
-        still = {failure.leg for failure in run.failed}
+        failed = {failure.leg: failure for failure in run.failed}
+        self.seen |= dict.fromkeys((*run.unknown, *run.passed, *failed), self.number)
+        for leg, failure in failed.items():
+            state = self._state_of(leg, run)
+            state.failure = failure
+            state.add(run.facts, failing=True)
         for failure in (*run.earlier, *run.failed):
-            self._record_failure(failure, run, still=failure.leg in still)
+            self._record_failure(failure, run, still=failure.leg in failed)
         # Legs with one possible change go first: the others fit several issues.
         for failure, state, cause in sorted(self._confirmed, key=lambda item: len(self._possible_changes(item[1]))):
             self._join(failure, run, state, cause, flaky=False)
@@ -128,22 +157,15 @@ class FailureTracker:
             self._record_pass(leg, run)
         if self.open:
             self._drop_removed_legs(run)
-        closed: list[IssueAction] = []
-        for key in sorted(self.open):
-            issue = self.open[key]
+        actions = []
+        for key, issue in sorted(self.open.items()):
             if not issue.pending and not issue.retired:
-                closed.append(self._action(ActionKind.CLOSE, key, issue, run.run))
-                self._record_close(issue)
-                del self.open[key]
-                for leg in issue.all:
-                    self.legs[leg].issues.discard(key)
-        changed = [(key, issue) for key, issue in sorted(self.open.items()) if issue.changed or key not in opened]
-        actions = [
-            self._action(ActionKind.UPDATE if key in opened else ActionKind.OPEN, key, issue) for key, issue in changed
-        ]
-        for _, issue in changed:
-            issue.changed = False
-        return sorted(actions + [item for item in closed if item.id in opened], key=lambda item: item.id)
+                self._close(key, issue)
+                actions += [self._action(ActionKind.CLOSE, key, issue, run.run)] if key in opened else []
+            elif issue.changed:
+                actions.append(self._action(ActionKind.UPDATE if key in opened else ActionKind.OPEN, key, issue))
+                issue.changed = False
+        return actions
 
     def suspects(self, run: RecordedRun) -> list[str]:
         """The legs of an unrecorded run to repeat: two for each new cause of a kernel, of two backends if possible."""
@@ -153,44 +175,36 @@ class FailureTracker:
         }
         by_cause: dict[tuple[str, str, bool], dict[str, str]] = {}
         for failure in run.failed:
-            kernel, variant, system = failure.leg.split(" ")[:3]
-            cause = cause_of(failure.error, kernel, variant)
-            state = self.legs.get(failure.leg)
-            if (
-                failure.leg not in looked
-                and (kernel, cause) not in open_causes
-                and not (state and cause in state.failures)
-            ):
-                legs = by_cause.setdefault((kernel, cause, system.endswith(HARDWARE)), {})
-                legs.setdefault(backend_of(variant), failure.leg)
+            leg, state = leg_of(failure.leg), self.legs.get(failure.leg)
+            cause = cause_of(failure.error, leg.kernel, leg.variant)
+            known = (leg.kernel, cause) in open_causes or (state and cause in state.failures)
+            if failure.leg not in looked and not known:
+                legs = by_cause.setdefault((leg.kernel, cause, leg.on_hardware), {})
+                legs.setdefault(leg.backend, failure.leg)
         return sorted(leg for legs in by_cause.values() for leg in list(legs.values())[:_MAX_RETRIES])
 
     def _record_failure(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
-        leg = failure.leg
-        state = self._state_of(leg, run)
-        if state.last == self._number and failure.machine and failure.machine == state.machine:
+        leg, state = leg_of(failure.leg), self._state_of(failure.leg, run)
+        if state.last == self.number and failure.machine and failure.machine == state.machine:
             return
-        kernel, variant = leg.split(" ", 2)[:2]
-        cause = state.cause = cause_of(failure.error, kernel, variant)
+        cause = state.cause = cause_of(failure.error, leg.kernel, leg.variant)
         state.failures[cause] = state.failures.get(cause, 0) + 1
-        if state.last != self._number:
+        if state.last != self.number:
             state.runs += 1
         if state.first < 0:
-            state.first = self._number
-        state.last, state.machine = self._number, failure.machine
-        turned = self._flakes.get(cause, {}).get(
-            kernel, []
-        )  # what has shown its other color is no proof against itself
+            state.first = self.number
+        state.last, state.machine = self.number, failure.machine
+        # what has shown its other color is no proof against itself
+        turned = self._flakes.get(cause, {}).get(leg.kernel, [])
         if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
             return
-        if state.failures[cause] >= _CONFIRMATIONS or (
-            not state.issues and sum(state.failures.values()) >= _MAX_MIXED_FAILURES
-        ):
+        mixed = not state.issues and sum(state.failures.values()) >= _MAX_MIXED_FAILURES
+        if mixed or state.failures[cause] >= _CONFIRMATIONS:
             state.flaky = False
             self._confirmed.append((failure, state, cause))
 
     def _join_open_issue(self, failure: Failure, run: RecordedRun) -> None:
-        state, kernel = self.legs[failure.leg], failure.leg.partition(" ")[0]
+        state, kernel = self.legs[failure.leg], leg_of(failure.leg).kernel
         same = [issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky]
         if not state.flaky and any(kernel in issue.kernels for issue in same):
             self._join(failure, run, state, state.cause, flaky=False)
@@ -200,7 +214,8 @@ class FailureTracker:
         if state.failures:
             self._record_recovery(leg, run, state)
         state.failures.clear()
-        state.runs, state.first, state.passed, state.before = 0, -1, self._number, run.facts
+        state.runs, state.first, state.passed = 0, -1, self.number
+        state.add(run.facts, failing=False)
         if state.flaky and not self._recent(state.flakes):
             state.flaky = False
         for key in state.issues:
@@ -215,10 +230,10 @@ class FailureTracker:
                     issue.retired.discard(group)
                     issue.changed = True
 
-    def _record_recovery(self, leg: str, run: RecordedRun, state: _LegState) -> None:
+    def _record_recovery(self, leg: str, run: RecordedRun, state: LegState) -> None:
         if any(not self.open[key].flaky for key in state.issues):
             return
-        kernel = leg.partition(" ")[0]
+        kernel = leg_of(leg).kernel
         kernels = [self._flakes.setdefault(cause, {}) for cause in state.failures]
         for runs in (*(item.setdefault(kernel, []) for item in kernels), state.flakes):
             if state.last not in runs:
@@ -227,10 +242,12 @@ class FailureTracker:
         if not state.flaky and any(len(self._recent(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)):
             state.flaky = True
             if not any(self.open[key].flaky for key in state.issues):
-                failure = Failure(leg, state.cause)
-                self._join(failure, run, state, f"{FLAKY}{state.cause}", flaky=True)
+                self._join(Failure(leg, state.cause), run, state, f"{FLAKY}{state.cause}", flaky=True)
 
-    def _record_close(self, issue: OpenCause) -> None:
+    def _close(self, key: str, issue: OpenCause) -> None:
+        del self.open[key]
+        for leg in issue.all:
+            self.legs[leg].issues.discard(key)
         for kernel in issue.kernels if not issue.flaky else ():
             before = self._recent(self._closed_runs.setdefault((issue.cause, kernel), []))
             if before:
@@ -238,54 +255,46 @@ class FailureTracker:
             before.append(issue.opened)
 
     def _recent(self, runs: list[int]) -> list[int]:
-        while runs and runs[0] <= self._number - _FLAKY_RUNS:
+        while runs and runs[0] <= self.number - _FLAKY_RUNS:
             runs.pop(0)
         return runs
 
-    def _state_of(self, leg: str, run: RecordedRun) -> _LegState:
-        state = self.legs.get(leg)
-        if state is None:
-            state = self.legs[leg] = _LegState(first_seen=self._number)
+    def _state_of(self, leg: str, run: RecordedRun) -> LegState:
+        if leg not in self.legs:
+            self.legs[leg] = LegState(first_seen=self.number)
+        state = self.legs[leg]
         state.catalog, state.absent = run.catalog, 0
         return state
 
-    def _possible_changes(self, state: _LegState) -> set[str]:
+    def _possible_changes(self, state: LegState) -> set[str]:
         start = state.first_seen - 1 if state.passed is None else state.passed
         came = {name for at, name in self._catalogs if start < at <= state.first and at > 0}
         sure = state.first - start == 1 and state.first_seen > 0
         return came if came and sure else {*came, ""}
 
-    def _is_in_issue(self, leg: str, state: _LegState, issue: OpenCause) -> bool:
-        return not issue.flaky and (
-            leg.partition(" ")[0] in issue.kernels or issue.new_catalog in self._possible_changes(state)
-        )
-
-    def _join(self, failure: Failure, run: RecordedRun, state: _LegState, cause: str, *, flaky: bool) -> None:
+    def _join(self, failure: Failure, run: RecordedRun, state: LegState, cause: str, *, flaky: bool) -> None:
+        kernel, changes = leg_of(failure.leg).kernel, self._possible_changes(state)
         same = ((key, issue) for key, issue in self.open.items() if issue.cause == cause and issue.flaky is flaky)
-        key = next((key for key, issue in same if flaky or self._is_in_issue(failure.leg, state, issue)), "")
+        fits = (key for key, issue in same if flaky or kernel in issue.kernels or issue.new_catalog in changes)
+        key = next(fits, "")
         if not key:
-            new_catalog = "" if flaky else max(self._possible_changes(state))
+            new_catalog = "" if flaky else max(changes)
             key = cause_id(f"{new_catalog}: {cause}" if new_catalog else cause)
-            self.open.setdefault(
-                key,
-                OpenCause(
-                    cause, flaky, run.facts, state.before, new_catalog, failure, self._number, set(), set(), set()
-                ),
-            )
+            new = OpenCause(cause, flaky, run.facts, state.before, new_catalog, failure, self.number)
+            self.open.setdefault(key, new)
         issue = self.open[key]
-        if failure.leg not in issue.pending:
-            issue.changed = True
+        issue.changed = issue.changed or failure.leg not in issue.pending
         issue.pending.add(failure.leg)
         issue.all.add(failure.leg)
         state.issues.add(key)
 
     def _drop_removed_legs(self, run: RecordedRun) -> None:
-        ran = {leg.partition(" ")[0] for leg in run.passed} | {item.leg.partition(" ")[0] for item in run.failed}
-        present = {*run.passed, *run.unknown, *(failure.leg for failure in run.failed)}
+        known = {*run.passed, *(failure.leg for failure in run.failed)}
+        ran = {leg_of(leg).kernel for leg in known}
         for issue in self.open.values():
-            for leg in sorted(issue.pending - present):
+            for leg in sorted(issue.pending - known - {*run.unknown}):
                 state = self.legs[leg]
-                if leg.partition(" ")[0] in ran and state.catalog != run.catalog:
+                if leg_of(leg).kernel in ran and state.catalog != run.catalog:
                     state.absent += 1
                 if state.absent >= _REMOVED_AFTER_RUNS:
                     issue.pending.discard(leg)
@@ -300,34 +309,27 @@ class FailureTracker:
         return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run, until)
 
 
-def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
+def decide(history: Iterable[RecordedRun], watch: FailureTracker) -> list[IssueAction]:
     """The actions after the last run of a history; its runs come oldest first, each once."""
-    watch = FailureTracker(policy)
     actions: list[IssueAction] = []
     for run in history:
         actions = watch.step(run)
     return actions
 
 
-def latest_decisions(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
+def latest_decisions(history: Iterable[RecordedRun], watch: FailureTracker) -> list[IssueAction]:
     """The latest action for each issue in a history, in order of `since`: idempotent for the issue tracker."""
-    watch = FailureTracker(policy)
-    latest: dict[tuple[int, str], IssueAction] = {}
-    for run in history:
-        for action in watch.step(run):
-            latest[action.since, action.id] = action
+    latest = {(action.since, action.id): action for run in history for action in watch.step(run)}
     return [action for _, action in sorted(latest.items())]
 
 
 def people_to_notify(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
     """The people whose entry matches one of the legs, sorted."""
-    kernel_variants = [leg.split(" ", 2)[:2] for leg in legs]
-    return tuple(
-        sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in kernel_variants)})
-    )
+    pairs = [leg_of(leg)[:2] for leg in legs]
+    return tuple(sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in pairs)}))
 
 
-def _group(leg: str) -> str:
-    kernel, variant, system = leg.split(" ")[:3]
-    compute = variant.removesuffix(f"-{system.removesuffix(HARDWARE)}").rpartition("-")[2]
-    return f"{kernel} {compute.rstrip('0123456789')} {system}"
+def _group(key: str) -> str:
+    leg = leg_of(key)
+    compute = leg.variant.removesuffix(f"-{leg.system.removesuffix(HARDWARE)}").rpartition("-")[2]
+    return f"{leg.kernel} {compute.rstrip('0123456789')} {leg.system}"

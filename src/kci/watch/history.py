@@ -9,15 +9,17 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UnsafeError
+from kci.matrix.variants import parse_variant_name
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_record, require_schema
 from kci.utils.git import last_line, remote_git, run_git
@@ -88,6 +90,45 @@ def leg_key(kernel: str, variant: str, system: str, torch: str = "", compute: st
     return f"{kernel} {variant} {system} {torch or '-'} {compute or '-'}"
 
 
+class Leg(NamedTuple):
+    """The words of a leg's key."""
+
+    kernel: str
+    variant: str
+    system: str
+    torch: str
+    compute: str
+
+    @property
+    def on_hardware(self) -> bool:
+        return self.system.endswith(HARDWARE)
+
+    @property
+    def backend(self) -> str:
+        """The backend in the variant's name; `other` for a name that is not valid."""
+        return _backend_of(self.variant)
+
+
+@lru_cache(maxsize=65536)
+def leg_of(key: str) -> Leg:
+    """The words of a key."""
+    return Leg(*key.split(" "))
+
+
+@lru_cache(maxsize=4096)
+def version_order(version: str) -> tuple[int, ...]:
+    """A sort key of versions, in which a part that is no number comes first."""
+    return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split("."))
+
+
+@lru_cache(maxsize=65536)
+def _backend_of(variant: str) -> str:
+    try:
+        return parse_variant_name(variant).backend
+    except ValueError:
+        return "other"
+
+
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """A failed leg and its first error."""
 
@@ -106,6 +147,11 @@ class RunFacts(msgspec.Struct, frozen=True):
     at: str
     catalog: str = ""
     commit: str = ""
+
+    def changes(self, before: RunFacts) -> list[tuple[str, str, str]]:
+        """What is new since a run: catalog or commit, the old one, and the new one."""
+        pairs = ((what, getattr(before, what), getattr(self, what)) for what in ("catalog", "commit"))
+        return [(what, old, new) for what, old, new in pairs if old != new]
 
 
 class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,16 +186,12 @@ def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnost
     results: list[LegResult] = []
     problems: list[Diagnostic] = []
     files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
-    for path in (path for some in files for path in some):
-        if path.is_dir():
-            continue
+    for path in (path for some in files for path in some if not path.is_dir()):
         try:
-            result = read_record(path, LegResult)
+            results.append(read_record(path, LegResult))
         except (OSError, ValueError) as error:
             message = f"not a result, and not recorded: {error}"
             problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
-            continue
-        results.append(result)
     return results, problems
 
 
@@ -195,16 +237,13 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
     """Write runs into a history and return the new files; OSError leaves the earlier ones."""
     written = []
     history.mkdir(parents=True, exist_ok=True)
-    for name, raw in map(_run_file, runs):
-        if not (history / name).exists():
-            write_atomic(history / name, raw)
-            written.append(history / name)
+    for run in runs:
+        raw = msgspec.json.encode(run) + b"\n"
+        file = history / f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json"
+        if not file.exists():
+            write_atomic(file, raw)
+            written.append(file)
     return written
-
-
-def _run_file(run: RecordedRun) -> tuple[str, bytes]:
-    raw = msgspec.json.encode(run) + b"\n"
-    return f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json", raw
 
 
 def read_runs(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
@@ -238,22 +277,13 @@ def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
             looks.setdefault(leg, {}).setdefault(at, None)
         for failure in part.failed:
             looks.setdefault(failure.leg, {})[at] = failure
-    earlier: list[Failure] = []
-    passed: list[str] = []
-    failed: list[Failure] = []
-    for leg, attempts in sorted(looks.items()):
-        *before, last = attempts.values()
-        earlier += [failure for failure in before if failure is not None]
-        if last is None:
-            passed.append(leg)
-        else:
-            failed.append(last)
+    attempts = {leg: [*seen.values()] for leg, seen in sorted(looks.items())}
     return msgspec.structs.replace(
         parts[-1],
-        passed=tuple(passed),
-        failed=tuple(failed),
+        passed=tuple(leg for leg, seen in attempts.items() if seen[-1] is None),
+        failed=tuple(last for seen in attempts.values() if (last := seen[-1]) is not None),
         unknown=tuple(sorted(unknown - looks.keys())),
-        earlier=tuple(earlier),
+        earlier=tuple(failure for seen in attempts.values() for failure in seen[:-1] if failure is not None),
     )
 
 
@@ -289,7 +319,7 @@ class HistoryBranch:
     def record(self, runs: Sequence[RecordedRun]) -> int:
         """Append runs and push; returns the number of new files. FindingsError if the remote refuses."""
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
-        refused = ""
+        refused, names = "", ", ".join(f"run {run}" for run in sorted({str(run.run) for run in runs}))
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
             for number in range(_TRIES):
                 clone = Path(folder) / str(number)
@@ -297,7 +327,7 @@ class HistoryBranch:
                 if not written:
                     return 0
                 self._git(clone, "add", "--", FOLDER)
-                self._git(clone, *who, "commit", "--quiet", f"--message={_message(runs)}")
+                self._git(clone, *who, "commit", "--quiet", f"--message=Results of {names}")
                 try:
                     self._git(clone, "push", "--quiet", "origin", f"HEAD:refs/heads/{self.branch}")
                 except FindingsError as error:
@@ -309,16 +339,12 @@ class HistoryBranch:
 
     def _git(self, place: Path, *arguments: str) -> None:
         done = self._run(place, *arguments)
-        if done.returncode != 0:
+        if done.returncode:
             reason = last_line(done.stderr) or f"exit code {done.returncode}"
             raise FindingsError(f"git {arguments[0]} failed: {reason}")
 
     def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return remote_git(place, *arguments, environment=self._environment)
-
-
-def _message(runs: Sequence[RecordedRun]) -> str:
-    return f"Results of {', '.join(f'run {run}' for run in sorted({str(run.run) for run in runs}))}"
 
 
 def remote_url(directory: Path, remote: str) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 import msgspec
 
 from kci.diagnostics import printable
-from kci.matrix.variants import parse_variant_name
 from kci.tree.verify.abi import demangled
 from kci.utils.suggest import count
-from kci.watch.history import Failure, RunFacts
+from kci.watch.history import Failure, RunFacts, leg_of, version_order
 
 SHOWN, _ROWS = 50, 150
 
@@ -29,24 +27,15 @@ class OpenCause(msgspec.Struct):
     """The catalog that came into force when it began; empty if none did."""
     failure: Failure
     opened: int
-    pending: set[str]
-    all: set[str]
-    retired: set[str]
+    pending: set[str] = msgspec.field(default_factory=set)
+    all: set[str] = msgspec.field(default_factory=set)
+    retired: set[str] = msgspec.field(default_factory=set)
     """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts for them."""
     changed: bool = False
 
     @property
     def kernels(self) -> list[str]:
-        return sorted({leg.partition(" ")[0] for leg in self.all})
-
-
-@lru_cache(maxsize=65536)
-def backend_of(variant: str) -> str:
-    """The backend in a variant's name; `other` for a name that is not valid."""
-    try:
-        return parse_variant_name(variant).backend
-    except ValueError:
-        return "other"
+        return sorted({leg_of(leg).kernel for leg in self.all})
 
 
 def mark(key: str, since: int) -> str:
@@ -65,20 +54,21 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
     if (readable := demangled(issue.cause)) != issue.cause:
         lines += [f"In C++: `{plain(readable)}`", ""]
-    lines.append(f"First seen in run {since.run} ({plain(since.at)}){_run_facts(since)}.")
-    lines.append(_what_changed(issue))
+    facts = f", catalog {_code(since.catalog)}" if since.catalog else ""
+    facts += f", commit {_code(since.commit[:12])}" if since.commit else ""
+    lines += [f"First seen in run {since.run} ({plain(since.at)}){facts}.", _what_changed(issue)]
     if log := web_link(failure.log):
         lines.append(f"Log: {log}")
     if failure.replay:
         lines += ["", "To see it on your own machine:", "", f"    {plain(failure.replay)}"]
     lines += ["", "| kernel | backend | fail | pass again | torch |", "|---|---|---|---|---|"]
     groups: dict[tuple[str, str], list[str]] = {}
-    for leg in sorted(issue.all):
-        kernel, variant = leg.split(" ", 2)[:2]
-        groups.setdefault((kernel, backend_of(variant)), []).append(leg)
+    for name in sorted(issue.all):
+        leg = leg_of(name)
+        groups.setdefault((leg.kernel, leg.backend), []).append(name)
     for (kernel, backend), legs in list(groups.items())[:_ROWS]:
         failing = [leg for leg in legs if leg in issue.pending]
-        torches = ", ".join(sorted({leg.split(" ")[3] for leg in failing or legs}, key=_version))
+        torches = ", ".join(sorted({leg_of(leg).torch for leg in failing or legs}, key=version_order))
         lines.append(
             f"| {plain(kernel)} | {backend} | {len(failing) or ''} | {len(legs) - len(failing) or ''} | {torches} |"
         )
@@ -92,11 +82,6 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
-def _run_facts(facts: RunFacts) -> str:
-    text = f", catalog {_code(facts.catalog)}" if facts.catalog else ""
-    return text + (f", commit {_code(facts.commit[:12])}" if facts.commit else "")
-
-
 def _what_changed(issue: OpenCause) -> str:
     before, since = issue.before, issue.since
     if issue.flaky:
@@ -104,22 +89,16 @@ def _what_changed(issue: OpenCause) -> str:
     if before is None:
         new = f"the catalog, to {_code(issue.new_catalog)}" if issue.new_catalog else "not known"
         return f"What moved: {new}. No earlier run has passed what fails."
-    pairs = [(what, getattr(before, what), getattr(since, what)) for what in ("catalog", "commit")]
     changes = [
         f"the {what}, from {_code(old) if old else 'none'} to {_code(new) if new else 'none'}"
-        for what, old, new in pairs
-        if old != new
+        for what, old, new in since.changes(before)
     ]
-    changes_text = "; ".join(changes) or "neither catalog nor commit: a package, an image or a machine did"
-    return f"What moved: {changes_text}. It passed last in run {before.run}."
+    moved = "; ".join(changes) or "neither catalog nor commit: a package, an image or a machine did"
+    return f"What moved: {moved}. It passed last in run {before.run}."
 
 
 def _code(text: str) -> str:
     return f"`{plain(text)[:40]}`"
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in text.split("."))
 
 
 def plain(text: str) -> str:

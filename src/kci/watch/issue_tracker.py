@@ -68,8 +68,20 @@ class GitHubApi:
             raise FindingsError(f"cannot read GitHub's answer: {error}") from None
 
 
+_PAGE = 100
+
+
+def all_pages(ask: Callable[[str], Sequence[_Shape]], most: int) -> Iterator[_Shape]:
+    """The entries of at most so many pages; `ask` gets the words of a query for one."""
+    for page in range(1, most + 1):
+        entries = ask(f"per_page={_PAGE}&page={page}")
+        yield from entries
+        if len(entries) < _PAGE:
+            return
+
+
 _MARK = re.compile(r"<!-- kci-cause: ([0-9a-f]{12}) since run (\d{1,20}) -->")
-_PAGE, _PAGES = 100, 100
+_PAGES = 100
 
 
 class TrackedIssue(msgspec.Struct, frozen=True):
@@ -103,14 +115,10 @@ class GitHubIssues:
         self._author = author
 
     def issues(self) -> Iterator[TrackedIssue]:
-        for page in range(1, _PAGES + 1):
-            query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
-            page_issues = self._api.request_as(list[TrackedIssue], "GET", f"issues?{query}")
-            for item in page_issues:
-                if item.pull_request is None and item.user is not None and item.user.login == self._author:
-                    yield item
-            if len(page_issues) < _PAGE:
-                return
+        query = f"issues?state=all&creator={self._author}&sort=created&direction=desc"
+        for item in all_pages(lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}"), _PAGES):
+            if item.pull_request is None and item.user is not None and item.user.login == self._author:
+                yield item
 
     def create(self, title: str, body: str) -> None:
         self._api.request("POST", "issues", title=title, body=body)
@@ -143,10 +151,7 @@ def apply_actions(
         elif current.is_open and action.kind is ActionKind.CLOSE:
             tracker.close(current.number, action.title, body)
             report.append(f"closed #{current.number}: {action.title}")
-        elif current.is_open and (current.title, (current.body or "").strip()) != (
-            action.title,
-            body.strip(),
-        ):
+        elif current.is_open and (current.title, (current.body or "").strip()) != (action.title, body.strip()):
             tracker.edit(current.number, action.title, body)
             report.append(f"updated #{current.number}: {action.title}")
     first, last = recorded or (0, -1)

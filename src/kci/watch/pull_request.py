@@ -17,18 +17,19 @@ import msgspec
 from kci.errors import FindingsError
 from kci.matrix.variants import is_variant_name
 from kci.run.gate import INDEX_FILE, NO_PLAN, GateRow, RunUploads, missing_results, read_uploads
-from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord
+from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, TestRecord
 from kci.utils.bounded_json import MAX_BYTES
+from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
-from kci.watch.issue_tracker import Account, GitHubApi
+from kci.watch.issue_tracker import Account, GitHubApi, all_pages
 
 RUN_FILE = ".github/workflows/kci.yml"
 
 BOT = "github-actions[bot]"
 MARK = re.compile(r"<!-- kci-pull-request: run (\d{1,20}) attempt (\d{1,6}) -->\n")
 
-_PAGE, _PAGES = 100, 50
+_PAGES = 50
 _RECORDS = 4 * 1024 * 1024
 _ALL_RECORDS = 64 * 1024 * 1024
 _READ = {PLAN_FILE, INDEX_FILE, RECORD_FILE, TEST_FILE}
@@ -73,9 +74,6 @@ class PullRequestState(msgspec.Struct, frozen=True):
     state: str
     head: Head
 
-    def from_fork(self, repository: str) -> bool:
-        return self.head.repo is None or self.head.repo.full_name != repository
-
 
 class Comment(msgspec.Struct, frozen=True):
     """A comment of GitHub's API."""
@@ -106,12 +104,8 @@ class _Artifacts(msgspec.Struct, frozen=True):
 
 def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
     """The artifacts of a run; FindingsError if GitHub refuses or does not answer."""
-    for page in range(1, _PAGES + 1):
-        path = f"actions/runs/{run}/artifacts?per_page={_PAGE}&page={page}"
-        artifacts = api.request_as(_Artifacts, "GET", path).artifacts
-        yield from artifacts
-        if len(artifacts) < _PAGE:
-            return
+    path = f"actions/runs/{run}/artifacts"
+    return all_pages(lambda page: api.request_as(_Artifacts, "GET", f"{path}?{page}").artifacts, _PAGES)
 
 
 class PullRequestComments:
@@ -129,7 +123,7 @@ class PullRequestComments:
         if run.head_repository is None or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
-        pulls = self._api.request_as(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page={_PAGE}")
+        pulls = self._api.request_as(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page=100")
         return [pull for pull in pulls if pull.head.sha == run.head_sha and pull.state == "open"]
 
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
@@ -149,15 +143,9 @@ class PullRequestComments:
 
     def own_comments(self, number: int) -> list[Comment]:
         """The comments of kci, oldest first; two jobs at once can leave two."""
-        own = []
-        for page in range(1, _PAGES + 1):
-            comments = self._api.request_as(
-                list[Comment], "GET", f"issues/{number}/comments?per_page={_PAGE}&page={page}"
-            )
-            own += [item for item in comments if item.user and item.user.login == self._author and item.key != (0, 0)]
-            if len(comments) < _PAGE:
-                break
-        return own
+        path = f"issues/{number}/comments"
+        comments = all_pages(lambda page: self._api.request_as(list[Comment], "GET", f"{path}?{page}"), _PAGES)
+        return [item for item in comments if item.user and item.user.login == self._author and item.key != (0, 0)]
 
     def update_comment(self, number: int, body: str) -> str:
         """Create or update the comment, unless it is about a newer run, and return what was done."""
@@ -226,96 +214,59 @@ def comment_text(
     pull: PullRequestState, run: WorkflowRun, records: Path, unread: Sequence[str], repository: str
 ) -> str:
     """The Markdown of the comment; `unread` names artifacts that `fetch_records` left out."""
-    server = os.environ.get("GITHUB_SERVER_URL", "https://github.com")
-    link = f"[Run {run.id}]({server}/{repository}/actions/runs/{run.id}/attempts/{run.run_attempt})"
-    ended = _ENDINGS.get(run.conclusion or "", "ended in another way")
-    lines = [f"<!-- kci-pull-request: run {run.id} attempt {run.run_attempt} -->"]
     try:
         uploads, wrong = read_uploads(records), ""
         rows = missing_results(uploads)
     except (FindingsError, ValueError) as error:
         uploads, wrong, rows = RunUploads(), str(error).replace(str(records), ""), []
-    lines += [f"### kci: {_headline(run, uploads, rows, bool(wrong or unread))}", ""]
-    lines += [f"{link} of {run.head_sha} {ended}."]
-    if pull.from_fork(repository):
-        lines += ["The commit is from a fork, and what follows comes from jobs that the fork's commit can change."]
-    if wrong:
-        lines += ["", f"Its records cannot be read: {code(wrong)}"]
-    if unread:
-        lines += [
-            "",
-            f"{count(len(unread), 'record')} left unread, being too large or damaged: {code(', '.join(unread))}",
-        ]
     plan = uploads.plan
-    for number, what in ((len(plan.skipped), "need not be built"), (len(plan.left_out), "left out")):
-        if number:
-            lines += ["", f"{count(number, 'variant')} {what}; the run's summary says why."]
-    lines += [*_variants(uploads, rows), *_tests(uploads), *_failures(pull, uploads, rows)]
-    return "\n".join(lines) + "\n"
+    paths = {item.kernel: item.path for item in (*plan.tests, *plan.legs)}
+
+    values = {
+        "pull": pull,
+        "run": run,
+        "repository": repository,
+        "server": os.environ.get("GITHUB_SERVER_URL", "https://github.com"),
+        "ended": _ENDINGS.get(run.conclusion or "", "ended in another way"),
+        "from_fork": pull.head.repo is None or pull.head.repo.full_name != repository,
+        "wrong": wrong,
+        "unread": unread,
+        "plan": plan,
+        "has_plan": plan != NO_PLAN,
+        "planned": sorted({(leg.kernel, name) for leg in plan.legs for name in leg.variants}),
+        "records": uploads.records,
+        "lacking": {(row.kernel, row.variant) for row in rows},
+        "rows": rows,
+        "shown": _ROWS,
+        "shown_rows": _FAILURES,
+        "code": code,
+        "count": count,
+        "size": _size,
+        "loaded": _loaded,
+        "tests": uploads.tests,
+        "failed_tests": uploads.failed_tests(),
+        "counts": _counts,
+        "replay": lambda row: _replay(row, paths.get(row.kernel, "")),
+    }
+    return template_environment().get_template("comment.md.j2").render(values)
 
 
-def _headline(run: WorkflowRun, uploads: RunUploads, rows: Sequence[GateRow], unread: bool) -> str:
-    kernels = {leg.kernel for leg in uploads.plan.legs}
-    if rows:
-        where = count(len({row.kernel for row in rows}), "kernel")
-        return f"{len(rows)} of what was planned did not happen, in {where}"
-    if uploads.plan == NO_PLAN or unread:
-        return "what the run came to is not known"
-    if run.conclusion != "success":
-        return "the run did not end well"
-    return (
-        f"all that was planned is there, in {count(len(kernels), 'kernel')}" if kernels else "nothing had to be built"
-    )
+def _size(record: KernelRecord | None, variant: str) -> str:
+    size = record.sizes.get(variant) if record else None
+    if size is None:
+        return ""
+    return f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size / 1e3:,.1f} kB"
 
 
-def _variants(uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
-    failed = {(row.kernel, row.variant) for row in rows}
-    planned = sorted({(leg.kernel, name) for leg in uploads.plan.legs for name in leg.variants})
-    if planned:
-        yield from ("", "| kernel | variant | size | state | loaded |", "|---|---|---|---|---|")
-    for kernel, name in planned[:_ROWS]:
-        record = uploads.records.get(kernel)
-        size = record.sizes.get(name) if record else None
-        state = "**missing**" if (kernel, name) in failed or record is None else "built"
-        present = record.manifest.present if record and record.manifest else ()
-        loaded = next((code(str(item.loaded or "not known")) for item in present if item.variant == name), "")
-        yield f"| {code(kernel)} | {code(name)} | {'' if size is None else _size(size)} | {state} | {loaded} |"
-    if len(planned) > _ROWS:
-        yield from ("", f"And {count(len(planned) - _ROWS, 'variant')} more.")
-
-
-def _tests(uploads: RunUploads) -> Iterator[str]:
-    tests, lacking = uploads.plan.tests, uploads.failed_tests()
-    if tests:
-        yield from ("", "| tested kernel | on | result |", "|---|---|---|")
-    for test in tests[:_ROWS]:
-        key = (test.kernel, test.name)
-        record = uploads.tests.get(key)
-        state = "**failed**" if key in lacking else _counts(record) if record else "**did not run**"
-        yield f"| {code(test.kernel)} | {code(test.name)} | {state} |"
-    if uploads.plan.untested:
-        yield from ("", code(uploads.plan.untested_sentence))
+def _loaded(record: KernelRecord | None, variant: str) -> str:
+    present = record.manifest.present if record and record.manifest else ()
+    return next((code(str(item.loaded or "not known")) for item in present if item.variant == variant), "")
 
 
 def _counts(record: TestRecord) -> str:
     passed, skipped = (sum(getattr(item, key) for item in record.variants) for key in ("passed", "skipped"))
     text = f"passed: {passed:,} tests" if 0 < passed < 10**9 else "passed"
     return text + (f", {skipped:,} skipped" if 0 < skipped < 10**9 else "")
-
-
-def _failures(pull: PullRequestState, uploads: RunUploads, rows: Sequence[GateRow]) -> Iterator[str]:
-    if not rows:
-        return
-    yield from ("", "<details><summary>What did not happen, and how to see it on your own machine</summary>", "")
-    paths = {test.kernel: test.path for test in uploads.plan.tests}
-    paths |= {leg.kernel: leg.path for leg in uploads.plan.legs}
-    for row in rows[:_FAILURES]:
-        yield f"- {code(row.kernel)} {code(row.variant) if row.variant else ''} {code(row.error)}"
-        if replay := _replay(row, paths.get(row.kernel, "")):
-            yield from ("", f"      gh pr checkout {pull.number} && {replay}", "")
-    if len(rows) > _FAILURES:
-        yield f"- and {len(rows) - _FAILURES} more"
-    yield from ("", "</details>")
 
 
 def _replay(row: GateRow, path: str) -> str:
@@ -329,7 +280,3 @@ def _replay(row: GateRow, path: str) -> str:
 def code(text: str) -> str:
     """Untrusted text as a Markdown code span."""
     return f"`{plain(text).replace('|', '¦')[:_TEXT].strip() or ' '}`"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 50_000 else f"{size / 1e3:,.1f} kB"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.config.settings import Decisions
 from kci.matrix.archs import natural
 from kci.utils.shipped import template_environment, tidy
 from kci.utils.suggest import count
-from kci.watch.decide import FLAKY, FailureTracker
-from kci.watch.history import Failure, RecordedRun, RunFacts
-from kci.watch.issue_text import backend_of, plain
+from kci.watch.decide import FLAKY, FailureTracker, LegState
+from kci.watch.history import Failure, RunFacts, leg_of, version_order
+from kci.watch.issue_text import plain
 
 RECENT_RUNS = 14
 """A leg that is in none of the latest runs is left out."""
@@ -80,8 +79,7 @@ class GridCell(msgspec.Struct, frozen=True):
             return began
         changes = [
             f"{what} {old[:12] or 'unknown'} to {new[:12] or 'unknown'}"
-            for what in ("commit", "catalog")
-            if (old := getattr(self.before, what)) != (new := getattr(self.since, what))
+            for what, old, new in reversed(self.since.changes(self.before))
         ]
         new = "; ".join(changes) or "neither commit nor catalog changed: a package, an image or a machine did"
         return f"{began} It was different last in run {self.before.run}. New then: {new}."
@@ -123,42 +121,14 @@ class LegGrid(msgspec.Struct, frozen=True):
         return sum(cell.state is state for kernel in self.kernels for cell in kernel.cells)
 
 
-class _LegTrack(msgspec.Struct):
-    seen: int = 0
-    failing: bool = False
-    since: RunFacts | None = None
-    before: RunFacts | None = None
-    latest: RunFacts | None = None
-    results: int = 0
-    failure: Failure | None = None
-
-    def add(self, run: RunFacts, *, failing: bool) -> None:
-        if self.latest is None or self.failing is not failing:
-            self.before, self.since, self.results, self.failing = self.latest, run, 0, failing
-        self.latest = run
-        self.results += 1
-
-
-def make_grid(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
-    """The state of each leg; `history` has its runs oldest first, each once, and the policy defines flaky."""
-    watch, tracks = FailureTracker(policy), dict[str, _LegTrack]()
-    number, latest = -1, None
-    for number, run in enumerate(history):
-        watch.step(run)
-        latest = run.facts
-        failures = {failure.leg: failure for failure in run.failed}
-        for leg in (*run.unknown, *run.passed, *failures):
-            track = tracks.setdefault(leg, _LegTrack())
-            track.seen = number
-            track.failure = failures.get(leg, track.failure)
-        for legs, failing in ((run.passed, False), (failures, True)):
-            for leg in legs:
-                tracks[leg].add(latest, failing=failing)
-    shown = {leg: track for leg, track in tracks.items() if number - track.seen < RECENT_RUNS}
+def make_grid(watch: FailureTracker) -> LegGrid:
+    """The state of each leg after the runs that `watch` has followed."""
+    recent = [leg for leg, seen in watch.seen.items() if watch.number - seen < RECENT_RUNS]
+    shown = {leg: watch.legs.get(leg, LegState()) for leg in recent}
+    latest = watch.runs[-1] if watch.runs else None
     by_kernel: dict[str, list[GridCell]] = {}
-    for leg, track in shown.items():
-        cell = _cell(leg, track, latest, flaky=track.latest is not None and watch.legs[leg].flaky)
-        by_kernel.setdefault(leg.partition(" ")[0], []).append(cell)
+    for leg, state in shown.items():
+        by_kernel.setdefault(leg_of(leg).kernel, []).append(_cell(leg, state, latest))
     rows = [
         KernelCells(name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))))
         for name, cells in by_kernel.items()
@@ -189,29 +159,26 @@ _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for cha
 """Escapes for HTML, table borders and links."""
 
 
-def _cell(leg: str, track: _LegTrack, latest: RunFacts | None, *, flaky: bool) -> GridCell:
-    _, variant, system, torch, compute = leg.split(" ")
-    state = CellState.FAILS if track.failing else CellState.PASSES
-    if flaky or track.latest is None:
-        state = CellState.FLAKY if flaky else CellState.UNKNOWN
+def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
+    leg = leg_of(key)
+    shown = CellState.FAILS if state.failing else CellState.PASSES if state.latest else CellState.UNKNOWN
+    shown = CellState.FLAKY if state.flaky else shown
     return GridCell(
-        variant=variant,
-        column=GridColumn(backend_of(variant), torch, compute, system),
-        state=state,
-        runs=track.results,
-        days=_days(track.since.at, latest.at) if track.since and latest else None,
-        since=track.since,
-        before=track.before,
-        failure=track.failure if state in (CellState.FAILS, CellState.FLAKY) else None,
+        variant=leg.variant,
+        column=GridColumn(leg.backend, leg.torch, leg.compute, leg.system),
+        state=shown,
+        runs=state.results,
+        days=_days(state.since.at, latest.at) if state.since and latest else None,
+        since=state.since,
+        before=state.before,
+        failure=state.failure if shown in (CellState.FAILS, CellState.FLAKY) else None,
     )
 
 
-def _causes(watch: FailureTracker, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
+def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> tuple[GridCause, ...]:
     causes = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
     listed = {leg for _, _, legs in causes for leg in legs}
-    causes += [
-        (watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in listed
-    ]
+    causes += [(state.cause, False, {leg}) for leg, state in shown.items() if state.failing and leg not in listed]
     by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
     for entry in causes:
         if entry[2]:
@@ -220,7 +187,7 @@ def _causes(watch: FailureTracker, shown: Mapping[str, _LegTrack]) -> tuple[Grid
     for error, same in by_error.items():
         names, legs = {cause for cause, _, _ in same}, {leg for _, _, some in same for leg in some}
         cause = names.pop() if len(names) == 1 else error
-        kernels = tuple(sorted({leg.partition(" ")[0] for leg in legs}))
+        kernels = tuple(sorted({leg_of(leg).kernel for leg in legs}))
         merged.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
     return tuple(sorted(merged, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
 
@@ -234,9 +201,4 @@ def _days(start: str, end: str) -> int | None:
 
 
 def _column_order(column: GridColumn) -> tuple[object, ...]:
-    return (column.backend, _number(column.torch), _number(column.compute), column.system, column)
-
-
-@lru_cache(maxsize=4096)
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split("."))
+    return (column.backend, version_order(column.torch), version_order(column.compute), column.system, column)
