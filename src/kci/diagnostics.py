@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,11 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
         if not self.line:
             return self.path
         return f"{self.path}:{self.line}:{self.column}"
+
+
+def errors_in(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Those that make a command fail."""
+    return [item for item in diagnostics if item.severity is Severity.ERROR]
 
 
 def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 import kci
 from kci.actions.common import (
@@ -100,7 +100,7 @@ class LegBuild:
         return (time.time() - self.begun) / 60
 
     def replay(self, variant: str) -> str:
-        here = msgspec.structs.replace(self.options, part=None, link=False, objects_from=())
+        here = replace(self.options, part=None, link=False, objects_from=())
         options = [f"--variant={variant}", *here.arguments()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(command_line("build", *options, "--output=build", place=self.directory))
@@ -110,9 +110,7 @@ class LegBuild:
             kernel=self.kernel,
             variant=variant,
             output=self.output,
-            options=msgspec.structs.replace(
-                self.options, objects_to=self.pack_of(variant.name), stop_after=self.remaining_minutes()
-            ),
+            options=replace(self.options, objects_to=self.pack_of(variant.name), stop_after=self.remaining_minutes()),
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
         )
 

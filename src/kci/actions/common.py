@@ -18,7 +18,7 @@ import msgspec
 
 from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
-from kci.diagnostics import Diagnostic, Severity, escape_data, escape_property, printable
+from kci.diagnostics import Diagnostic, Severity, errors_in, escape_data, escape_property, printable
 from kci.errors import FindingsError, KciError, without_secrets
 from kci.run.gate import KEPT_DAYS
 from kci.tree.identity import directory_digest, file_hashes
@@ -226,7 +226,7 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     try:
         main()
     except KciError as error:
-        has_errors = any(item.severity is Severity.ERROR for item in error.diagnostics)
+        has_errors = bool(errors_in(error.diagnostics))
         print_error(error, annotate=has_errors)
         add_summary(*failure_summary(error))
         if has_errors:

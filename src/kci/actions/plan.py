@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 import kci
 from kci.actions.common import (
@@ -105,7 +105,7 @@ def main() -> None:
     if not callers or watch:  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
         kept = tuple(test for test in plan.tests if callers and needs_device(test.backend))
         lost = {} if callers else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
-        plan = msgspec.structs.replace(plan, tests=kept, untested=plan.untested | lost)
+        plan = replace(plan, tests=kept, untested=plan.untested | lost)
         planned = planned.with_plan(plan)
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
@@ -167,7 +167,7 @@ def earlier_trees() -> TreeIndex:
     except kci.FindingsError as error:
         warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
-    index = msgspec.structs.replace(without_lost(index), attempt=ci_run().attempt or 1)
+    index = replace(without_lost(index), attempt=ci_run().attempt or 1)
     place = runner_temp() / "kci-plan"
     write_record(place / INDEX_FILE, index)
     set_output("folder", str(place))
@@ -195,7 +195,7 @@ def without_lost(index: TreeIndex) -> TreeIndex:
     if lost := sorted(index.trees.keys() - there.keys()):
         gone = f"deleted, or kept for less than {KEPT_DAYS} days"
         warn(f"the tree of {first_of(lost, 3)} is gone: its artifact was {gone}; it is built once more")
-    return msgspec.structs.replace(index, trees=there)
+    return replace(index, trees=there)
 
 
 def write_plan(planned: kci.PlannedRun) -> None:

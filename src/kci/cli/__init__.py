@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from kci.cli._output import Options as Options
 from kci.cli._output import is_dumb_terminal as is_dumb_terminal
 from kci.cli._output import options as options
-from kci.cli._output import print_error
+from kci.cli._output import print_error, say
 from kci.cli._output import use_color as use_color
 from kci.errors import KciError, UsageError
 from kci.utils.suggest import suggestion
@@ -220,12 +220,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         error, remedy = _with_hint(error)
         error.show()
         if remedy:
-            click.echo(f"  hint: {remedy}", err=True)
+            say(f"  hint: {remedy}")
         code = 2
     except Exit as error:
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
+        say("interrupted")
         code = 130
     except (BrokenPipeError, _ReaderGoneError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -233,17 +233,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except UnicodeEncodeError as error:
         from kci.diagnostics import printable
 
-        click.echo(f"error: {printable(error.object)[:200]}: a name that is not UTF-8", err=True)
-        click.echo("  hint: rename it: neither JSON nor a workflow can hold it", err=True)
+        say(f"error: {printable(error.object)[:200]}: a name that is not UTF-8")
+        say("  hint: rename it: neither JSON nor a workflow can hold it")
         code = 1
     except OSError as error:
         from kci.utils.atomic import failed_path, full_disk_hint
 
         gone = "the working directory" if isinstance(error, FileNotFoundError) else ""
         where = failed_path(error, gone)
-        click.echo(f"error: {where}{': ' * bool(where)}{error.strerror or error}", err=True)
+        say(f"error: {where}{': ' * bool(where)}{error.strerror or error}")
         if hint := full_disk_hint(error) if where else "":
-            click.echo(f"  hint: {hint}", err=True)
+            say(f"  hint: {hint}")
         code = 1
     gc.freeze()  # the interpreter's last collection would take a sixth of a small command
     sys.exit(code)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from kci.cli import options
 from kci.cli._output import (
@@ -19,16 +18,18 @@ from kci.cli._output import (
     paragraph,
     print_diagnostics,
     print_json,
+    say,
     table,
 )
 from kci.config.discovery import SuppressedFinding
 from kci.config.values import StaleVariants
-from kci.diagnostics import Diagnostic, Severity, printable, render_github
+from kci.diagnostics import Diagnostic, Severity, errors_in, printable, render_github
 from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.estimates import Estimate, cost_sentence, estimate, money
 from kci.plan.github_limits import MAX_JOBS, run_jobs
 from kci.plan.plan import Plan, UnplannedVariant
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import about, count
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from kci.tree.verify.subject import VerifiedPlace
 
 
-class AnswerTable(msgspec.Struct, frozen=True):
+class AnswerTable(Frozen):
     title: str
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -239,8 +240,8 @@ def show_findings(
             print_suppressed(suppressed if verbose else ())
             click.echo(summary + (" (-v shows all)" if len(shown) < len(findings) else ""))
     if output in ("json", "github") and not options().quiet:
-        click.echo(summary, err=True)
-    return int(any(item.severity is Severity.ERROR for item in findings))
+        say(summary)
+    return int(bool(errors_in(findings)))
 
 
 def print_trees(trees: Iterable[TreeResult]) -> int:
@@ -252,7 +253,7 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
         click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
         print_suppressed(tree.suppressed if options().verbose else ())
         print_diagnostics(tree.findings)
-        code |= any(item.severity is Severity.ERROR for item in tree.findings)
+        code |= bool(errors_in(tree.findings))
     return code
 
 
@@ -267,7 +268,7 @@ def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
     """Print suppressed findings and their reasons to stderr."""
     for item in suppressed:
         one = item.diagnostic
-        click.echo(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}", err=True)
+        say(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}")
 
 
 def findings_markdown(

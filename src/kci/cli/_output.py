@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
 from kci.errors import KciError, without_secrets
+from kci.utils.frozen import Frozen
 
 
 class Options(NamedTuple):
@@ -47,6 +48,11 @@ def is_dumb_terminal() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 
+def say(text: str) -> None:
+    """Print on stderr what is no part of the answer."""
+    click.echo(text, err=True)
+
+
 _MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
@@ -63,18 +69,18 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
         print_diagnostics(error.diagnostics, annotate=annotate)
         if one:
             return
-    click.echo(f"{place}{click.style(f'error{rule}:', fg='red', bold=True)} {printable_lines(error.message)}", err=True)
+    say(f"{place}{click.style(f'error{rule}:', fg='red', bold=True)} {printable_lines(error.message)}")
     if error.hint:
-        click.echo(f"  hint: {printable_lines(error.hint)}", err=True)
+        say(f"  hint: {printable_lines(error.hint)}")
     if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and annotation:
-        click.echo(annotation, err=True)
+        say(annotation)
 
 
 def progress_log() -> Callable[[str], None]:
     """A function that prints progress lines on stderr, unless `-q` is set."""
     if options().quiet:
         return lambda _line: None
-    return lambda line: click.echo(without_secrets(line), err=True)
+    return lambda line: say(without_secrets(line))
 
 
 def slow_progress(done: str, what: str) -> Callable[[int, int], None]:
@@ -99,9 +105,9 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = Tru
         text = render_text(diagnostic, lines)
         mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
         styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
-        click.echo(text.replace(mark, styled, 1), err=True)
+        say(text.replace(mark, styled, 1))
         if annotate and os.environ.get("GITHUB_ACTIONS") == "true":
-            click.echo(render_github(diagnostic), err=True)
+            say(render_github(diagnostic))
 
 
 MANY = 3
@@ -166,7 +172,7 @@ def print_json(**answer: Any) -> None:
     click.echo(to_json({"schema": 1} | answer))
 
 
-class Layout(msgspec.Struct, frozen=True):
+class Layout(Frozen):
     """The shrinking of a table that is too wide; columns are named by their headers."""
 
     drop: tuple[str, ...] = ()

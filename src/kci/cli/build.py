@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
+from msgspec.structs import replace
 
 from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
 from kci.cli import PATH, Command, FileName, refuse_idle
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
-from kci.diagnostics import Severity
+from kci.diagnostics import errors_in
 from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error, without_secrets
 from kci.matrix.variants import artifact_name
 from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, leg_commands
@@ -145,9 +145,7 @@ def command(
             kernel=read,
             variant=variant,
             output=output or Path(read.directory) / "build",
-            options=msgspec.structs.replace(
-                how, stop_after=minutes_left, objects_to=artifact_path(objects_to, packs, variant.name)
-            ),
+            options=replace(how, stop_after=minutes_left, objects_to=artifact_path(objects_to, packs, variant.name)),
             artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:
@@ -165,7 +163,7 @@ def command(
                 continue
             print_diagnostics(built.findings)
             click.echo(str(built.directory))
-            code |= any(item.severity is Severity.ERROR for item in built.findings)
+            code |= bool(errors_in(built.findings))
     for other in failed[1:]:
         print_error(other)
     if failed:
@@ -175,9 +173,7 @@ def command(
 
 def _failure(request: LegRequest, error: KciError) -> VariantFailure:
     options, name = request.options, request.variant.name
-    words = msgspec.structs.replace(
-        options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None
-    ).arguments()
+    words = replace(options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None).arguments()
     replay = command_line("build", f"--variant={name}", *words, place=request.kernel.directory)
     unfinished = isinstance(error, UnfinishedBuildError)
     return VariantFailure(

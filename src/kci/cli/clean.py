@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kci.cli import Command, options
-from kci.cli._output import Layout, table
+from kci.cli._output import Layout, say, table
 from kci.utils.cache import PART_DESCRIPTIONS, PARTS, default_cache, list_cache_entries, remove_cache_entry
 from kci.utils.suggest import count
 
@@ -32,7 +32,7 @@ def command(parts: tuple[str, ...], yes: bool) -> None:
         if remove_cache_entry(cache, item):
             removed += item.size
         elif not options().quiet:
-            click.echo(f"{item.path} stays: another kci uses it", err=True)
+            say(f"{item.path} stays: another kci uses it")
     if yes:
         click.echo(f"{decimal(removed)} removed from {cache}")
         return

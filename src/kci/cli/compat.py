@@ -12,7 +12,7 @@ from kci.cli._output import Layout, print_diagnostics, print_json, table
 from kci.cli._workspace import TIER, load_workspace
 from kci.config.discovery import find_settings
 from kci.config.reader import Kernel
-from kci.diagnostics import Diagnostic, Severity
+from kci.diagnostics import Diagnostic, errors_in
 from kci.errors import UsageError
 from kci.plan.planning import current_variants
 from kci.plan.workspace import Choice
@@ -118,7 +118,7 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
     click.echo(f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
-    return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
+    return int(bool(errors_in(problems)))
 
 
 @command.command("decide")

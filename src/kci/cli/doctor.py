@@ -7,7 +7,7 @@ from collections import Counter
 import click
 
 from kci.cli import Command
-from kci.cli._output import Layout, paragraph, table
+from kci.cli._output import Layout, paragraph, say, table
 from kci.cli._workspace import KERNELS, load_workspace
 from kci.config.facts import BACKENDS
 from kci.errors import KciError
@@ -70,7 +70,7 @@ def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
         if kernels:
             raise
         if error.diagnostics:
-            click.echo("build.toml is invalid, so nothing is said of kernels: `kci check` says where", err=True)
+            say("build.toml is invalid, so nothing is said of kernels: `kci check` says where")
         return None  # the user did not ask about kernels
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import click
-import msgspec
+from msgspec.structs import replace
 
 from kci.cli import PATH, Command, FileName
 from kci.cli._answers import left_out_sentence
-from kci.cli._output import Layout, table
+from kci.cli._output import Layout, say, table
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
 from kci.run.gate import (
@@ -61,7 +61,7 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
     if run.plan == NO_PLAN:
         raise FindingsError(f"{records} has no plan", hint="kci plan --format json > kci-plan.json")
     if trees is not None:
-        run = msgspec.structs.replace(run, index=read_index(trees, partial(click.echo, err=True)))
+        run = replace(run, index=read_index(trees, partial(click.echo, err=True)))
     rows = [row for row in missing_results(run) if kernel is None or row.kernel == kernel]
     if kernel is not None and not rows:
         digests = {item.digest for item in publishable_kernels(run, run_id) if item.kernel == kernel}
@@ -72,8 +72,8 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
         rows = [GateRow(kernel, "", f"{kernel} / merge", wrong, "")] if wrong else []
     if trees is not None and run_id and kernel is None:
         now = today()
-        begun = msgspec.structs.replace(run.index, day=now)
-        write_record(trees, index_after(msgspec.structs.replace(run, index=begun), run_id, now))
+        begun = replace(run.index, day=now)
+        write_record(trees, index_after(replace(run, index=begun), run_id, now))
     if junit is not None:
         write_atomic(junit, _junit(run, rows))
     _show(run, rows)
@@ -82,13 +82,13 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
 
 def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
     if sentence := left_out_sentence(run.plan):
-        click.echo(sentence, err=True)
+        say(sentence)
     if rows:
         cells = [(row.kernel, row.variant or "-", row.job, printable(row.error)) for row in rows]
         click.echo(table(("kernel", "variant", "job", "error"), cells, Layout(cut=("error",))))
         for command in sorted({row.replay for row in rows if row.replay}):
             click.echo(f"on your machine: {printable_lines(command)}")
-        click.echo(f"{count(len(rows), 'thing')} of what was planned did not happen", err=True)
+        say(f"{count(len(rows), 'thing')} of what was planned did not happen")
         return
     click.echo(success_summary(run.plan))
 

@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, FileName, options, refuse_idle
-from kci.cli._output import print_diagnostics, progress_log
+from kci.cli._output import print_diagnostics, progress_log, say
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.settings import KCI_TOML
 from kci.config.values import PLACEHOLDER_OWNER, Backend
-from kci.diagnostics import Severity
+from kci.diagnostics import Severity, errors_in
 from kci.errors import UsageError
 from kci.scaffold import new_kernel
 from kci.scaffold.from_setup import ConvertedProject, from_kernel_builder
@@ -107,17 +107,17 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
         lists = command_line("check", "-v", place=target)
-        click.echo(f"`{lists}` reports {count(len(notes), 'finding')} besides", err=True)
-    faulty = not draft and any(item.severity is Severity.ERROR for item in findings)
+        say(f"`{lists}` reports {count(len(notes), 'finding')} besides")
+    faulty = not draft and bool(errors_in(findings))
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
     if adopted is not None and adopted.todo and not todo:
         todo = "do what is listed above"
     if not options().quiet:
-        click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
+        say(_next(target, chosen, todo, standalone=standalone))
         click.echo(_one_repository(beside), nl=False, err=True)
     if lacking:
-        click.echo(lacking, err=True)
+        say(lacking)
     return int(faulty or unusable)
 
 

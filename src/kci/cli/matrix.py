@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from kci.cli import Command, format_option, refuse_idle
 from kci.cli._output import Layout, markdown_table, print_diagnostics, print_json, table, terminal_width, variant_label
@@ -14,6 +13,7 @@ from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, sel
 from kci.config.values import text_of
 from kci.matrix.archs import natural
 from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, matrix_json
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
     return "\n\n".join(parts)
 
 
-class DroppedGroup(msgspec.Struct, frozen=True):
+class DroppedGroup(Frozen):
     """Candidates of one backend that one rule dropped for one reason."""
 
     rule: str
@@ -191,7 +191,7 @@ class DroppedGroup(msgspec.Struct, frozen=True):
         return places((item.path, item.line) for item in self.candidates)
 
 
-class BackendReasons(msgspec.Struct, frozen=True):
+class BackendReasons(Frozen):
     """The decisions about one backend."""
 
     backend: str

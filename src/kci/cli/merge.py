@@ -8,7 +8,7 @@ import click
 
 from kci.cli import PATH, Command, options, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
-from kci.cli._output import print_diagnostics, print_json
+from kci.cli._output import print_diagnostics, print_json, say
 from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
@@ -68,7 +68,7 @@ def command(
             allow_partial=allow_partial,
             kernel=kernel,
             run=ci_run(),
-            log=lambda line: click.echo(line, err=True),
+            log=say,
             report=warnings.append,
         )
     except KciError as error:

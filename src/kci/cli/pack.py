@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kci.cli import PATH, Command, FileName, options
+from kci.cli._output import say
 from kci.matrix.variants import artifact_name, this_system
 from kci.run.records import ci_run
 from kci.tree.manifest import leg_for
@@ -40,4 +41,4 @@ def command(variant_dir: Path, output: Path | None, reseal: bool) -> None:
         target /= artifact_name(leg.kernel, leg.variant)
     click.echo(pack(variant_dir, target, leg))
     if not options().quiet:
-        click.echo(f"{leg.variant}: digest {leg.digest}", err=True)
+        say(f"{leg.variant}: digest {leg.digest}")

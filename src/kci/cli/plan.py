@@ -10,9 +10,9 @@ import click
 
 from kci.cli import PATH, Command, format_option, options, refuse_idle
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
-from kci.cli._output import print_diagnostics, print_json, slow_progress
+from kci.cli._output import print_diagnostics, print_json, say, slow_progress
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
-from kci.diagnostics import Severity
+from kci.diagnostics import errors_in
 from kci.plan.check import NoSoundKernelError
 from kci.plan.estimates import estimate
 from kci.plan.fingerprint import Key
@@ -99,7 +99,7 @@ def command(
             print_json(**planned.as_json())
         case "github":
             if planned.touches is not None and options().verbose:
-                click.echo(touches_table(planned.touches).text(), err=True)
+                say(touches_table(planned.touches).text())
             click.echo(planned.github_matrix())
         case _:
             plan, touches = planned.plan, planned.touches
@@ -107,4 +107,4 @@ def command(
             tables += [legs_table(plan, planned.estimate)]
             tables += [tests_table(plan)] if plan.tests or plan.untested else []
             click.echo("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
-    return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))
+    return int(bool(planned.plan.faulty or errors_in(planned.diagnostics)))

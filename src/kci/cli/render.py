@@ -11,7 +11,7 @@ from kci.cli import PATH, Command, FileName, refuse_idle
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import KERNELS, load_workspace
 from kci.config.discovery import find_kernels, find_root, find_settings
-from kci.diagnostics import Severity
+from kci.diagnostics import errors_in
 from kci.errors import UsageError
 from kci.plan.plan import read_plan
 from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline
@@ -144,7 +144,7 @@ def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> in
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
         print_diagnostics(diagnostics if check else ())
-        return int(check and any(item.severity is Severity.ERROR for item in diagnostics))
+        return int(bool(check and errors_in(diagnostics)))
     rendered.write(force=force)
     print_diagnostics(rendered.notes)
     for item in rendered.comparisons:

@@ -15,7 +15,7 @@ from kci.build.toolchains.compilers import ObjectUse
 from kci.build.toolchains.downloads import duration, explains_wait
 from kci.cli import PATH, Command, Options, at_interrupt, is_dumb_terminal, options, use_color
 from kci.cli._answers import print_trees
-from kci.cli._output import Layout, shorten, table
+from kci.cli._output import Layout, say, shorten, table
 from kci.cli._workspace import ISOLATION, JOBS, KERNELS, load_workspace, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
@@ -64,7 +64,7 @@ def command(
             places = local.tree_places(workspace, into)
             result = local.run_here(workspace, outcomes, places, how, display.changed, display.say)
     except KeyboardInterrupt:
-        click.echo("the same command goes on: what was downloaded and compiled to its end is kept", err=True)
+        say("the same command goes on: what was downloaded and compiled to its end is kept")
         raise
     return _report(result, places if archs else {})
 
@@ -102,11 +102,8 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     if not result.trees and not made:
         lacking = _print_errors(result, local.OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
-        click.echo(lacks if lacking else "nothing was built: every variant needs another machine", err=True)
-        click.echo(
-            "  hint: `kci render` writes workflows that build them; with `--ci snakemake` for a cluster of yours",
-            err=True,
-        )
+        say(lacks if lacking else "nothing was built: every variant needs another machine")
+        say("  hint: `kci render` writes workflows that build them; with `--ci snakemake` for a cluster of yours")
         return 3
     return code
 
@@ -118,9 +115,9 @@ def _print_errors(result: local.RunResult, state: local.OutcomeState, color: str
         same = [outcome for outcome, its in ended if its.message == message]
         kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in same))
         who = f"{kernels} {same[0].variant.name}" if len(same) == 1 else f"{count(len(same), 'variant')} of {kernels}"
-        click.echo(f"\n{click.style(f'{who} {state}:', fg=color)} {message}", err=True)
+        say(f"\n{click.style(f'{who} {state}:', fg=color)} {message}")
         if error.hint:
-            click.echo(f"  hint: {error.hint}", err=True)
+            say(f"  hint: {error.hint}")
     return list(errors.values())
 
 
@@ -161,7 +158,7 @@ class LiveTable:
 
     def say(self, line: str) -> None:
         if not self.options.quiet:
-            click.echo(line, err=True)
+            say(line)
 
     def shown(self) -> Any:
         raise NotImplementedError
@@ -198,19 +195,19 @@ class RunDisplay(LiveTable):
         if self._said.get(key) != line:
             if outcome.state not in _RUNNING:
                 self._print_held_lines(key)
-            click.echo(line, err=True)
+            say(line)
             self._said[key] = line
         elif outcome.progress and key not in self._compiling:
             self._compiling.add(key)
-            click.echo(f"  compiling {key}: {count(outcome.progress.total, 'step')}", err=True)
+            say(f"  compiling {key}: {count(outcome.progress.total, 'step')}")
         elif explains_wait(outcome.line):
-            click.echo(f"  {outcome.line}", err=True)
+            say(f"  {outcome.line}")
         elif self.options.verbose:
             self._held.setdefault(key, []).append(outcome.line)
 
     def _print_held_lines(self, key: str) -> None:
         for line in self._held.pop(key, ()):
-            click.echo(f"  {line}", err=True)
+            say(f"  {line}")
 
     def shown(self) -> Any:
         import shutil

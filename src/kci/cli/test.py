@@ -12,7 +12,7 @@ import click
 
 from kci.build.toolchains.data import toolchains
 from kci.cli import PATH, Command
-from kci.cli._output import Layout, progress_log, table
+from kci.cli._output import Layout, progress_log, say, table
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
@@ -175,7 +175,7 @@ def _minor(torch: str) -> str:
 def _show(reports: Sequence[TestReport]) -> None:
     for report in reports:
         if report.output and report.state is not TestState.PASSED:
-            click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
+            say(f"{report.variant}: {report.state}\n{report.output}")
     rows = [(item.kernel, item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))

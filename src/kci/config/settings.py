@@ -263,7 +263,7 @@ class Actions(Table, frozen=True):
     """The repository of kci's own actions, as `owner/name`: a fork, a mirror or a private copy."""
     ref: str | None = None
     """The ref of kci's own actions, behind the `@`: a tag, a branch or a full commit."""
-    pins: dict[str, ActionPin] = {}  # noqa: RUF012
+    pins: dict[str, ActionPin] = {}
     """Commits of other actions, by `owner/name`."""
 
 
@@ -305,13 +305,13 @@ class Signing(Table, frozen=True):
 class Settings(Table, frozen=True):
     """A complete kci.toml."""
 
-    runners: Machines = {}  # noqa: RUF012  - msgspec copies it
-    images: dict[Backend, BackendImages] = {}  # noqa: RUF012
+    runners: Machines = {}
+    images: dict[Backend, BackendImages] = {}
     """Build images by backend."""
-    test: dict[RunnerKind, dict[System, Machine] | bool] = {}  # noqa: RUF012
+    test: dict[RunnerKind, dict[System, Machine] | bool] = {}
     """As `runners`; false for a backend that is not tested."""
     limits: tuple[Limit, ...] = ()
-    tiers: dict[str, UserTier] = {}  # noqa: RUF012
+    tiers: dict[str, UserTier] = {}
     plan: PlanTable = PlanTable()
     nix: Nix = Nix()
     checkout: Checkout = Checkout()

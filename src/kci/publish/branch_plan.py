@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import companion
 from kci.config.sources.card import CARD
 from kci.config.values import StaleVariants
-from kci.diagnostics import Diagnostic, Severity, rules
+from kci.diagnostics import Diagnostic, errors_in, rules
 from kci.errors import FindingsError, UnsafeError, rule_error
 from kci.publish.hub import FOLDER, HubFile, variant_in_path
 from kci.tree import identity, manifest, metadata
@@ -27,6 +27,7 @@ from kci.tree.top_level import TOP_ENTRIES
 from kci.tree.verify.requirements import verify
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import MAX_BYTES, decode_json
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count, first_of
 from kci.utils.walk import is_bytecode, walk
@@ -34,7 +35,7 @@ from kci.utils.walk import is_bytecode, walk
 BENCHMARKS = "benchmarks/"
 
 
-class LocalFile(msgspec.Struct, frozen=True):
+class LocalFile(Frozen):
     """A file for the Hub, as it was when it was checked."""
 
     path: Path
@@ -56,7 +57,7 @@ class LocalFile(msgspec.Struct, frozen=True):
         return data
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(Frozen):
     """A verified tree, ready to publish."""
 
     manifest: Manifest
@@ -78,7 +79,7 @@ def read_release(
     """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
     manifest = _read_complete_manifest(tree)
     findings = verify(tree, kernel=sources)
-    errors = [item for item in findings if item.severity is Severity.ERROR]
+    errors = errors_in(findings)
     if errors:
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
         message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
@@ -178,7 +179,7 @@ _SHOWN = 3
 _Shape = TypeVar("_Shape")
 
 
-class BranchChanges(msgspec.Struct, frozen=True):
+class BranchChanges(Frozen):
     """The difference between a branch and its goal, sorted."""
 
     added: tuple[str, ...] = ()
@@ -193,7 +194,7 @@ class BranchChanges(msgspec.Struct, frozen=True):
         return not (self.added or self.changed or self.deleted)
 
 
-class BranchGoal(msgspec.Struct, frozen=True):
+class BranchGoal(Frozen):
     """The goal of one branch."""
 
     branch: str
@@ -268,7 +269,7 @@ def same_content(remote: HubFile, local: LocalFile) -> bool:
     return remote.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-class ReplacementPolicy(msgspec.Struct, frozen=True):
+class ReplacementPolicy(Frozen):
     """The decisions about a branch that hold before it is read."""
 
     expected: frozenset[str] | None = None
@@ -280,7 +281,7 @@ class ReplacementPolicy(msgspec.Struct, frozen=True):
     """The kernel's directory, whose repository orders commits."""
 
 
-class BranchReplacement(msgspec.Struct, frozen=True):
+class BranchReplacement(Frozen):
     """A check of a tree against the branch that it replaces."""
 
     release: Release
@@ -299,7 +300,7 @@ class BranchReplacement(msgspec.Struct, frozen=True):
         before = self._manifest()
         if before is not None and before.version == self.release.manifest.version:
             self._require_newer(before)
-        return msgspec.structs.replace(goal, removed=self._left_out(changes.kept_variants))
+        return replace(goal, removed=self._left_out(changes.kept_variants))
 
     def version_there(self, default: int) -> int:
         """The version that is on the branch, or the default."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.diagnostics import printable
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError, first_line_of, without_secrets
@@ -22,6 +22,7 @@ from kci.tree.manifest import read_manifest, read_sealed
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
 from kci.tree.sigstore import signature_problem
 from kci.utils.bounded_json import read_bounded
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import first_of
 from kci.utils.walk import is_bytecode
 
@@ -152,7 +153,7 @@ FOLDER = "build/"
 """The folder of the tree on a branch; loaders look there."""
 
 
-class ListedVariant(msgspec.Struct, frozen=True):
+class ListedVariant(Frozen):
     """A published variant; None for an unknown field."""
 
     variant: str
@@ -163,7 +164,7 @@ class ListedVariant(msgspec.Struct, frozen=True):
     fingerprint: str | None = None
 
 
-class TreeListing(msgspec.Struct, frozen=True):
+class TreeListing(Frozen):
     """The variants of a tree or a branch."""
 
     source: str
@@ -210,12 +211,12 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
     try:
         bundle, signed = read_bounded(signature, MAX_BYTES), read_bounded(directory / FILE_NAME, MAX_BYTES)
     except (OSError, ValueError) as error:
-        return msgspec.structs.replace(listing, problem=f"its signature cannot be read: {error}")
+        return replace(listing, problem=f"its signature cannot be read: {error}")
     problem = signature_problem(bundle, signed)
-    return msgspec.structs.replace(listing, problem=problem)
+    return replace(listing, problem=problem)
 
 
-class HubFile(msgspec.Struct, frozen=True):
+class HubFile(Frozen):
     """A file of a repository on the Hub."""
 
     path: str

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import settings_of_tree
 from kci.config.reader import BUILD_TOML
@@ -43,6 +43,7 @@ from kci.publish.hub import HubFile, publisher_access, reader_access
 from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
 from kci.publish.targets import HubBranch, endpoint, target_of
 from kci.utils.atomic import Log
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 ATTEMPTS = 8
@@ -59,7 +60,7 @@ class PublishState(enum.StrEnum):
     WOULD_PUBLISH = "would publish"
 
 
-class PublishedBranch(msgspec.Struct, frozen=True):
+class PublishedBranch(Frozen):
     """A branch after publishing."""
 
     branch: str
@@ -70,7 +71,7 @@ class PublishedBranch(msgspec.Struct, frozen=True):
     """The ref of the pull request, `refs/pr/3`; empty without one."""
 
 
-class Publication(msgspec.Struct, frozen=True):
+class Publication(Frozen):
     """The branches that publishing has changed, or would change."""
 
     builds: PublishedBranch
@@ -111,7 +112,7 @@ class PublishTarget(Protocol):
         """Add one commit to a branch that is still at its parent, or propose it; returns the commit."""
 
 
-class Publisher(msgspec.Struct, frozen=True):
+class Publisher(Frozen):
     """Publishes to a target, with retries."""
 
     target: PublishTarget
@@ -137,14 +138,14 @@ class Publisher(msgspec.Struct, frozen=True):
             front = plain_page(release, self.name, branch)
         card = {README: front} if front is not None else {}
         self._require_page(release.card)
-        whole = msgspec.structs.replace(release, files={**release.files, **card})
+        whole = replace(release, files={**release.files, **card})
         goal = version_branch(whole if branch == MAIN else release, branch, expected)
         manifest = release.manifest
         title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
         replacement = (release, terms)
         main = version_branch(whole, MAIN, expected) if mirror and branch != MAIN else None
         if main is not None:  # what would be refused there is refused before anything is written
-            msgspec.structs.replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
+            replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
         builds = self.commit_goal(goal, f"{title} (kci)", replacement)
         if branch == MAIN or not (card or mirror):
             return Publication(builds, None)
@@ -242,7 +243,7 @@ class Publisher(msgspec.Struct, frozen=True):
         page, there = goal.files.get(README), remote_files.get(README)
         if page is not None and there is not None and gives_way(page, there, partial(self.target.read, at)):
             files = {path: file for path, file in goal.files.items() if file is not page}
-            goal = msgspec.structs.replace(goal, files=files)
+            goal = replace(goal, files=files)
         check, inherited = None, False
         if replacement is not None:
             place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
@@ -271,7 +272,7 @@ class Publisher(msgspec.Struct, frozen=True):
 _HINT = "docs/publishing.md says what a repository and its token need"
 
 
-class PublishRequest(msgspec.Struct, frozen=True):
+class PublishRequest(Frozen):
     """The options of `kci publish`."""
 
     tree: Path
@@ -287,7 +288,7 @@ class PublishRequest(msgspec.Struct, frozen=True):
     older: bool = False
 
 
-class PublishedTree(msgspec.Struct, frozen=True):
+class PublishedTree(Frozen):
     """The result of `kci publish`."""
 
     kernel: str
@@ -333,7 +334,7 @@ def publish_tree(
     if kernel is not None and (release.card is None or release.manifest.card is not None):
         # a tree outlives changes of CARD.md, for which no variant is built again
         text = render_card(kernel).text
-        release = msgspec.structs.replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
+        release = replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
     settings = (workspace.settings if workspace is not None else settings_of_tree(request.tree)).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)

@@ -7,7 +7,7 @@ import re
 import urllib.request
 from pathlib import PurePosixPath
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import FaultyKernel
 from kci.config.model import Build
@@ -17,6 +17,7 @@ from kci.errors import UsageError
 from kci.plan.workspace import Workspace
 from kci.publish.branch_plan import MAIN_VERSION, branch_version
 from kci.utils.bounded_json import MAX_BYTES, strict_object
+from kci.utils.frozen import Frozen
 from kci.workflows.render import PUBLISH_FILE
 from kci.workflows.repository import publish_jobs
 
@@ -31,7 +32,7 @@ _REPOSITORY = re.compile(
 )
 
 
-class HubBranch(msgspec.Struct, frozen=True):
+class HubBranch(Frozen):
     """A branch of a repository on the Hub."""
 
     repo_id: str
@@ -83,7 +84,7 @@ def require_branches(workspace: Workspace) -> Workspace:
             )
             lacking.append(FaultyKernel(kernel.directory, build.name, message, (found,)))
     sound = [kernel for kernel in workspace.kernels if all(kernel.directory != item.path for item in lacking)]
-    return msgspec.structs.replace(workspace, kernels=tuple(sound), unread=(*workspace.unread, *lacking))
+    return replace(workspace, kernels=tuple(sound), unread=(*workspace.unread, *lacking))
 
 
 def hub_settings(workspace: Workspace) -> list[str]:

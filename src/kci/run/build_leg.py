@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.build.builders import build_variant, choose_builder, plan_commands
 from kci.build.process.container import ContainerBuild, build_command, choose_image, run_in_container
@@ -18,7 +18,7 @@ from kci.config.facts import BACKENDS
 from kci.config.reader import Kernel
 from kci.config.sources.card import render_card
 from kci.config.sources.package_rules import source_findings
-from kci.diagnostics import Diagnostic, Severity
+from kci.diagnostics import Diagnostic, errors_in
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs
@@ -33,6 +33,7 @@ from kci.tree.pack import pack, read_leg
 from kci.tree.verify import verify
 from kci.utils.archive import SUFFIXES, zstandard
 from kci.utils.atomic import locked, replacing
+from kci.utils.frozen import Frozen
 
 
 def request_for(
@@ -47,7 +48,7 @@ def request_for(
         variant=variant,
         kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
         output=output,
-        options=msgspec.structs.replace(options, cache=options.cache.absolute()),
+        options=replace(options, cache=options.cache.absolute()),
         inputs=inputs,
     )
 
@@ -67,12 +68,12 @@ def make_variant_dir(
     """
     kernel_dir = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(kernel_dir)
-    options = msgspec.structs.replace(options, unique_id=unique)
+    options = replace(options, unique_id=unique)
     final = output / variant.name
     with replacing(final, log) as replacement:
         check_replaceable(final, kernel.build.name)
         request = request_for(kernel, variant, replacement.staging, options, inputs)
-        built = build_variant(msgspec.structs.replace(request, builds=builds), log)
+        built = build_variant(replace(request, builds=builds), log)
         if options.archs:
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:
@@ -120,7 +121,7 @@ def check_replaceable(place: Path, kernel: str) -> None:
 _ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
 
 
-class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
+class LegRequest(Frozen, kw_only=True):
     """One variant to build."""
 
     kernel: Kernel
@@ -136,7 +137,7 @@ class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.output / self.variant.name
 
 
-class BuiltLeg(msgspec.Struct, frozen=True):
+class BuiltLeg(Frozen):
     """The results of a leg."""
 
     directory: Path
@@ -171,10 +172,10 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
                 _refuse_errors(findings, what, hint)
             chosen = workspace.settings.settings.plan.load
             loaded = load_built(request.directory, request.variant, chosen, request.options, log)
-            record = msgspec.structs.replace(record, loaded=loaded)
+            record = replace(record, loaded=loaded)
             if request.artifact is not None:
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
-                pack(request.directory, request.artifact, msgspec.structs.replace(record, card=card))
+                pack(request.directory, request.artifact, replace(record, card=card))
         return BuiltLeg(request.directory, record, request.artifact, findings)
     began = time.monotonic()
     run_in_container(_in_container(request, image), log)
@@ -224,7 +225,7 @@ def _require_sources(workspace: Workspace, request: LegRequest) -> None:
 
 
 def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> None:
-    errors = [item for item in findings if item.severity is Severity.ERROR]
+    errors = errors_in(findings)
     if errors:
         raise FindingsError(f"{subject} {len(errors)} of the requirements", hint=hint, diagnostics=findings)
 
@@ -246,9 +247,7 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     arguments += ["--pack", str(artifact)] if artifact else []
     objects_from = tuple(path.resolve() for path in request.options.objects_from)
     objects_to = request.options.objects_to and request.options.objects_to.resolve()
-    options = msgspec.structs.replace(
-        request.options, container="none", objects_from=objects_from, objects_to=objects_to
-    )
+    options = replace(request.options, container="none", objects_from=objects_from, objects_to=objects_to)
     return ContainerBuild(
         image,
         directory,

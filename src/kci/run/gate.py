@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from kci.config.values import NAME_PATTERN
 from kci.errors import FindingsError, UsageError
@@ -36,6 +36,7 @@ from kci.run.records import (
 from kci.tree.manifest import Manifest
 from kci.utils.atomic import Log
 from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line, count
 
 _Upload = TypeVar("_Upload", Plan, KernelRecord, TestRecord, "TreeIndex")
@@ -47,7 +48,7 @@ KEPT_DAYS = 60
 """Days that trees and objects count. Actions that upload them ask GitHub to keep them for as long."""
 
 
-class TreePlace(msgspec.Struct, frozen=True):
+class TreePlace(Frozen):
     """A tree in a run's artifacts."""
 
     run: Annotated[str, Meta(pattern=r"^[0-9]{0,20}\Z")]
@@ -70,7 +71,7 @@ class ObjectsPlace(KeptObjects, frozen=True):
             raise ValueError(f"there are no objects in {self.artifact!r} of run {self.run!r}")
 
 
-class TreeIndex(msgspec.Struct, frozen=True):
+class TreeIndex(Frozen):
     """The newest tree of each kernel."""
 
     trees: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], TreePlace] = {}
@@ -91,7 +92,7 @@ class TreeIndex(msgspec.Struct, frozen=True):
     def unexpired(self, day: int) -> TreeIndex:
         """The index without expired trees, sorted."""
         kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day < KEPT_DAYS}
-        return msgspec.structs.replace(self, trees=kept)
+        return replace(self, trees=kept)
 
     def carried_trees(self) -> dict[str, CarriedTree]:
         """The trees in the plan's form."""
@@ -122,7 +123,7 @@ NO_PLAN = Plan(1, "", ())
 """For runs without an uploaded plan."""
 
 
-class RunUploads(msgspec.Struct, frozen=True):
+class RunUploads(Frozen):
     """Everything that the jobs of a run uploaded."""
 
     plan: Plan = NO_PLAN
@@ -203,7 +204,7 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
             if (test.kernel, test.name) not in lacking:
                 tree = tree_under_test(place.manifest.digests, test.variants)
                 passed[test.name] = TestPass(tree, test.inputs)
-            trees[test.kernel] = msgspec.structs.replace(place, passed=passed)
+            trees[test.kernel] = replace(place, passed=passed)
     still = {
         kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < KEPT_DAYS}
         for kernel, legs in sorted(objects.items())
@@ -256,7 +257,7 @@ class JobResult(enum.StrEnum):
     SKIPPED = "skipped"
 
 
-class GateRow(msgspec.Struct, frozen=True):
+class GateRow(Frozen):
     """A planned item that the run lacks."""
 
     kernel: str
@@ -321,7 +322,7 @@ def missing_results(run: RunUploads) -> list[GateRow]:
             rows.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
             rows += _kernel_rows(plan.tier, record, legs)
-    for (kernel, name), why in msgspec.structs.replace(run, records=fresh).failed_tests().items():
+    for (kernel, name), why in replace(run, records=fresh).failed_tests().items():
         test = run.tests.get((kernel, name))
         rows.append(GateRow(kernel, "", f"{kernel} / test {name}", why, test.replay if test else ""))
     return rows
@@ -355,7 +356,7 @@ def success_summary(plan: Plan) -> str:
     return "; ".join(filter(None, (text, plan.untested_sentence)))
 
 
-class PublishableKernel(msgspec.Struct, frozen=True):
+class PublishableKernel(Frozen):
     """A kernel whose tree can be published."""
 
     kernel: str

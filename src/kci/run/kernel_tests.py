@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 from xml.etree import ElementTree
 
-import msgspec
 from msgspec import Meta
 
 from kci.build.process.run import Log, run, run_in_group, silent
@@ -34,6 +33,7 @@ from kci.run.loader import environment_without_secrets, load_alone, python_path
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.bounded_json import decode_json
 from kci.utils.cache import make_once
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import containing, suggestion
 
 _SECONDS = 300
@@ -55,7 +55,7 @@ print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "toolkit": 
 """.replace("MARK", _MARK).replace("NAMES", str([facts.torch_version for facts in BACKENDS.values()]))
 
 
-class LoaderEnvironment(msgspec.Struct, frozen=True):
+class LoaderEnvironment(Frozen):
     """A Python that can load kernels."""
 
     torch: str = ""
@@ -147,7 +147,7 @@ class TestState(enum.StrEnum):
     """A full-ABI variant of another torch version."""
 
 
-class TestReport(msgspec.Struct, frozen=True):
+class TestReport(Frozen):
     """The result of one variant."""
 
     __test__ = False  # for pytest

@@ -7,14 +7,13 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from kci.build.process.run import run_in_group, silent
 from kci.config.facts import BACKENDS
 from kci.matrix.variants import parse_variant_name
 from kci.run.load_script import MARK
 from kci.tree.metadata import Metadata
 from kci.utils.bounded_json import decode_json
+from kci.utils.frozen import Frozen
 
 _LOAD = Path(__file__).with_name("load_script.py")
 _SECONDS = 300
@@ -42,7 +41,7 @@ def python_path(*folders: Path | None) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
 
-class LoadedVariant(msgspec.Struct, frozen=True):
+class LoadedVariant(Frozen):
     """The answer of a process that loads a variant."""
 
     torch: str = ""

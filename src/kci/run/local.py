@@ -48,6 +48,7 @@ from kci.tree.verify import verify_with_suppressions
 from kci.utils.atomic import locked, replacing, write_atomic, writing
 from kci.utils.bounded_json import read_json
 from kci.utils.cache import default_cache, place_digest
+from kci.utils.frozen import Frozen
 
 KEPT_BUILDS = 3
 """Kept builds per variant; older ones are removed."""
@@ -57,7 +58,7 @@ _LOADED = "loaded.json"
 """Beside a kept build: what became of loading it."""
 
 
-class KeptVariant(msgspec.Struct, frozen=True):
+class KeptVariant(Frozen):
     """A build of a variant."""
 
     directory: Path
@@ -208,7 +209,7 @@ class Outcome(msgspec.Struct):
 _Update = tuple[Outcome, dict[str, Any]]
 
 
-class TreeResult(msgspec.Struct, frozen=True):
+class TreeResult(Frozen):
     """A merged tree and its findings."""
 
     kernel: str
@@ -219,7 +220,7 @@ class TreeResult(msgspec.Struct, frozen=True):
     suppressed: tuple[SuppressedFinding, ...] = ()
 
 
-class RunResult(msgspec.Struct, frozen=True):
+class RunResult(Frozen):
     """The results of a run."""
 
     outcomes: tuple[Outcome, ...]

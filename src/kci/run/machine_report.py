@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from kci.build.process.container import container_engine, require_engine
 from kci.build.process.run import run
 from kci.build.toolchains.compilers import (
@@ -29,6 +27,7 @@ from kci.config.facts import BACKENDS, HOST
 from kci.errors import KciError, without_secrets
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
+from kci.utils.frozen import Frozen
 
 _ROOM = 10 * 10**9
 """Bytes for torch with CUDA and its builds."""
@@ -42,7 +41,7 @@ class Health(enum.StrEnum):
     NOTE = "note"
 
 
-class ToolReport(msgspec.Struct, frozen=True):
+class ToolReport(Frozen):
     """A tool or resource and its state."""
 
     name: str

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from kci.config.discovery import SuppressedFinding, drop_suppressed_in_tree
 from kci.config.values import NAME_PATTERN
@@ -22,6 +23,7 @@ from kci.tree.manifest import Manifest
 from kci.tree.verify import verify
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.walk import size_of
 
 SCHEMA = 1
@@ -41,14 +43,14 @@ Text = Annotated[str, Meta(max_length=4000)]
 Attempt = Annotated[int, Meta(ge=1)]
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True):
+class _Record(Frozen, kw_only=True):
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
 
 
-class VariantFailure(_Record, frozen=True):
+class VariantFailure(_Record):
     """A variant whose build failed."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -63,7 +65,7 @@ class VariantFailure(_Record, frozen=True):
     """True for a timeout; `error` tells the progress."""
 
 
-class LegObjects(_Record, frozen=True):
+class LegObjects(_Record):
     """The object pack of a leg."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -81,7 +83,7 @@ class LegObjects(_Record, frozen=True):
             raise ValueError(f"{self.artifact!r} does not name an artifact of {self.kernel!r}")
 
 
-class KernelRecord(_Record, frozen=True):
+class KernelRecord(_Record):
     """The result of merging one kernel."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -104,7 +106,7 @@ class KernelRecord(_Record, frozen=True):
             raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
-class TestRecord(_Record, frozen=True):
+class TestRecord(_Record):
     """The result of a test leg."""
 
     __test__ = False  # for pytest
@@ -144,7 +146,7 @@ def record_tests(
         error=error[:4000],
         replay=replay if error else "",
         tree=tree,
-        variants=tuple(msgspec.structs.replace(report, output="") for report in reports),
+        variants=tuple(replace(report, output="") for report in reports),
     )
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from kci.build.process.run import Log
@@ -25,6 +24,7 @@ from kci.scaffold.new_kernel import NewKernel, render_templates
 from kci.scaffold.run_setup import Extension, SetupRun, SetupRuns, run_setup
 from kci.scaffold.setup_driver import SETUP_PY
 from kci.utils.bounded_json import read_bounded
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 from kci.utils.walk import is_own, walk
 
@@ -32,7 +32,7 @@ MAX_FILES = 20_000
 MAX_BYTES = 256 * 1024 * 1024
 
 
-class ConvertedProject(msgspec.Struct, frozen=True):
+class ConvertedProject(Frozen):
     """The files of a new kernel and a report of their origin."""
 
     name: str
@@ -127,7 +127,7 @@ _DEFINED = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND)?\s*\(")
 _REGISTERED = re.compile(r"\bTORCH_LIBRARY\w*\s*\(|\bRegisterOperators\b")
 
 
-class Component(msgspec.Struct, frozen=True):
+class Component(Frozen):
     """One `[kernel.<label>]` of the new build.toml."""
 
     label: str

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import asdict, replace
 
 from kci.config.discovery import find_root
@@ -18,12 +17,13 @@ from kci.config.file_lints import repo_id_problem
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import KCI_TOML
 from kci.config.values import PLACEHOLDER_OWNER, Backend, KernelName, Version, python_name, suggest_kernel_name
-from kci.diagnostics import Diagnostic, Severity
+from kci.diagnostics import Diagnostic, errors_in
 from kci.errors import FindingsError, UsageError
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.check import check_kernels
 from kci.plan.workspace import open_workspace
 from kci.utils.atomic import flush, replacing
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import nearest
 from kci.workflows.repository import render_workflows
@@ -48,7 +48,7 @@ OLDEST_STABLE_ABI = Version.parse("2.11")
 USUAL_LICENSE = "Apache-2.0"
 
 
-class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
+class NewKernel(Frozen, kw_only=True):
     """The options of a new kernel; see `choose`."""
 
     name: str
@@ -220,7 +220,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
         workflow_files: list[str] = []
         found = check_kernels([str(root)]).diagnostics
         findings = tuple(item for item in found if item.rule != "KCI217")  # see `built_backends`
-        if workflows and not any(item.severity is Severity.ERROR for item in findings):
+        if workflows and not errors_in(findings):
             workflow_render = render_workflows(open_workspace([str(root)]), root, short=True)
             workflow_render.write()
             workflow_files = list(workflow_render.files)

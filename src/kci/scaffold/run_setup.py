@@ -26,6 +26,7 @@ from kci.errors import FindingsError, MissingToolError
 from kci.matrix.catalog.loading import load_catalog
 from kci.scaffold import setup_driver
 from kci.utils.bounded_json import read_record
+from kci.utils.frozen import Frozen
 
 SECONDS = 120
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
@@ -107,7 +108,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Texts = Annotated[tuple[_Text, ...], msgspec.Meta(max_length=20_000)]
 
 
-class Extension(msgspec.Struct, frozen=True):
+class Extension(Frozen):
     """An extension, as setuptools has it."""
 
     name: _Text
@@ -130,7 +131,7 @@ class Extension(msgspec.Struct, frozen=True):
         return arguments.get(language, ()) if isinstance(arguments, dict) else arguments
 
 
-class SetupRun(msgspec.Struct, frozen=True):
+class SetupRun(Frozen):
     """The result of a run of setup.py."""
 
     extensions: Annotated[tuple[Extension, ...], msgspec.Meta(max_length=500)] = ()
@@ -145,7 +146,7 @@ class SetupRun(msgspec.Struct, frozen=True):
         return printable(f"setup.py:{self.line} ends with {self.error}")
 
 
-class SetupRuns(msgspec.Struct, frozen=True):
+class SetupRuns(Frozen):
     """The runs of setup.py, by backend."""
 
     by_backend: dict[str, SetupRun]

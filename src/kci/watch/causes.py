@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from kci.config.values import Backend, python_name
 from kci.diagnostics import printable
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 MAX_LENGTH = 1000
@@ -38,7 +37,7 @@ _LINE_LENGTH = 200
 _READ, _LINES = 64 * MAX_LENGTH, 1000
 
 
-class _Cause(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class _Cause(Frozen, rename="kebab", forbid_unknown_fields=True):
     says: str
     patterns: tuple[str, ...]
     against_outages: Literal["wins", "stands", "loses"] = "stands"
@@ -50,7 +49,7 @@ class _Causes(Dated, frozen=True):
     cause: tuple[_Cause, ...]
 
 
-class _Class(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kind": "class"}):
+class _Class(Frozen, forbid_unknown_fields=True, rename={"kind": "class"}):
     kind: str
     patterns: tuple[str, ...]
 
@@ -91,7 +90,7 @@ def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _Line(Frozen):
     outage: str = ""
     says: str = ""
     sure: bool = False

@@ -6,10 +6,9 @@ import enum
 import shlex
 from collections.abc import Collection
 
-import msgspec
-
 from kci.matrix.variants import KernelMatrix
 from kci.publish.hub import ListedVariant, TreeListing
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line
 
 
@@ -26,7 +25,7 @@ class CoverageState(enum.StrEnum):
     """Published and not expected: from an older catalog, and harmless to a loader."""
 
 
-class CoveredVariant(msgspec.Struct, frozen=True):
+class CoveredVariant(Frozen):
     """The state of one variant."""
 
     variant: str
@@ -36,7 +35,7 @@ class CoveredVariant(msgspec.Struct, frozen=True):
     """The command that closes the gap; empty without a gap."""
 
 
-class Coverage(msgspec.Struct, frozen=True):
+class Coverage(Frozen):
     """A kernel's matrix compared with what is published, sorted by state and name."""
 
     kernel: str

@@ -13,6 +13,7 @@ import msgspec
 
 from kci.config.settings import Decisions, Tell
 from kci.tree.verify.abi import demangled
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import first_of
 from kci.watch.causes import cause_id, cause_of
 from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts, leg_of
@@ -27,7 +28,7 @@ class ActionKind(enum.StrEnum):
     CLOSE = "close"
 
 
-class IssueAction(msgspec.Struct, frozen=True):
+class IssueAction(Frozen):
     """An operation on the issue with this id, which its text contains."""
 
     kind: ActionKind
@@ -49,7 +50,7 @@ class LegState(msgspec.Struct):
 
     cause: str = ""
     """The latest."""
-    failures: dict[str, int] = msgspec.field(default_factory=dict)
+    failures: dict[str, int] = {}
     """Failures since the latest pass, by cause."""
     runs: int = 0
     """Consecutive runs in which it has failed."""
@@ -58,13 +59,13 @@ class LegState(msgspec.Struct):
     first: int = -1
     passed: int | None = None
     first_seen: int = 0
-    flakes: list[int] = msgspec.field(default_factory=list)
+    flakes: list[int] = []
     """The runs after which it passed without a change."""
     catalog: str = ""
     absent: int = 0
     """Runs of its kernel under another catalog that lacked this leg."""
     flaky: bool = False
-    issues: set[str] = msgspec.field(default_factory=set)
+    issues: set[str] = set()
     failing: bool = False
     failure: Failure | None = None
     """The latest, also after a pass."""

@@ -16,12 +16,14 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UnsafeError
 from kci.matrix.variants import parse_variant_name
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.git import last_line, remote_git, run_git
 from kci.watch.causes import error_line, excerpt, is_external, is_outage
 
@@ -46,7 +48,7 @@ class LegOutcome(enum.StrEnum):
     SKIPPED = "skipped"
 
 
-class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
+class LegResult(Frozen, omit_defaults=True):
     """The result of one leg of a scheduled run, as a JSON file."""
 
     run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -129,7 +131,7 @@ def _backend_of(variant: str) -> str:
         return "other"
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class Failure(Frozen, omit_defaults=True):
     """A failed leg and its first error."""
 
     leg: str
@@ -140,7 +142,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     machine: str = ""
 
 
-class RunFacts(msgspec.Struct, frozen=True):
+class RunFacts(Frozen):
     """A run, with its catalog and commit."""
 
     run: int
@@ -154,7 +156,7 @@ class RunFacts(msgspec.Struct, frozen=True):
         return [(what, old, new) for what, old, new in pairs if old != new]
 
 
-class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedRun(Frozen, omit_defaults=True):
     """The results of one run or a part of one, with sorted leg keys."""
 
     run: int
@@ -278,7 +280,7 @@ def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
         for failure in part.failed:
             looks.setdefault(failure.leg, {})[at] = failure
     attempts = {leg: [*seen.values()] for leg, seen in sorted(looks.items())}
-    return msgspec.structs.replace(
+    return replace(
         parts[-1],
         passed=tuple(leg for leg, seen in attempts.items() if seen[-1] is None),
         failed=tuple(last for seen in attempts.values() if (last := seen[-1]) is not None),

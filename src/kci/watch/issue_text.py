@@ -27,9 +27,9 @@ class OpenCause(msgspec.Struct):
     """The catalog that came into force when it began; empty if none did."""
     failure: Failure
     opened: int
-    pending: set[str] = msgspec.field(default_factory=set)
-    all: set[str] = msgspec.field(default_factory=set)
-    retired: set[str] = msgspec.field(default_factory=set)
+    pending: set[str] = set()
+    all: set[str] = set()
+    retired: set[str] = set()
     """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts for them."""
     changed: bool = False
 

@@ -12,11 +12,10 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
 from kci.utils.bounded_json import decode_json
+from kci.utils.frozen import Frozen
 from kci.watch.decide import ActionKind, IssueAction
 
 _SECONDS = 120
@@ -24,7 +23,7 @@ _SECONDS = 120
 _Shape = TypeVar("_Shape")
 
 
-class Account(msgspec.Struct, frozen=True):
+class Account(Frozen):
     """A GitHub account."""
 
     login: str = ""
@@ -84,7 +83,7 @@ _MARK = re.compile(r"<!-- kci-cause: ([0-9a-f]{12}) since run (\d{1,20}) -->")
 _PAGES = 100
 
 
-class TrackedIssue(msgspec.Struct, frozen=True):
+class TrackedIssue(Frozen):
     """An issue or pull request of GitHub's API."""
 
     number: int

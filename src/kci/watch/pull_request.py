@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-import msgspec
-
 from kci.errors import FindingsError
 from kci.matrix.variants import is_variant_name
+from kci.plan.plan import Leg, TestLeg
 from kci.run.gate import INDEX_FILE, NO_PLAN, GateRow, RunUploads, missing_results, read_uploads
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, TestRecord
 from kci.utils.bounded_json import MAX_BYTES
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
@@ -35,14 +35,14 @@ _ALL_RECORDS = 64 * 1024 * 1024
 _READ = {PLAN_FILE, INDEX_FILE, RECORD_FILE, TEST_FILE}
 
 
-class Repository(msgspec.Struct, frozen=True):
+class Repository(Frozen):
     """A repository of GitHub's API."""
 
     full_name: str = ""
     owner: Account = Account()
 
 
-class WorkflowRun(msgspec.Struct, frozen=True):
+class WorkflowRun(Frozen):
     """A workflow run of GitHub's API."""
 
     id: int
@@ -60,14 +60,14 @@ class WorkflowRun(msgspec.Struct, frozen=True):
         return self.event == "pull_request" and self.path.partition("@")[0] == RUN_FILE
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(Frozen):
     """The head commit of a pull request."""
 
     sha: str
     repo: Repository | None = None
 
 
-class PullRequestState(msgspec.Struct, frozen=True):
+class PullRequestState(Frozen):
     """A pull request of GitHub's API."""
 
     number: int
@@ -75,7 +75,7 @@ class PullRequestState(msgspec.Struct, frozen=True):
     head: Head
 
 
-class Comment(msgspec.Struct, frozen=True):
+class Comment(Frozen):
     """A comment of GitHub's API."""
 
     id: int
@@ -89,7 +89,7 @@ class Comment(msgspec.Struct, frozen=True):
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-class Artifact(msgspec.Struct, frozen=True):
+class Artifact(Frozen):
     """An artifact of GitHub's API."""
 
     id: int
@@ -98,7 +98,7 @@ class Artifact(msgspec.Struct, frozen=True):
     expired: bool = False
 
 
-class _Artifacts(msgspec.Struct, frozen=True):
+class _Artifacts(Frozen):
     artifacts: list[Artifact]
 
 
@@ -220,7 +220,8 @@ def comment_text(
     except (FindingsError, ValueError) as error:
         uploads, wrong, rows = RunUploads(), str(error).replace(str(records), ""), []
     plan = uploads.plan
-    paths = {item.kernel: item.path for item in (*plan.tests, *plan.legs)}
+    legs: list[TestLeg | Leg] = [*plan.tests, *plan.legs]
+    paths = {item.kernel: item.path for item in legs}
 
     values = {
         "pull": pull,

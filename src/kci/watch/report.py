@@ -9,9 +9,8 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-import msgspec
-
 from kci.matrix.archs import natural
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment, tidy
 from kci.utils.suggest import count
 from kci.watch.decide import FLAKY, FailureTracker, LegState
@@ -49,7 +48,7 @@ class GridColumn(NamedTuple):
         return " ".join([toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system])
 
 
-class GridCell(msgspec.Struct, frozen=True):
+class GridCell(Frozen):
     """The state of one leg."""
 
     variant: str
@@ -85,7 +84,7 @@ class GridCell(msgspec.Struct, frozen=True):
         return f"{began} It was different last in run {self.before.run}. New then: {new}."
 
 
-class KernelCells(msgspec.Struct, frozen=True):
+class KernelCells(Frozen):
     """The legs of a kernel, sorted by column and variant."""
 
     kernel: str
@@ -100,7 +99,7 @@ class KernelCells(msgspec.Struct, frozen=True):
         return next(state for state in CellState if state in states)
 
 
-class GridCause(msgspec.Struct, frozen=True):
+class GridCause(Frozen):
     """The legs that fail for one cause."""
 
     cause: str
@@ -109,7 +108,7 @@ class GridCause(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...]
 
 
-class LegGrid(msgspec.Struct, frozen=True):
+class LegGrid(Frozen):
     """The state of all legs after the last run."""
 
     latest: RunFacts | None

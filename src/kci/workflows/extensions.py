@@ -9,11 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kci.config.settings import EXTENSIONS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import nearest
 from kci.workflows.rendered_files import Pin, apply_pins, read_committed
 
@@ -109,7 +108,7 @@ _MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
 _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
 
-class WorkflowExtensions(msgspec.Struct, frozen=True):
+class WorkflowExtensions(Frozen):
     """The files in `.github/kci/`, as text."""
 
     steps: dict[str, str] = {}

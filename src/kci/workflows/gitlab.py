@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.facts import needs_device
 from kci.config.settings import Publish
@@ -152,7 +153,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
 def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str, Any]:
     name, merge = kernel.name, f"{kernel.name}: merge"
     jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name and leg.variants]
-    own = msgspec.structs.replace(
+    own = replace(
         plan,
         kernels=(kernel,),
         legs=tuple(leg for leg in plan.legs if leg.kernel == name),

@@ -19,6 +19,7 @@ from kci.errors import FindingsError, UnsafeError
 from kci.matrix.catalog.runners import hosted_runners
 from kci.plan.github_limits import LIMIT_KEYS
 from kci.plan.plan import Leg
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment, tidy
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
 from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_checksum
@@ -53,7 +54,7 @@ _FILTER_SIGNS = re.compile(r"^!|\+")
 """Special in GitHub's branch filters, and possible in a branch name."""
 
 
-class Inputs(msgspec.Struct, frozen=True):
+class Inputs(Frozen):
     """The inputs of the workflow files, besides templates, pins and kci's version."""
 
     names: tuple[str, ...]

@@ -12,13 +12,14 @@ from contextlib import ExitStack
 from getopt import GetoptError, gnu_getopt
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 from packaging.version import Version
 
 from kci.config.settings import ActionPin, Actions
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.utils.atomic import replacing
+from kci.utils.frozen import Frozen
 from kci.utils.git import run_git
 from kci.utils.shipped import Dated, shipped
 from kci.version import REPOSITORY, __version__
@@ -35,7 +36,7 @@ _SHA = re.compile(r"[0-9a-f]{40}")
 _VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
 
-class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Pin(Frozen, forbid_unknown_fields=True):
     """The commit and version of an action; without a commit, workflows name the version's tag."""
 
     sha: str
@@ -44,7 +45,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The repository, if its name is not the action's."""
 
 
-class _OwnActions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _OwnActions(Frozen, forbid_unknown_fields=True):
     ref: str
     released: bool
 
@@ -86,7 +87,7 @@ def release_pin() -> Pin:
         hint = "install a release, or name the commit in kci.toml: `[actions]` with `ref`"
         raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
     release = shipped(RELEASE_DATA, _Release)()
-    return msgspec.structs.replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
+    return replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
 
 
 def action_of(reference: str) -> str:
@@ -96,19 +97,19 @@ def action_of(reference: str) -> str:
 
 def own_pin(settings: Actions, start: Pin) -> Pin:
     """The pin of kci's own actions, with what `[actions]` of kci.toml overrides."""
-    pin = msgspec.structs.replace(start, repository=settings.repository or start.repository)
+    pin = replace(start, repository=settings.repository or start.repository)
     if settings.ref is None:
         return pin
     commit = bool(_SHA.fullmatch(settings.ref))
     sha, version = (settings.ref, "") if commit else ("", settings.ref)
-    return msgspec.structs.replace(pin, sha=sha, version=version)
+    return replace(pin, sha=sha, version=version)
 
 
 def fixed_pins(pins_by_action: Mapping[str, ActionPin]) -> dict[str, Pin]:
     """The pins of kci.toml for the actions that kci uses."""
     shipped = shipped_pins()
     return {
-        action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
+        action: replace(shipped[action], sha=pin.sha, version=pin.version)
         for action, pin in sorted(pins_by_action.items())
         if action in shipped and action != OWN
     }
@@ -130,7 +131,7 @@ def choose_pins(
             if action not in shipped or action in (fixed or {}) or newer.sha == shipped[action].sha:
                 continue
             if not chosen[action].sha or Version(newer.version) > Version(chosen[action].version):
-                chosen[action] = msgspec.structs.replace(shipped[action], sha=newer.sha, version=newer.version)
+                chosen[action] = replace(shipped[action], sha=newer.sha, version=newer.version)
     return chosen
 
 
@@ -236,7 +237,7 @@ _VOLATILE = re.compile(rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*|# kci-conten
 _TOP = 4096
 
 
-class RecordedOptions(msgspec.Struct, frozen=True):
+class RecordedOptions(Frozen):
     """The options of the command in a file's header."""
 
     kernels: tuple[str, ...] = ()
@@ -324,7 +325,7 @@ _DRIFT_FINDINGS = {
 }
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class Comparison(Frozen):
     """A file with its drift; `diff` turns the committed file into the rendered one."""
 
     path: str

@@ -9,12 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.config.discovery import RepositorySettings
 from kci.config.settings import KCI_TOML, Checkout, Publish, Settings
 from kci.config.values import Forks, PublishOn, Tier
-from kci.diagnostics import Diagnostic, Severity, finding
+from kci.diagnostics import Diagnostic, errors_in, finding
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
 from kci.plan.check import require_readable
@@ -23,6 +21,7 @@ from kci.plan.github_limits import check_limits
 from kci.plan.plan import MAX_MATRIX, Plan, Role, caller_count
 from kci.plan.planning import plan_everything
 from kci.plan.workspace import Workspace
+from kci.utils.frozen import Frozen
 from kci.utils.git import run_git
 from kci.version import __version__
 from kci.workflows.extensions import read_extensions
@@ -49,7 +48,7 @@ from kci.workflows.rendered_files import (
 from kci.workflows.snakemake import render_snakemake
 
 
-class LargestRuns(msgspec.Struct, frozen=True):
+class LargestRuns(Frozen):
     """The largest run of each tier, and what GitHub would refuse of it."""
 
     refused: list[Diagnostic]
@@ -75,12 +74,12 @@ def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> LargestRu
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
         what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
-        errors = [item for item in check_limits(plan, callers) if item.severity is Severity.ERROR]
+        errors = errors_in(check_limits(plan, callers))
         bounds.refused.extend(finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors)
     return bounds
 
 
-class RenderedFiles(msgspec.Struct, frozen=True):
+class RenderedFiles(Frozen):
     """Rendered workflow files and their drift."""
 
     root: Path

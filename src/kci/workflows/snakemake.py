@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-import msgspec
-
 from kci.config.facts import BACKENDS, needs_device
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment, tidy
 from kci.version import __version__
 from kci.workflows.render import input_digest, refuse_unsafe
@@ -16,7 +15,7 @@ from kci.workflows.rendered_files import with_checksum
 SNAKEFILE = "Snakefile"
 
 
-class SnakemakeInputs(msgspec.Struct, frozen=True):
+class SnakemakeInputs(Frozen):
     """The inputs of the Snakefile, besides its template and kci's version."""
 
     kernels: tuple[str, ...]
