@@ -77,7 +77,32 @@ class FileName(click.Path):
 PATH = FileName(path_type=Path)
 
 
-def format_option(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def option(*words: str, **more: Any) -> Decorator:
+    """An option: its names, a word for its value, and its help."""
+    *names, metavar, text = words
+    return click.option(*names, metavar=metavar, help=text, **more)
+
+
+def repeated(*words: str, **more: Any) -> Decorator:
+    """An option that may be given several times."""
+    return option(*words, multiple=True, **more)
+
+
+def file_option(*words: str, **more: Any) -> Decorator:
+    """An option for a path."""
+    return option(*words, type=PATH, **more)
+
+
+def flag(*words: str) -> Decorator:
+    """An option without a value: its names, and its help."""
+    *names, text = words
+    return click.option(*names, is_flag=True, help=text)
+
+
+def format_option(*forms: str) -> Decorator:
     """A `--format` option; the first form is the default."""
     return click.option(
         "--format",

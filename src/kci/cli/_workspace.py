@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, FileName
+from kci.cli import PATH, Decorator, FileName, flag, option, repeated
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.discovery import invalid_kernels_error
 from kci.config.values import SYSTEMS, Tier
@@ -24,12 +24,7 @@ def _require_place(_context: click.Context, _parameter: click.Parameter, place: 
 
 PLACE = click.argument("place", type=PATH, default=".", metavar="[KERNEL|TREE]", callback=_require_place)
 KERNELS = click.argument("kernels", nargs=-1, type=FileName(), metavar="[KERNEL]...")
-CATALOG = click.option(
-    "--catalog",
-    type=FileName(),
-    metavar="FILE",
-    help="A catalog file, or an edition's name.",
-)
+CATALOG = option("--catalog", "FILE", "A catalog file, or an edition's name.", type=FileName())
 JOBS = click.option(
     "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
 )
@@ -40,31 +35,29 @@ ISOLATION = click.option(
     callback=lambda _context, _parameter, said: not said,
     help="Compile against this Python's torch instead of a torch that kci installs.",
 )
-TIER = click.option(
+TIER = option(
     "--tier",
+    "TIER",
+    f"How much to build: {', '.join(Tier)}, or a custom tier from kci.toml.",
     default="release",
     show_default=True,
-    metavar="TIER",
-    help=f"How much to build: {', '.join(Tier)}, or a custom tier from kci.toml.",
 )
 SYSTEM = click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system.")
-ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no variant is selected.")
+ALLOW_EMPTY = flag("--allow-empty", "Exit 0 if no variant is selected.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--kernel`, `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
-    options = [
-        click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only the kernel of this name."),
+    added: list[Decorator] = [
+        repeated("--kernel", "names", "NAME", "Only the kernel of this name."),
         TIER,
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
-        click.option("--only", multiple=True, metavar="GLOB",
-                     help="Only variants whose name matches."),
-        click.option("--where", multiple=True, metavar="EXPR",
-                     help="Only variants that match, such as 'cuda>=13.0 and torch==newest'."),
+        repeated("--only", "GLOB", "Only variants whose name matches."),
+        repeated("--where", "EXPR", "Only variants that match, such as 'cuda>=13.0 and torch==newest'."),
         CATALOG,
     ]  # fmt: skip
-    for added in reversed(options):
-        command = added(command)
+    for decorate in reversed(added):
+        command = decorate(command)
     return command
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
-from kci.cli import PATH, Command, FileName, refuse_idle
+from kci.cli import Command, FileName, file_option, flag, option, refuse_idle, repeated
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
 from kci.diagnostics import errors_in
@@ -24,15 +24,8 @@ from kci.utils.suggest import command_line
 
 @click.command("build", cls=Command)
 @click.argument("kernel", type=FileName(), default=".")
-@click.option(
-    "--variant",
-    "names",
-    required=True,
-    multiple=True,
-    metavar="NAME",
-    help="The variant to build; repeat for more.",
-)
-@click.option("--output", type=PATH, help="The folder for the variant directories (default: KERNEL/build).")
+@repeated("--variant", "names", "NAME", "The variant to build; repeat for more.", required=True)
+@file_option("--output", "PATH", "The folder for the variant directories (default: KERNEL/build).")
 @click.option(
     "--builder",
     type=click.Choice(["auto", "noarch", "native", "nix"]),
@@ -40,62 +33,52 @@ from kci.utils.suggest import command_line
     show_default=True,
     help="auto uses noarch for variants without compiled code, native for the others.",
 )
-@click.option(
+@option(
     "--container",
+    "TEXT",
+    "The image to build in: a name, auto (the image of the leg), or none.",
     default="none",
     show_default=True,
-    help="The image to build in: a name, auto (the image of the leg), or none.",
 )
-@click.option(
-    "--pack",
-    "artifact",
-    type=PATH,
-    metavar="FILE",
-    help="Also write the artifact to this file; with several variants, to this folder.",
+@file_option(
+    "--pack", "artifact", "FILE", "Also write the artifact to this file; with several variants, to this folder."
 )
-@click.option("--tier", help="Where to look the variant up (default: release, then all).")
-@click.option(
+@option("--tier", "TEXT", "Where to look the variant up (default: release, then all).")
+@repeated(
     "--arch",
     "archs",
-    multiple=True,
-    metavar="ARCH",
-    help="Compile only for this GPU, such as 9.0a: faster, but not for publishing; repeat for more.",
+    "ARCH",
+    "Compile only for this GPU, such as 9.0a: faster, but not for publishing; repeat for more.",
 )
 @click.option(
     "--load/--no-load",
     default=True,
     help="Load it with each torch that it is for, which kci may have to install (default), or record that it was not.",
 )
-@click.option("--unique-id", help="The kernel id (default: derived from the sources).")
+@option("--unique-id", "TEXT", "The kernel id (default: derived from the sources).")
 @ISOLATION
 @JOBS
-@click.option(
+@option(
     "--stop-after",
+    "MINUTES",
+    "End the build after so long, and keep the objects that are done: the next one goes on from there.",
     type=click.FloatRange(min=0),
-    metavar="MINUTES",
-    help="End the build after so long, and keep the objects that are done: the next one goes on from there.",
 )
-@click.option(
-    "--part", metavar="I/N", help="Compile only this share of the objects, such as 3/16, and --pack them; no variant."
-)
-@click.option("--link", is_flag=True, help="Make the variant of the objects of its parts; what is missing is compiled.")
-@click.option(
+@option("--part", "I/N", "Compile only this share of the objects, such as 3/16, and --pack them; no variant.")
+@flag("--link", "Make the variant of the objects of its parts; what is missing is compiled.")
+@file_option(
     "--objects-from",
-    type=PATH,
+    "PATH",
+    "Objects of another build, or a folder of packs, to take from in place of the cache; repeat for more.",
     multiple=True,
-    metavar="PATH",
-    help="Objects of another build, or a folder of packs, to take from in place of the cache; repeat for more.",
 )
-@click.option(
-    "--objects-to", type=PATH, metavar="FILE", help="Pack all objects into this file, also if the build fails."
-)
-@click.option(
+@file_option("--objects-to", "FILE", "Pack all objects into this file, also if the build fails.")
+@file_option(
     "--failures",
-    type=PATH,
-    metavar="DIR",
-    help="Also write why a variant was not built to this folder, for the gate, and go on with the next variant.",
+    "DIR",
+    "Also write why a variant was not built to this folder, for the gate, and go on with the next variant.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
+@flag("--dry-run", "Print the exact commands and build nothing.")
 def command(
     kernel: str,
     names: tuple[str, ...],

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kci.cli import CommandGroup, FileName, format_option
+from kci.cli import CommandGroup, FileName, flag, format_option
 from kci.cli._output import Layout, paragraph, print_json, table
 from kci.config.discovery import find_settings
 from kci.config.values import Version
@@ -75,7 +75,7 @@ def show(catalog: str | None, output: str) -> None:
 
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
-@click.option("--pypi", is_flag=True, help="Ask pip's index for the newest torch, too.")
+@flag("--pypi", "Ask pip's index for the newest torch, too.")
 def outdated(kernel: str, pypi: bool) -> int:
     """Print the age of KERNEL's catalog, a newer edition of kci, and a newer torch that is on PyPI.
 

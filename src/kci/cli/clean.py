@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kci.cli import Command, options
+from kci.cli import Command, flag, options
 from kci.cli._output import Layout, say, table
 from kci.utils.cache import PART_DESCRIPTIONS, PARTS, default_cache, list_cache_entries, remove_cache_entry
 from kci.utils.suggest import count
@@ -12,7 +12,7 @@ from kci.utils.suggest import count
 
 @click.command("clean", cls=Command)
 @click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]...")
-@click.option("-y", "--yes", is_flag=True, help="Remove it; otherwise only show it.")
+@flag("-y", "--yes", "Remove it; otherwise only show it.")
 def command(parts: tuple[str, ...], yes: bool) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 

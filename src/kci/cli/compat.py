@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from kci.cli import PATH, CommandGroup, FileName, format_option
+from kci.cli import CommandGroup, FileName, file_option, format_option, option
 from kci.cli._output import Layout, print_diagnostics, print_json, table
 from kci.cli._workspace import TIER, load_workspace
 from kci.config.discovery import find_settings
@@ -46,10 +46,10 @@ def command() -> None:
 
 @command.command("coverage")
 @click.argument("kernel", type=FileName(), default=".")
-@click.option(
+@option(
     "--hub",
-    metavar="REPO[@REVISION]",
-    help="A repository on the Hub in place of KERNEL/build; `-` for that of build.toml. Needs huggingface_hub.",
+    "REPO[@REVISION]",
+    "A repository on the Hub in place of KERNEL/build; `-` for that of build.toml. Needs huggingface_hub.",
 )
 @TIER
 @format_option("table", "json")
@@ -96,7 +96,7 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
-@click.option("--history", type=PATH, help="A checkout of the branch, or another directory, to append to instead.")
+@file_option("--history", "PATH", "A checkout of the branch, or another directory, to append to instead.")
 def record(results: tuple[Path, ...], history: Path | None) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 

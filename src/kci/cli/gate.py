@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import click
 from msgspec.structs import replace
 
-from kci.cli import PATH, Command, FileName
+from kci.cli import Command, FileName, file_option, option
 from kci.cli._answers import left_out_sentence
 from kci.cli._output import Layout, say, table
 from kci.diagnostics import printable, printable_lines
@@ -35,15 +35,12 @@ from kci.utils.suggest import count
 
 @click.command("gate", cls=Command)
 @click.argument("records", type=FileName(path_type=Path))
-@click.option("--kernel", metavar="NAME", help="Judge only this kernel; exit 1 unless its tree can be published.")
-@click.option(
-    "--trees",
-    type=PATH,
-    metavar="FILE",
-    help="The newest tree of each kernel, for `kci plan --trees`; what this CI run made is added.",
+@option("--kernel", "NAME", "Judge only this kernel; exit 1 unless its tree can be published.")
+@file_option(
+    "--trees", "FILE", "The newest tree of each kernel, for `kci plan --trees`; what this CI run made is added."
 )
-@click.option("--tree", type=PATH, help="With --kernel: exit 1 unless this is the tree that was judged.")
-@click.option("--junit", type=PATH, metavar="FILE", help="Also write the list as JUnit XML.")
+@file_option("--tree", "PATH", "With --kernel: exit 1 unless this is the tree that was judged.")
+@file_option("--junit", "FILE", "Also write the list as JUnit XML.")
 def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | None, junit: Path | None) -> int:
     """Hold what the jobs of a run left in the folder RECORDS against its plan, and list what did not happen.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, FileName, options, refuse_idle
+from kci.cli import Command, FileName, file_option, flag, option, options, refuse_idle, repeated
 from kci.cli._output import print_diagnostics, progress_log, say
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.settings import KCI_TOML
@@ -38,22 +38,19 @@ from kci.utils.suggest import command_line, count
 @click.option(
     "--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="The framework to write the kernel for."
 )
-@click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
-@click.option(
+@option("--stable-abi", "VERSION", "Build for the stable ABI of this torch version, such as 2.11.")
+@repeated(
     "--backend",
     "backends",
-    multiple=True,
-    type=click.Choice([str(item) for item in Backend]),
-    metavar="NAME",
-    help="The backend; repeat for more. For "
+    "NAME",
+    "The backend; repeat for more. For "
     + "; for ".join(f"{framework}: {', '.join(offered)}" for framework, offered in new_kernel.OFFERED.items()),
+    type=click.Choice([str(item) for item in Backend]),
 )
-@click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
-@click.option("--from", "origin", type=PATH, metavar="DIR",
-              help="Convert a kernel-builder repository, or a project with a setup.py; see --run.")  # fmt: skip
-@click.option("--run", "may_run", is_flag=True,
-              help="Run setup.py of --from, to see what it builds; in bubblewrap where it is.")  # fmt: skip
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
+@option("--repo-id", "OWNER/NAME", "The repository on the Hub to publish to.")
+@file_option("--from", "origin", "DIR", "Convert a kernel-builder repository, or a project with a setup.py; see --run.")
+@flag("--run", "may_run", "Run setup.py of --from, to see what it builds; in bubblewrap where it is.")
+@flag("-y", "--yes", "Ask nothing, and use defaults.")
 def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **choices: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
@@ -90,7 +87,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
             _ask(choices)
-        chosen = choose(name, **{option: value for option, value in choices.items() if value})
+        chosen = choose(name, **{name: value for name, value in choices.items() if value})
         files = {path: text.encode() for path, text in new_kernel_files(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
     draft = bool(adopted and adopted.todo)
@@ -147,10 +144,10 @@ def _convert(
     if not origin.is_dir():
         raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
-    for option, value in choices.items():
-        if value and (has_build_toml or option != "repo_id"):
+    for choice, value in choices.items():
+        if value and (has_build_toml or choice != "repo_id"):
             hint = f"kci takes over what {origin} has: change it afterwards"
-            raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
+            raise UsageError(f"--{choice.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         if adopted.settings and standalone:

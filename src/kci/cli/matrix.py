@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, format_option, refuse_idle
+from kci.cli import Command, flag, format_option, refuse_idle
 from kci.cli._output import Layout, markdown_table, print_diagnostics, print_json, table, terminal_width, variant_label
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
 from kci.config.values import text_of
@@ -28,9 +28,7 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @SYSTEM
 @ALLOW_EMPTY
 @format_option(*FORMATS)
-@click.option(
-    "--explain", is_flag=True, help="Also list every candidate, kept or dropped, with rule, reason and place."
-)
+@flag("--explain", "Also list every candidate, kept or dropped, with rule, reason and place.")
 def command(
     kernels: tuple[str, ...],
     output: str,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, options, refuse_idle
+from kci.cli import PATH, Command, file_option, flag, option, options, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
 from kci.cli._output import print_diagnostics, print_json, say
 from kci.config.discovery import SuppressedFinding
@@ -22,19 +22,16 @@ from kci.tree.merge import merge
 @click.command("merge", cls=Command)
 @click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
 @click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
-@click.option(
-    "--plan", "plan_file", type=PATH, help="The plan, from `kci plan --format json`: its variants must be there."
-)
-@click.option("--allow-partial", is_flag=True, help="Accept that planned variants are missing.")
-@click.option("--durations", type=PATH, metavar="FILE", help="Also record build times, for `kci plan --durations`.")
-@click.option("--kernel", help="Merge only this kernel.")
-@click.option(
+@file_option("--plan", "plan_file", "PATH", "The plan, from `kci plan --format json`: its variants must be there.")
+@flag("--allow-partial", "Accept that planned variants are missing.")
+@file_option("--durations", "FILE", "Also record build times, for `kci plan --durations`.")
+@option("--kernel", "TEXT", "Merge only this kernel.")
+@file_option(
     "--record",
-    type=PATH,
-    metavar="FILE",
-    help="With --kernel: verify the tree too, and write what became of the kernel to this file, for `kci gate`.",
+    "FILE",
+    "With --kernel: verify the tree too, and write what became of the kernel to this file, for `kci gate`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
+@flag("--json", "as_json", "Print the manifests.")
 def command(
     artifacts: tuple[Path, ...],
     into: Path,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, options
+from kci.cli import Command, FileName, file_option, flag, options
 from kci.cli._output import say
 from kci.matrix.variants import artifact_name, this_system
 from kci.run.records import ci_run
@@ -18,13 +18,10 @@ from kci.utils.archive import SUFFIXES
 
 @click.command("pack", cls=Command)
 @click.argument("variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True))
-@click.option(
-    "--output",
-    "-o",
-    type=PATH,
-    help="File or directory to write to; a name that ends with .zst compresses.  [default: .]",
+@file_option(
+    "--output", "-o", "PATH", "File or directory to write to; a name that ends with .zst compresses.  [default: .]"
 )
-@click.option("--seal", "reseal", is_flag=True, help="Remove bytecode and hash the files anew before packing.")
+@flag("--seal", "reseal", "Remove bytecode and hash the files anew before packing.")
 def command(variant_dir: Path, output: Path | None, reseal: bool) -> None:
     """Make the artifact of VARIANT_DIR, a built variant directory. Prints the artifact's path.
 

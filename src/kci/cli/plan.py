@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, format_option, options, refuse_idle
+from kci.cli import Command, file_option, flag, format_option, option, options, refuse_idle
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._output import print_diagnostics, print_json, say, slow_progress
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
@@ -27,17 +27,14 @@ from kci.utils.cache import default_cache
 @selection_options
 @SYSTEM
 @ALLOW_EMPTY
-@click.option("--affected", metavar="BASE", help="Plan only variants that changes since this branch or commit affect.")
-@click.option(
+@option("--affected", "BASE", "Plan only variants that changes since this branch or commit affect.")
+@file_option(
     "--trees",
-    type=PATH,
-    metavar="FILE",
-    help="Build and test only what the trees of earlier runs have not; the file is from `kci gate --trees`.",
+    "FILE",
+    "Build and test only what the trees of earlier runs have not; the file is from `kci gate --trees`.",
 )
-@click.option(
-    "--fingerprints", is_flag=True, help="Add the hash of each variant's inputs, which `kci merge --plan` records."
-)
-@click.option("--durations", type=PATH, metavar="FILE", help="Measured build times, from `kci merge --durations`.")
+@flag("--fingerprints", "Add the hash of each variant's inputs, which `kci merge --plan` records.")
+@file_option("--durations", "FILE", "Measured build times, from `kci merge --durations`.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
 @format_option("table", "json", "github", "markdown")

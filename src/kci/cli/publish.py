@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, options, refuse_idle
+from kci.cli import Command, file_option, flag, option, options, refuse_idle
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
@@ -23,20 +23,18 @@ from kci.utils.suggest import count
 
 @click.command("publish", cls=Command)
 @PLACE
-@click.option("--kernel", type=PATH, help="The kernel that a TREE was built from.")
-@click.option(
-    "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: from build.toml or kci.toml)."
-)
-@click.option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
+@file_option("--kernel", "PATH", "The kernel that a TREE was built from.")
+@option("--repo-id", "OWNER/NAME", "The repository (default: from build.toml or kci.toml).", default="")
+@option("--branch", "NAME", "The branch (default: v and the kernel's version).", default="")
 @click.option(
     "--leave-out",
     type=click.Choice([str(item) for item in StaleVariants if item is not StaleVariants.ASK]),
     help="Keep or remove older variants on the branch that the tree leaves out (default: from kci.toml).",
 )
-@click.option("--older", is_flag=True, help="Allow to replace variants by older ones.")
-@click.option("--create-repo", is_flag=True, help="Create the repository if it does not exist.")
-@click.option("--create-pr", is_flag=True, help="Open pull requests instead of a commit: needs no right to write.")
-@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@flag("--older", "Allow to replace variants by older ones.")
+@flag("--create-repo", "Create the repository if it does not exist.")
+@flag("--create-pr", "Open pull requests instead of a commit: needs no right to write.")
+@flag("--dry-run", "Print what would change, and change nothing.")
 def command(
     place: Path,
     kernel: Path | None,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, refuse_idle
+from kci.cli import Command, FileName, file_option, flag, option, refuse_idle
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import KERNELS, load_workspace
 from kci.config.discovery import find_kernels, find_root, find_settings
@@ -30,14 +30,14 @@ from kci.workflows.snakemake import SNAKEFILE
 
 @click.command("render", cls=Command)
 @KERNELS
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff if a file would change.")
-@click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
+@flag("--check", "Write nothing; exit 1 with a diff if a file would change.")
+@flag("--diff", "Write nothing; print what would change.")
 @click.option(
     "--short/--no-short",
     default=None,
     help="Write two files of a few lines that call kci's reusable workflow, in place of every job.",
 )
-@click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
+@option("--branch", "TEXT", "Pushes to this branch build a release (default: the repository's default branch).")
 @click.option(
     "--pin",
     type=click.Choice(["tag", "sha"]),
@@ -50,23 +50,20 @@ from kci.workflows.snakemake import SNAKEFILE
     show_default=True,
     help="The files to write: GitHub's workflows, .gitlab/kci.gitlab-ci.yml, or a Snakefile.",
 )
-@click.option(
-    "--from-plan",
-    type=PATH,
-    metavar="FILE",
-    help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
+@file_option(
+    "--from-plan", "FILE", "With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`."
 )
 @click.option(
     "--purpose",
     type=click.Choice([str(item) for item in Purpose]),
     help="With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
 )
-@click.option("--force", is_flag=True, help="Overwrite edits in files that kci wrote.")
-@click.option(
+@flag("--force", "Overwrite edits in files that kci wrote.")
+@option(
     "--output",
+    "DIR",
+    "The root of the repository (default: this directory, or the root around it if it is inside of a kernel).",
     type=FileName(),
-    metavar="DIR",
-    help="The root of the repository (default: this directory, or the root around it if it is inside of a kernel).",
 )
 def command(
     kernels: tuple[str, ...],

@@ -13,7 +13,7 @@ import click
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
 from kci.build.toolchains.downloads import duration, explains_wait
-from kci.cli import PATH, Command, Options, at_interrupt, is_dumb_terminal, options, use_color
+from kci.cli import Command, Options, at_interrupt, file_option, is_dumb_terminal, options, repeated, use_color
 from kci.cli._answers import print_trees
 from kci.cli._output import Layout, say, shorten, table
 from kci.cli._workspace import ISOLATION, JOBS, KERNELS, load_workspace, selection_options, take_choice
@@ -27,15 +27,15 @@ from kci.utils.suggest import count
 @click.command("run", cls=Command)
 @KERNELS
 @selection_options
-@click.option(
-    "--into", type=PATH, help="The tree to write (default: KERNEL/build); with several kernels, a folder of trees."
-)
+@file_option("--into", "PATH", "The tree to write (default: KERNEL/build); with several kernels, a folder of trees.")
 @JOBS
 @ISOLATION
-@click.option(
-    "--arch", "archs", multiple=True, metavar="ARCH",
-    help="Compile only for this GPU, such as 9.0a: faster, to test and not to publish; nothing is merged.",
-)  # fmt: skip
+@repeated(
+    "--arch",
+    "archs",
+    "ARCH",
+    "Compile only for this GPU, such as 9.0a: faster, to test and not to publish; nothing is merged.",
+)
 def command(
     kernels: tuple[str, ...],
     into: Path | None,

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from kci.build.toolchains.data import toolchains
-from kci.cli import PATH, Command
+from kci.cli import Command, file_option, flag, option, repeated
 from kci.cli._output import Layout, progress_log, say, table
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
@@ -41,35 +41,21 @@ from kci.utils.cache import default_cache
 
 @click.command("test", cls=Command)
 @PLACE
-@click.option("--kernel", type=PATH, help="The kernel that has the tests for a TREE.")
-@click.option(
-    "--variant",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Test only this variant; repeat for more.",
+@file_option("--kernel", "PATH", "The kernel that has the tests for a TREE.")
+@repeated("--variant", "names", "NAME", "Test only this variant; repeat for more.")
+@option(
+    "--torch", "VERSION", "The torch to load variants with (default: that of the name, else the newest that kci knows)."
 )
-@click.option(
-    "--torch",
-    metavar="VERSION",
-    help="The torch to load variants with (default: that of the name, else the newest that kci knows).",
-)
-@click.option(
-    "--no-isolation", is_flag=True, help="Use this Python's torch, kernels and pytest. GPU tests need this or --python."
-)
-@click.option(
-    "--python",
-    type=PATH,
-    help="Use this Python's torch, kernels and pytest, and test the variants that it can load.",
-)
-@click.option("-k", "keyword", default="", metavar="NAME", help="Run only the tests that pytest -k selects.")
-@click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
-@click.option(
+@flag("--no-isolation", "Use this Python's torch, kernels and pytest. GPU tests need this or --python.")
+@file_option("--python", "PATH", "Use this Python's torch, kernels and pytest, and test the variants that it can load.")
+@option("-k", "keyword", "NAME", "Run only the tests that pytest -k selects.", default="")
+@file_option("--record", "PATH", "Write the results to this file, as JSON.")
+@option(
     "--leg",
-    metavar="NAME",
-    help="With --record, for `kci gate`: the job of the plan that this is. Of --variant it tests those in the tree.",
+    "NAME",
+    "With --record, for `kci gate`: the job of the plan that this is. Of --variant it tests those in the tree.",
 )
-@click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
+@flag("--allow-empty", "Exit 0 for a kernel without a test that ran.")
 def command(
     place: Path,
     kernel: Path | None,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, options
+from kci.cli import Command, flag, options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import KERNELS
 from kci.config.discovery import find_kernels
@@ -19,8 +19,8 @@ from kci.errors import FindingsError
 
 @click.command("update", cls=Command)
 @KERNELS
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
-@click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
+@flag("--check", "Write nothing; exit 1 if something would change.")
+@flag("--diff", "Write nothing; print what would change.")
 def command(kernels: tuple[str, ...], check: bool, diff: bool) -> int:
     """Rewrite the build.toml of each KERNEL to edition 5. Comments, order and layout stay.
 

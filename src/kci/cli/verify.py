@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, format_option
+from kci.cli import Command, FileName, file_option, flag, format_option, option, repeated
 from kci.cli._answers import FORMATS, show_findings
 from kci.config.discovery import settings_of_tree
 from kci.diagnostics import Diagnostic
@@ -19,23 +19,15 @@ from kci.tree.verify.tree_rules import check_signatures
 
 @click.command("verify", cls=Command)
 @click.argument("paths", nargs=-1, type=FileName(), required=True, metavar="PATH...")
-@click.option(
-    "--select",
-    multiple=True,
-    metavar="RULE",
-    help="Report only this rule, or rules that start with this; unreadable files are always reported.",
+@repeated(
+    "--select", "RULE", "Report only this rule, or rules that start with this; unreadable files are always reported."
 )
-@click.option(
-    "--ignore",
-    multiple=True,
-    metavar="RULE",
-    help="Do not report this rule, or rules that start with this.",
-)
+@repeated("--ignore", "RULE", "Do not report this rule, or rules that start with this.")
 @format_option(*FORMATS)
-@click.option("--signatures", is_flag=True, help="Also require a signature of the signer that the next options name.")
-@click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that must have signed.")
-@click.option("--workflow", default="", metavar="NAME", help="The workflow that must have signed, as GitHub names it.")
-@click.option("--trust-config", type=PATH, metavar="FILE", help="A Sigstore of your own (default: the public one).")
+@flag("--signatures", "Also require a signature of the signer that the next options name.")
+@option("--repository", "OWNER/NAME", "The repository that must have signed.", default="")
+@option("--workflow", "NAME", "The workflow that must have signed, as GitHub names it.", default="")
+@file_option("--trust-config", "FILE", "A Sigstore of your own (default: the public one).")
 def command(
     paths: tuple[str, ...],
     select: tuple[str, ...],
