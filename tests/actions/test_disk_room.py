@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kci.actions.build import HostedDisk, make_room
+from kci.run.disk_room import HostedDisk, make_room
 from kci.utils.shipped import shipped
 
 HOSTED = {"RUNNER_ENVIRONMENT": "github-hosted"}

@@ -17,6 +17,7 @@ from kci.actions.common import (
     required_input,
     runner_temp,
     set_output,
+    show,
     warn,
 )
 from kci.cli._output import print_diagnostics
@@ -25,6 +26,7 @@ from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic, printable
 from kci.plan.github_limits import caller_matrices
 from kci.run.gate import NO_PLAN, RunUploads, read_uploads
+from kci.run.records import ci_run
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import (
@@ -125,19 +127,22 @@ def history_branch() -> HistoryBranch:
     return HistoryBranch(remote, BRANCH, environment)
 
 
-def scheduled_result(catalog: str, attempt: int, run_id: str) -> LegResult:
+def scheduled_result(catalog: str) -> LegResult:
     """A result that identifies this job's scheduled run and look."""
-    number, server = os.environ.get("GITHUB_RUN_NUMBER", ""), os.environ.get("GITHUB_SERVER_URL", "")
+    known, run = os.environ.get, ci_run()
+    number, server = known("GITHUB_RUN_NUMBER", ""), known("GITHUB_SERVER_URL", "")
     if not re.fullmatch(r"[0-9]{1,18}", number):
         fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
-    log = f"{server}/{os.environ.get('GITHUB_REPOSITORY', '')}/actions/runs/{run_id}" if server else ""
-    look = 2 if flag_input("retry", "false") else 1
     # A second look counts only on another machine: a GitHub-hosted runner has no name to compare.
-    machine = "" if os.environ.get("RUNNER_ENVIRONMENT") == "github-hosted" else os.environ.get("RUNNER_NAME", "")
-    machine = re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200]
-    commit = os.environ.get("GITHUB_SHA", "")
+    machine = "" if known("RUNNER_ENVIRONMENT") == "github-hosted" else known("RUNNER_NAME", "")
     return blank_result(
-        int(number), attempt=attempt, catalog=catalog, commit=commit, log=log, look=look, machine=machine
+        int(number),
+        attempt=run.attempt or 1,
+        catalog=catalog,
+        commit=known("GITHUB_SHA", ""),
+        log=f"{server}/{known('GITHUB_REPOSITORY', '')}/actions/runs/{run.id}" if server else "",
+        look=2 if flag_input("retry", "false") else 1,
+        machine=re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200],
     )
 
 
@@ -151,7 +156,7 @@ def upload_results(results: Sequence[LegResult], name: str) -> None:
         rows.append((item.kernel, item.variant, item.torch, item.outcome, first))
         if item.outcome is LegOutcome.FAILED:
             warn(f"{item.variant} with torch {item.torch}: {first}")
-            print(f"To do the same on your machine:\n  {item.replay}", flush=True)
+            show(f"To do the same on your machine:\n  {item.replay}")
     add_table("Results", ("kernel", "variant", "torch", "result", "error"), rows)
     retry = "-retry" if any(item.look > 1 for item in results) else ""
     set_output("results-name", f"watch-{name}{retry}")

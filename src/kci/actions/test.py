@@ -35,7 +35,7 @@ from kci.run.kernel_tests import (
     select_variants,
     torch_of,
 )
-from kci.run.records import TEST_FILE, ci_run, record_tests, write_record
+from kci.run.records import TEST_FILE, record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.utils.cache import default_cache
 from kci.watch.history import LegResult
@@ -80,13 +80,12 @@ def main() -> None:
 
 def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
     """Test the variants of a scheduled run; failures are results, and do not fail the job."""
-    workspace, this = kci.open_workspace([str(kernel)]), ci_run()
-    read, attempt = workspace.only_kernel(), this.attempt or 1
-    run = scheduled_result(workspace.catalog.name, attempt, this.id or "")
+    workspace = kci.open_workspace([str(kernel)])
+    read, run = workspace.only_kernel(), scheduled_result(workspace.catalog.name)
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
         variants = unpack_legs(Path(required_input("tree")), names, Path(folder))
         if not variants:
-            print("nothing was built that this machine could load", flush=True)
+            show("nothing was built that this machine could load")
             return
         results: list[LegResult] = []
         with group(f"Test {read.build.name}"):
@@ -95,7 +94,7 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
             except kci.MissingToolError as error:  # this machine says nothing about the kernel
                 warn(f"{leg} tested nothing: {error.message}")
     if results:
-        upload_results(results, f"{read.build.name}.test-{leg}-{attempt}")
+        upload_results(results, f"{read.build.name}.test-{leg}-{run.attempt}")
 
 
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:

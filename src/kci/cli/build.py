@@ -15,11 +15,10 @@ from kci.cli import Command, FileName, file_option, flag, option, refuse_idle, r
 from kci.cli._output import print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
 from kci.diagnostics import errors_in
-from kci.errors import KciError, UnfinishedBuildError, UsageError, first_error, without_secrets
+from kci.errors import KciError, UsageError, without_secrets
 from kci.matrix.variants import artifact_name
 from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, leg_commands
-from kci.run.records import VariantFailure, ci_run, write_failure
-from kci.utils.suggest import command_line
+from kci.run.records import ci_run, write_failure
 
 
 @click.command("build", cls=Command)
@@ -141,7 +140,7 @@ def command(
             except KciError as error:
                 if failures is None:
                     raise
-                write_failure(failures, _failure(request, error))
+                write_failure(failures, request.failure(error, variant.name, request.replay()))
                 failed.append(error)
                 continue
             print_diagnostics(built.findings)
@@ -152,13 +151,3 @@ def command(
     if failed:
         raise failed[0]
     return code
-
-
-def _failure(request: LegRequest, error: KciError) -> VariantFailure:
-    options, name = request.options, request.variant.name
-    words = replace(options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None).arguments()
-    replay = command_line("build", f"--variant={name}", *words, place=request.kernel.directory)
-    unfinished = isinstance(error, UnfinishedBuildError)
-    return VariantFailure(
-        request.kernel.build.name, name, name, options.attempt, first_error(error)[:4000], replay[:4000], unfinished
-    )

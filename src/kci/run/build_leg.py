@@ -18,14 +18,15 @@ from kci.config.facts import BACKENDS
 from kci.config.reader import Kernel
 from kci.config.sources.card import render_card
 from kci.config.sources.package_rules import source_findings
-from kci.diagnostics import Diagnostic, errors_in
-from kci.errors import FindingsError, UnsafeError, UsageError
+from kci.diagnostics import Diagnostic, errors_in, printable
+from kci.errors import FindingsError, KciError, UnfinishedBuildError, UnsafeError, UsageError, first_error
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
 from kci.run.load_built import load_built
+from kci.run.records import VariantFailure
 from kci.tree import identity
 from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal
@@ -34,6 +35,7 @@ from kci.tree.verify import verify
 from kci.utils.archive import SUFFIXES, zstandard
 from kci.utils.atomic import locked, replacing
 from kci.utils.frozen import Frozen
+from kci.utils.suggest import command_line
 
 
 def request_for(
@@ -135,6 +137,18 @@ class LegRequest(Frozen, kw_only=True):
     @property
     def directory(self) -> Path:
         return self.output / self.variant.name
+
+    def replay(self, *more: str) -> str:
+        """The command that builds the variant elsewhere, whole."""
+        whole = replace(self.options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None)
+        options = [f"--variant={self.variant.name}", *whole.arguments(), *more]
+        return printable(command_line("build", *options, place=self.kernel.directory))
+
+    def failure(self, error: KciError, leg: str, replay: str, more: str = "") -> VariantFailure:
+        """The record of a failed build; `more` is appended to its reason."""
+        reason, unfinished = first_error(error) + more, isinstance(error, UnfinishedBuildError)
+        name, attempt = self.kernel.build.name, self.options.attempt
+        return VariantFailure(name, leg, self.variant.name, attempt, reason, replay[:4000], unfinished)
 
 
 class BuiltLeg(Frozen):
