@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +9,7 @@ from action_inputs import inputs_of
 from kci.actions import common, merge, plan
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
+from kci.run.records import MergeJob
 from variants import CPU
 
 ARM = CPU.replace("x86_64", "aarch64")
@@ -84,7 +84,7 @@ def test_many_findings_of_a_merge_fit_into_its_summary(
 ) -> None:
     found = [finding("KCI117", "x" * 200, path=f"{number}.py") for number in range(10_000)]
     monkeypatch.setattr("kci.run.records.verify", lambda _: found)
-    assert merge.verify(SimpleNamespace(into=tmp_path, planned=None), {}) == 0
+    assert merge.verify(MergeJob((), tmp_path, None, None, None), {}) == 0
     text = summary.read_text(encoding="utf-8")
     assert text.startswith("### Verification\n\n")
     assert "more rows are left out" in text

@@ -112,7 +112,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
 def test_nothing_moves_for_who_asked_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, too; `kci run` shows their progress by this."""
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    with run.LiveTable(Options(quiet=True), 1) as display:
+    with run.RunDisplay([], Options(quiet=True)) as display:
         assert display.live is None
 
 

@@ -228,7 +228,7 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     except KciError as error:
         has_errors = bool(errors_in(error.diagnostics))
         print_error(error, annotate=has_errors)
-        add_summary(*failure_summary(error))
+        add_tables([failure_table(error)])
         if has_errors:
             sys.exit(error.exit_code)
         fail(error.message.splitlines()[0], error.exit_code)
@@ -237,12 +237,11 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     sys.exit(0)
 
 
-def failure_summary(error: KciError) -> tuple[list[str], list[str]]:
+def failure_table(error: KciError) -> AnswerTable:
     """The findings as a table for the summary: GitHub shows ten annotations."""
     diagnostics = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
-    rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in diagnostics]
-    table = AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), tuple(rows))
-    return table.markdown_head(), table.markdown_rows()
+    rows = tuple((item.rule, item.place, item.message, item.hint or error.hint) for item in diagnostics)
+    return AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), rows)
 
 
 @contextmanager

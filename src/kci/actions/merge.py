@@ -7,9 +7,10 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 import kci
 from kci.actions.common import (
-    add_summary,
     add_tables,
     fail,
     fetched_tree,
@@ -19,114 +20,88 @@ from kci.actions.common import (
     lines_input,
     runner_temp,
     set_output,
+    show,
     text_input,
+    warn,
 )
-from kci.cli._answers import count_findings, findings_markdown, print_suppressed, show_findings, tree_table
+from kci.cli._answers import findings_table, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
-from kci.config.discovery import SuppressedFinding
-from kci.run.records import PLAN_FILE, RECORD_FILE, ci_run, kernel_record, merge_error, verify_merged, write_record
+from kci.run.records import PLAN_FILE, RECORD_FILE, MergeJob, ci_run, unmet
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.utils.suggest import count
 
 
-class Merge:
-    """The inputs of the action."""
-
-    def __init__(self) -> None:
-        self.into = Path(text_input("into", "build"))
-        self.kernel = text_input("kernel") or None
-        self.allow_partial = flag_input("allow-partial")
-        flag_input("upload", default="false")
-        self.artifacts = [Path(artifact) for artifact in lines_input("artifacts")]
-        if not self.artifacts:
-            fail("the input `artifacts` is missing", 2)
-        self.plan = plan_file(json_input("plan"))
-        self.planned: kci.Plan | None = None
-
-    def run(self) -> list[kci.Manifest]:
-        """Merge the artifacts; KciError for missing variants or a conflict."""
-        self.planned = planned = kci.read_plan(self.plan) if self.plan else None
-        if published := text_input("published"):
-            tree = fetched_tree(Path(published), "that the plan builds upon", text_input("published-digest"))
-            if not find_manifests(self.into):
-                shutil.copytree(tree, self.into, symlinks=True, dirs_exist_ok=True)
-        make_room(self.into, planned)
-        for artifact in self.artifacts:
-            if (self.plan or self.kernel) and not artifact.exists():
-                artifact.mkdir(parents=True)  # nothing was built, so nothing was downloaded
-        warnings: list[kci.Diagnostic] = []
-        merged = kci.merge_artifacts(
-            self.artifacts,
-            self.into,
-            planned,
-            allow_partial=self.allow_partial,
-            kernel=self.kernel,
-            run=ci_run(),
-            log=print,
-            report=warnings.append,
-        )
-        print_diagnostics(warnings)
-        return merged
-
-    def record(self, manifest: kci.Manifest | None, error: str) -> None:
-        if self.kernel is None:
-            return
-        record = kernel_record(self.kernel, self.artifacts, self.into, manifest, error)
-        place = runner_temp() / "kci-record" / RECORD_FILE
-        write_record(place, record)
-        set_output("record", str(place))
-        set_output("record-name", f"run-record.{self.kernel}.{record.attempt}")
-
-
 def main() -> None:
     """Merge and verify, then set the outputs."""
-    merge = Merge()
+    into, kernel, record = Path(text_input("into", "build")), text_input("kernel"), runner_temp() / "kci-record"
+    allow_partial = flag_input("allow-partial")
+    flag_input("upload", default="false")
+    artifacts = [Path(artifact) for artifact in lines_input("artifacts")]
+    if not artifacts:
+        fail("the input `artifacts` is missing", 2)
+    plan = plan_file(json_input("plan"))
+    job = MergeJob(artifacts, into, None, kernel or None, record / RECORD_FILE)
     try:
         with group("Merge"):
-            merged = merge.run()
+            job = replace(job, planned=kci.read_plan(plan) if plan else None)
+            prepare(job, plan)
+            warnings: list[kci.Diagnostic] = []
+            merged = job.merge(allow_partial=allow_partial, log=show, report=warnings.append)
+            print_diagnostics(warnings)
     except kci.KciError as error:
         print_error(error, annotate=False)  # the gate repeats it with the leg's reason
-        merge.record(None, merge_error(error))
+        record_result(job, None, error)
         set_output("complete", "false")
         code = error.exit_code
         fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
-    manifests = {place(merge, manifest, merged): manifest for manifest in merged}
+    # at the top of the one tree, or of the tree of each kernel
+    manifests = {into / FILE_NAME if len(merged) == 1 else into / item.kernel / FILE_NAME: item for item in merged}
     only = merged[0] if len(merged) == 1 else None
     verified = 0
     if manifests:
         with group("Verify"):
-            verified = verify(merge, manifests)
+            verified = verify(job, {path.parent: manifest for path, manifest in manifests.items()})
+    record_result(job, only, unmet(verified))
     if verified:
-        message = f"the merged tree does not meet the requirements (exit code {verified})"
-        merge.record(only, message)
         set_output("complete", "false")
-        fail(message, verified)
-    merge.record(only, "")
+        fail(unmet(verified), verified)
     tar = runner_temp() / "kci-tree.tar"
-    pack(merge.into, tar)
-    set_output("tree", str(merge.into))
+    pack(into, tar)
+    set_output("tree", str(into))
     set_output("complete", "true" if merged and all(manifest.complete for manifest in merged) else "false")
     set_output("manifest", "\n".join(str(path) for path in manifests))
     set_output("tar", str(tar))
     set_output("digest", only.digest if only else "")
-    set_output("tree-name", f"tree.{merge.kernel or 'all'}.{ci_run().attempt or 1}")
+    set_output("tree-name", f"tree.{kernel or 'all'}.{ci_run().attempt or 1}")
     report(merged)
 
 
-def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
+def record_result(job: MergeJob, manifest: kci.Manifest | None, error: kci.KciError | str) -> None:
+    """Write the record of the one kernel, and set its outputs."""
+    job.write_record(manifest, error)
+    if job.kernel is not None:
+        set_output("record", str(job.record))
+        set_output("record-name", f"run-record.{job.kernel}.{ci_run().attempt or 1}")
+
+
+def prepare(job: MergeJob, plan: Path | None) -> None:
+    """Put the tree of an earlier run in its place, and folders where nothing was built, and so nothing downloaded."""
+    if published := text_input("published"):
+        tree = fetched_tree(Path(published), "that the plan builds upon", text_input("published-digest"))
+        if not find_manifests(job.into):
+            shutil.copytree(tree, job.into, symlinks=True, dirs_exist_ok=True)
+    make_room(job.into, job.planned)
+    for artifact in job.artifacts if plan or job.kernel else ():
+        if not artifact.exists():
+            artifact.mkdir(parents=True)
+
+
+def verify(job: MergeJob, trees: Mapping[Path, kci.Manifest]) -> int:
     """Verify the merged trees; returns the exit code."""
-    suppressed: list[SuppressedFinding] = []
-    trees = {path.parent: manifest for path, manifest in manifests.items()}
-    findings = verify_merged(merge.into, trees, merge.planned, suppressed.append)
+    findings, suppressed = job.verify(trees)
     print_suppressed(suppressed)
-    markdown = findings_markdown(findings, count_findings(findings, "Verified", suppressed))
-    add_summary(["### Verification", ""], markdown.splitlines())
-    return show_findings(findings, "text", what=str(merge.into), suppressed=suppressed)
-
-
-def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:
-    """The path of a manifest: at the top of the one tree, or of its kernel's."""
-    return merge.into / FILE_NAME if len(merged) == 1 else merge.into / manifest.kernel / FILE_NAME
+    add_tables([findings_table(findings, suppressed)])
+    return show_findings(findings, "text", what=str(job.into), suppressed=suppressed)
 
 
 def plan_file(plan: str) -> Path | None:
@@ -184,7 +159,7 @@ def report(manifests: Sequence[kci.Manifest]) -> None:
     """Report present and missing variants in log and summary."""
     present = sum(len(manifest.present) for manifest in manifests)
     lacking = sum(len(manifest.missing) for manifest in manifests)
-    print(f"{count(present, 'variant')} present, {lacking} missing")
+    show(f"{count(present, 'variant')} present, {lacking} missing")
     if lacking:
-        print(f"::warning::missing: {count(lacking, 'planned variant')}", flush=True)
+        warn(f"missing: {count(lacking, 'planned variant')}")
     add_tables(tree_table(manifest) for manifest in manifests)

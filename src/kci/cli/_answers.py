@@ -12,7 +12,6 @@ from kci.cli import options
 from kci.cli._output import (
     Layout,
     markdown_row,
-    markdown_table,
     markdown_text,
     one_per_cause,
     paragraph,
@@ -64,14 +63,7 @@ def markdown(tables: Iterable[AnswerTable]) -> str:
 
 def legs_table(plan: Plan, forecast: Estimate) -> AnswerTable:
     rows = tuple(
-        (
-            leg.kernel,
-            leg.name,
-            leg.runner_text,
-            leg.image or "-",
-            f"{leg.timeout} min",
-            leg.takes_text,
-        )
+        (leg.kernel, leg.name, leg.runner_text, leg.image or "-", f"{leg.timeout} min", leg.takes_text)
         for leg in plan.legs
     )
     one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
@@ -125,16 +117,10 @@ def left_out_table(plan: Plan) -> AnswerTable:
     by_reason: dict[tuple[str, str], list[UnplannedVariant]] = {}
     for item in plan.left_out:
         by_reason.setdefault((item.rule, item.why), []).append(item)
-    rows = [
-        (
-            str(len(same)),
-            rule,
-            reason,
-            ", ".join(sorted({item.kernel for item in same})),
-            ", ".join(sorted({item.variant for item in same})),
-        )
-        for (rule, reason), same in sorted(by_reason.items())
-    ]
+    rows = []
+    for (rule, reason), same in sorted(by_reason.items()):
+        kernels, variants = sorted({item.kernel for item in same}), sorted({item.variant for item in same})
+        rows.append((str(len(same)), rule, reason, ", ".join(kernels), ", ".join(variants)))
     headers = ("left out", "rule", "reason", "kernels", "variants")
     return AnswerTable("Left out", headers, tuple(rows), _LEFT_OUT, left_out_sentence(plan))
 
@@ -159,15 +145,10 @@ _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap=
 
 
 def tests_table(plan: Plan) -> AnswerTable:
+    trees = [f"of run {test.run}" if test.run else "of this run" for test in plan.tests]
     rows = tuple(
-        (
-            test.kernel,
-            test.name,
-            test.runner_text,
-            f"of run {test.run}" if test.run else "of this run",
-            str(len(test.variants)),
-        )
-        for test in plan.tests
+        (test.kernel, test.name, test.runner_text, tree, str(len(test.variants)))
+        for test, tree in zip(plan.tests, trees, strict=True)
     )
     layout = Layout(drop=("variants", "runner"), cut=("kernel", "runner"))
     headers = ("kernel", "test", "runner", "tree", "variants")
@@ -225,17 +206,13 @@ def show_findings(
     summary = "\n".join([*map(printable, looked_at), count_findings(findings, what, suppressed)])
     match output:
         case "json":
-            extra: dict[str, object] = {"looked_at": places} if places else {}
-            extra |= {"suppressed": suppressed} if suppressed else {}
-            print_json(diagnostics=findings, **extra)
+            extra = {"looked_at": places, "suppressed": suppressed}
+            print_json(diagnostics=findings, **{name: items for name, items in extra.items() if items})
         case "github":
             click.echo("".join(render_github(item) + "\n" for item in findings), nl=False)
         case _:
-            shown = (
-                findings
-                if verbose
-                else one_per_cause([item for item in findings if item.severity is not Severity.INFO])
-            )
+            told = [item for item in findings if item.severity is not Severity.INFO]
+            shown = findings if verbose else one_per_cause(told)
             print_diagnostics(shown)
             print_suppressed(suppressed if verbose else ())
             click.echo(summary + (" (-v shows all)" if len(shown) < len(findings) else ""))
@@ -271,18 +248,7 @@ def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
         say(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}")
 
 
-def findings_markdown(
-    findings: Sequence[Diagnostic], summary: str, suppressed: Sequence[SuppressedFinding] = ()
-) -> str:
-    """The summary, and tables of findings and suppressed ones."""
-    rows = [
-        (item.severity.value, item.rule, markdown_text(item.place) if item.path else "", markdown_text(item.message))
-        for item in findings
-    ]
-    hidden = [
-        (item.diagnostic.rule, markdown_text(item.diagnostic.place), markdown_text(item.reason)) for item in suppressed
-    ]
-    parts = [summary]
-    parts += [markdown_table(("", "rule", "where", "finding"), rows)] if rows else []
-    parts += [markdown_table(("suppressed", "where", "because"), hidden)] if hidden else []
-    return "\n\n".join(parts) + "\n"
+def findings_table(findings: Sequence[Diagnostic], suppressed: Sequence[SuppressedFinding]) -> AnswerTable:
+    rows = tuple((item.severity, item.rule, item.place if item.path else "", item.message) for item in findings)
+    below = count_findings(findings, "Verified", suppressed)
+    return AnswerTable("Verification", ("", "rule", "where", "finding"), rows, below=below)

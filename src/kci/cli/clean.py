@@ -36,21 +36,17 @@ def command(parts: tuple[str, ...], yes: bool) -> None:
     if yes:
         click.echo(f"{decimal(removed)} removed from {cache}")
         return
-    if entries and not options().verbose:
+    shown = [(item.part, str(item.path.relative_to(cache)), [item]) for item in entries]
+    if not options().verbose:
         by_part = [(part, [item for item in entries if item.part == part]) for part in PARTS]
-        rows = [
-            (part, PART_DESCRIPTIONS[part], decimal(sum(item.size for item in items)),
-             f"{count(min(item.days for item in items), 'day')} ago")
-            for part, items in by_part if items
-        ]  # fmt: skip
-        click.echo(table(("part", "what", "size", "last used"), rows, Layout(drop=("last used",), cut=("what",))))
-    elif entries:
-        headers = ("part", "what", "size", "last used")
-        layout = Layout(drop=("last used", "part"), cut=("what",))
-        rows = [
-            (item.part, str(item.path.relative_to(cache)), decimal(item.size), f"{count(item.days, 'day')} ago")
-            for item in entries
-        ]
-        click.echo(table(headers, rows, layout))
+        shown = [(part, PART_DESCRIPTIONS[part], items) for part, items in by_part if items]
+    rows = [
+        (part, what, decimal(sum(item.size for item in items)), f"{count(min(item.days for item in items), 'day')} ago")
+        for part, what, items in shown
+    ]
+    if rows:
+        click.echo(
+            table(("part", "what", "size", "last used"), rows, Layout(drop=("last used", "part"), cut=("what",)))
+        )
     total = sum(item.size for item in entries)
     click.echo(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if entries else ""))

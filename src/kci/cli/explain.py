@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import click
 
 from kci.cli import Command
@@ -24,18 +26,13 @@ def command(rule: str | None) -> None:
         for entry in all_rules.values():
             click.echo(f"{entry.id}  {entry.severity.value:<7}  {entry.name:<24} {entry.summary}")
         return
-    match = all_rules.get(rule.upper()) or next(
-        (entry for entry in all_rules.values() if entry.name == rule.lower()), None
-    )
+    by_name = {entry.name: entry for entry in all_rules.values()}
+    match = all_rules.get(rule.upper()) or by_name.get(rule.lower())
     if match is None:
-        near = suggestion(rule.upper(), list(all_rules)) or suggestion(
-            rule.lower(), [entry.name for entry in all_rules.values()]
-        )
+        near = suggestion(rule.upper(), list(all_rules)) or suggestion(rule.lower(), list(by_name))
         raise UsageError(f"there is no rule {rule[:60]!r}", hint=near or "`kci explain` lists them all")
     click.echo(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity.value})\n\n{match.summary}\n")
     click.echo(f"Why: {match.why}\n\nFix: {match.fix}")
     for title, example in (("Wrong", match.bad), ("Right", match.good)):
         if example:
-            click.echo(
-                f"\n{title}:\n\n" + "".join(f"    {line}".rstrip() + "\n" for line in example.splitlines()), nl=False
-            )
+            click.echo(f"\n{title}:\n\n" + textwrap.indent(example.rstrip(), "    "))

@@ -69,8 +69,7 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
         rows = [GateRow(kernel, "", f"{kernel} / merge", wrong, "")] if wrong else []
     if trees is not None and run_id and kernel is None:
         now = today()
-        begun = replace(run.index, day=now)
-        write_record(trees, index_after(replace(run, index=begun), run_id, now))
+        write_record(trees, index_after(replace(run, index=replace(run.index, day=now)), run_id, now))
     if junit is not None:
         write_atomic(junit, _junit(run, rows))
     _show(run, rows)

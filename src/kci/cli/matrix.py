@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -113,14 +113,10 @@ _INDENT = " " * 10
 
 def explanation_text(kernel: KernelMatrix) -> str:
     """Each candidate of a kernel, kept or dropped, with rule, reason and place, as text."""
-    from kci.cli.matrix import by_backend
-
     return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
 
 
 def _block(reasons: BackendReasons) -> str:
-    from kci.cli.matrix import places
-
     across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
     names = [variant_label(kept.variant, kept.system) for kept in reasons.kept]
@@ -150,8 +146,6 @@ def _wrapped(text: str, indent: str, across: int) -> list[str]:
 
 def explanation_markdown(kernel: KernelMatrix) -> str:
     """The same as Markdown: a table for each backend."""
-    from kci.cli.matrix import by_backend, places
-
     parts = []
     for reasons in by_backend(kernel):
         rows = [
@@ -208,22 +202,16 @@ def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
     kept: dict[str, list[KeptCandidate]] = {}
     for variant, reason in zip(kernel.variants, kernel.kept, strict=True):
         kept.setdefault(str(variant.backend), []).append(reason)
-    dropped: dict[str, list[DroppedCandidate]] = {}
+    dropped: dict[str, dict[tuple[str, str], list[DroppedCandidate]]] = {}
     for item in kernel.dropped:
-        dropped.setdefault(str(item.backend), []).append(item)
-    backends = sorted({*kept, *dropped}, key=lambda backend: (backend not in kept, backend))
-    return [
-        BackendReasons(backend, tuple(kept.get(backend, ())), _groups(dropped.get(backend, ()), backend not in kept))
-        for backend in backends
-    ]
-
-
-def _groups(dropped: Sequence[DroppedCandidate], nothing_kept: bool) -> tuple[DroppedGroup, ...]:
-    by_reason: dict[tuple[str, str], list[DroppedCandidate]] = {}
-    for item in dropped:
-        by_reason.setdefault((item.rule, item.reason), []).append(item)
-    whole = nothing_kept and len(by_reason) == 1
-    return tuple(DroppedGroup(*key, tuple(items), whole) for key, items in sorted(by_reason.items()))
+        dropped.setdefault(str(item.backend), {}).setdefault((item.rule, item.reason), []).append(item)
+    found = []
+    for backend in sorted({*kept, *dropped}, key=lambda backend: (backend not in kept, backend)):
+        reasons = sorted(dropped.get(backend, {}).items())
+        whole = backend not in kept and len(reasons) == 1
+        groups = tuple(DroppedGroup(*key, tuple(items), whole) for key, items in reasons)
+        found.append(BackendReasons(backend, tuple(kept.get(backend, ())), groups))
+    return found
 
 
 def places(of: Iterable[tuple[str, int]]) -> str:

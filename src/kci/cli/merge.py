@@ -9,14 +9,12 @@ import click
 from kci.cli import PATH, Command, file_option, flag, option, options, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
 from kci.cli._output import print_diagnostics, print_json, say
-from kci.config.discovery import SuppressedFinding
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
-from kci.plan.plan import Plan, read_plan
-from kci.run.records import ci_run, kernel_record, merge_error, verify_merged, write_record
+from kci.plan.plan import read_plan
+from kci.run.records import MergeJob, unmet
 from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
-from kci.tree.merge import merge
 
 
 @click.command("merge", cls=Command)
@@ -57,20 +55,11 @@ def command(
     if record is not None and kernel is None:
         raise UsageError("--record is about one kernel", hint="name it with --kernel")
     warnings: list[Diagnostic] = []
+    job = MergeJob(artifacts, into, planned, kernel, record)
     try:
-        manifests = merge(
-            artifacts,
-            into,
-            planned,
-            allow_partial=allow_partial,
-            kernel=kernel,
-            run=ci_run(),
-            log=say,
-            report=warnings.append,
-        )
+        manifests = job.merge(allow_partial=allow_partial, log=say, report=warnings.append)
     except KciError as error:
-        if record is not None and kernel is not None:
-            write_record(record, kernel_record(kernel, artifacts, into, None, merge_error(error)))
+        job.write_record(None, error)
         raise
     print_diagnostics(warnings)
     if durations is not None:
@@ -80,16 +69,12 @@ def command(
     elif not options().quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
-    return _recorded(record, artifacts, into, manifests[0], planned) if record is not None else 0
-
-
-def _recorded(record: Path, artifacts: tuple[Path, ...], into: Path, manifest: Manifest, planned: Plan | None) -> int:
-    suppressed: list[SuppressedFinding] = []
-    findings = verify_merged(into, {into: manifest}, planned, suppressed.append)
+    if record is None:
+        return 0
+    findings, suppressed = job.verify({into: manifests[0]})
     print_suppressed(suppressed)
     code = show_findings(findings, "text", what=str(into), suppressed=suppressed)
-    error = f"the merged tree does not meet the requirements (exit code {code})" if code else ""
-    write_record(record, kernel_record(manifest.kernel, artifacts, into, manifest, error))
+    job.write_record(manifests[0], unmet(code))
     return code
 
 

@@ -79,28 +79,28 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
         name, state = outcome.variant.name, outcome.state
         tree = merged.get((outcome.kernel, name))
         verified = ""
-        if state in (local.OutcomeState.BUILT, local.OutcomeState.REUSED) and tree is not None:
+        if state in (OutcomeState.BUILT, OutcomeState.REUSED) and tree is not None:
             errors = sum(item.severity is Severity.ERROR for item in tree.findings if f"/{name}/" in f"/{item.path}/")
             verified = count(errors, "error") if errors else "yes"
-        took = f"{outcome.seconds:.0f} s" if state is local.OutcomeState.BUILT else outcome.note
+        took = f"{outcome.seconds:.0f} s" if state is OutcomeState.BUILT else outcome.note
         took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
         loaded = outcome.loaded
         took += f", {loaded}" if loaded and loaded.reason else ""
         word = "" if loaded is None else "yes" if loaded.torch else "not loaded"
-        rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, word, took))
+        rows.append((outcome.kernel, name, state, "yes" if verified else "", verified, word, took))
     headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
     click.echo(table(headers, rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]
     if len(used) > 1 and any(item.found for item in used):
         click.echo(str(sum(used, ObjectUse(0, 0))))
     code = print_trees(result.trees)
-    if failed := _print_errors(result, local.OutcomeState.FAILED, "red"):
+    if failed := _print_errors(result, OutcomeState.FAILED, "red"):
         return max(error.exit_code for error in failed)
     made = [unmerged[item.kernel] / item.variant.name for item in result.outcomes if item.directory] if unmerged else []
     for directory in made:
         click.echo(str(directory))
     if not result.trees and not made:
-        lacking = _print_errors(result, local.OutcomeState.LEFT, "yellow")
+        lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
         say(lacks if lacking else "nothing was built: every variant needs another machine")
         say("  hint: `kci render` writes workflows that build them; with `--ci snakemake` for a cluster of yours")
@@ -108,7 +108,7 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     return code
 
 
-def _print_errors(result: local.RunResult, state: local.OutcomeState, color: str) -> list[KciError]:
+def _print_errors(result: local.RunResult, state: OutcomeState, color: str) -> list[KciError]:
     ended = [(outcome, outcome.error) for outcome in result.outcomes if outcome.state is state and outcome.error]
     errors = {error.message: error for _, error in ended}
     for message, error in errors.items():
@@ -128,12 +128,17 @@ _STAYS = ("note: ", "warning: ", "waiting for another kci")
 _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 
 
-class LiveTable:
-    """Progress on stderr: a live table on a terminal, lines elsewhere."""
+class RunDisplay:
+    """The progress on stderr: a live table on a terminal; elsewhere lines, which wait for the end of their variant."""
 
-    def __init__(self, flags: Options, per_second: int) -> None:
-        self.options, self.per_second = flags, per_second
+    def __init__(self, outcomes: list[Outcome], flags: Options) -> None:
+        self.options = flags
         self.live: Any = None
+        self._outcomes = outcomes
+        self._started: dict[str, float] = {}
+        self._said: dict[str, str] = {}
+        self._held: dict[str, list[str]] = {}
+        self._compiling: set[str] = set()
 
     def __enter__(self) -> Self:
         if self.options.quiet or is_dumb_terminal() or not sys.stderr.isatty():
@@ -142,13 +147,15 @@ class LiveTable:
         from rich.live import Live
 
         console = Console(stderr=True, no_color=use_color(self.options) is False)
-        self.live = Live(console=console, get_renderable=self.shown, refresh_per_second=self.per_second)
+        self.live = Live(console=console, get_renderable=self.shown, refresh_per_second=8)
         self.live.start()
         at_interrupt.append(self.stop)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        for key in list(self._held):
+            self._print_held_lines(key)
 
     def stop(self) -> None:
         if self.live is not None:
@@ -159,26 +166,6 @@ class LiveTable:
     def say(self, line: str) -> None:
         if not self.options.quiet:
             say(line)
-
-    def shown(self) -> Any:
-        raise NotImplementedError
-
-
-class RunDisplay(LiveTable):
-    """The progress of all outcomes; without a terminal, the lines of a variant wait for its end and so do not mix."""
-
-    def __init__(self, outcomes: list[Outcome], flags: Options) -> None:
-        super().__init__(flags, 8)
-        self._outcomes = outcomes
-        self._started: dict[str, float] = {}
-        self._said: dict[str, str] = {}
-        self._held: dict[str, list[str]] = {}
-        self._compiling: set[str] = set()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-        for key in list(self._held):
-            self._print_held_lines(key)
 
     def changed(self, outcome: Outcome) -> None:
         key = f"{outcome.kernel} {outcome.variant.name}"
@@ -248,9 +235,5 @@ def progress_text(outcome: Outcome) -> str:
     progress = outcome.progress
     if progress is None:
         return ""
-    remaining = (
-        ""
-        if progress.seconds_left is None or progress.done == progress.total
-        else f", {duration(progress.seconds_left)} left"
-    )
-    return f"{progress.done}/{progress.total}{remaining}"
+    done, left = f"{progress.done}/{progress.total}", progress.seconds_left
+    return done if left is None or progress.done == progress.total else f"{done}, {duration(left)} left"

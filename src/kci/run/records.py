@@ -20,8 +20,9 @@ from kci.plan.plan import Plan
 from kci.run.kernel_tests import TestReport, TestState
 from kci.tree.artifacts import CiRun, find_sources
 from kci.tree.manifest import Manifest
+from kci.tree.merge import merge
 from kci.tree.verify import verify
-from kci.utils.atomic import write_atomic
+from kci.utils.atomic import Log, write_atomic
 from kci.utils.bounded_json import read_record, require_schema
 from kci.utils.frozen import Frozen
 from kci.utils.walk import size_of
@@ -192,26 +193,6 @@ def newest_by_key(records: Iterable[_Attempted], key: Callable[[_Attempted], _Ke
     return {key(record): record for record in sorted(records, key=lambda record: record.attempt)}
 
 
-def verify_merged(
-    into: Path,
-    trees: Mapping[Path, Manifest],
-    planned: Plan | None,
-    suppressed: Callable[[SuppressedFinding], None],
-) -> list[Diagnostic]:
-    """Verify merged trees; `planned` holds the suppressions of kci.toml, and `suppressed` receives the hits."""
-    findings = verify(into)
-    for place, manifest in trees.items():
-        kernel = planned.kernel(manifest.kernel) if planned is not None else None
-        if planned is not None and kernel is not None and kernel.tree:
-            findings = drop_suppressed_in_tree(findings, planned.suppressions, str(place), kernel.tree, suppressed)
-    return findings
-
-
-def merge_error(problem: KciError) -> str:
-    """The message of a merge error; empty for missing variants, which have failures of their own."""
-    return "" if {item.rule for item in problem.diagnostics} == {"KCI606"} else first_error(problem)
-
-
 def kernel_record(
     kernel: str, artifacts: Sequence[Path], into: Path, manifest: Manifest | None, error: str = ""
 ) -> KernelRecord:
@@ -240,3 +221,49 @@ def _uploaded_variants(kernel: str, artifacts: Sequence[Path], into: Path) -> tu
     except KciError:
         return ()
     return tuple(sorted({leg.variant for leg in legs if leg.kernel == kernel}))
+
+
+class MergeJob(Frozen):
+    """A merge whose result the gate judges."""
+
+    artifacts: Sequence[Path]
+    into: Path
+    planned: Plan | None
+    kernel: str | None
+    record: Path | None
+    """The file for the record of the kernel."""
+
+    def merge(self, *, allow_partial: bool, log: Log, report: Callable[[Diagnostic], None]) -> list[Manifest]:
+        """Merge the artifacts; KciError for missing variants or a conflict."""
+        return merge(
+            self.artifacts,
+            self.into,
+            self.planned,
+            allow_partial=allow_partial,
+            kernel=self.kernel,
+            run=ci_run(),
+            log=log,
+            report=report,
+        )
+
+    def verify(self, trees: Mapping[Path, Manifest]) -> tuple[list[Diagnostic], list[SuppressedFinding]]:
+        """The findings about merged trees, and those that kci.toml suppresses, as the plan knows."""
+        findings, suppressed = verify(self.into), list[SuppressedFinding]()
+        for place, manifest in trees.items():
+            if self.planned is not None and (kernel := self.planned.kernel(manifest.kernel)) and kernel.tree:
+                findings = drop_suppressed_in_tree(
+                    findings, self.planned.suppressions, str(place), kernel.tree, suppressed.append
+                )
+        return findings, suppressed
+
+    def write_record(self, manifest: Manifest | None, error: KciError | str = "") -> None:
+        """Write what became of the kernel. Missing variants are no error: they have failures of their own."""
+        if isinstance(error, KciError):
+            error = "" if {item.rule for item in error.diagnostics} == {"KCI606"} else first_error(error)
+        if self.kernel is not None and self.record is not None:
+            write_record(self.record, kernel_record(self.kernel, self.artifacts, self.into, manifest, error))
+
+
+def unmet(code: int) -> str:
+    """The error of a tree that does not pass verification; empty for one that does."""
+    return f"the merged tree does not meet the requirements (exit code {code})" if code else ""
