@@ -19,6 +19,7 @@ from kci.actions.common import (
     number_input,
     runner_temp,
     set_output,
+    show,
     text_input,
     unpacked,
     warn,
@@ -65,16 +66,15 @@ def main() -> None:
     index = earlier_trees()
     os.environ.pop("GH_TOKEN", None)  # nothing else needs it
     workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
-    choice = kci.Choice(
-        tier=tier_of(workspace.settings.settings, text_input("tier", "release")),
-        backends=tuple(words_input("backends")),
-        only=tuple(words_input("only")),
-    )
-    places = [unpacked(Path(place)) for place in lines_input("published")]
-    published, problems = read_published(places)
+    settings = workspace.settings.settings
+    published, problems = read_published([unpacked(Path(place)) for place in lines_input("published")])
     request = kci.PlanRequest(
-        choice=choice,
-        container=text_input("container", "") or True,
+        choice=kci.Choice(
+            tier=tier_of(settings, text_input("tier", "release")),
+            backends=tuple(words_input("backends")),
+            only=tuple(words_input("only")),
+        ),
+        container=text_input("container") or True,
         affected=affected_base(),
         published=published | index.published_fingerprints(),
         trees=index.carried_trees(),
@@ -92,21 +92,21 @@ def main() -> None:
             workspace = require_branches(workspace)
         planned = kci.plan_run(workspace, request)
         warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
-        findings = [*workspace.diagnostics, *problems, *warnings, *faults(planned.plan)]
+        faults = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]  # the gate reports them
+        findings = [*workspace.diagnostics, *problems, *warnings, *faults]
         print_diagnostics(one_per_cause(findings, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
-    if is_fork():
-        dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
-        whole, planned = planned, planned.with_plan(only_hosted(planned.plan, dispatched=dispatched))
-        print_diagnostics(untested(whole.plan, planned.plan))
-    elif machines == "own":
-        planned = planned.with_plan(only_own(planned.plan))
     plan = planned.plan
+    if flag("KCI_FORK", os.environ.get("KCI_FORK", "false")):
+        plan = only_hosted(plan, dispatched=settings.pull_request.forks is Forks.DISPATCH)
+        print_diagnostics(untested(planned.plan, plan))
+    elif machines == "own":
+        plan = only_own(plan)
     if not callers or watch:  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
         kept = tuple(test for test in plan.tests if callers and needs_device(test.backend))
         lost = {} if callers else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
         plan = replace(plan, tests=kept, untested=plan.untested | lost)
-        planned = planned.with_plan(plan)
+    planned = planned.with_plan(plan)
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
         "callers": caller_matrices(plan, callers, request.trees, jobs) if callers else "",
@@ -118,8 +118,12 @@ def main() -> None:
         set_output(name, value)
     set_output("parallel", str(allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX))
     set_output("has-work", "true" if plan.legs or plan.tests else "false")
-    write_plan(planned)
-    report(planned)
+    # the whole plan, for the gate
+    whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
+    write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
+    show(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
+    show(left_out_sentence(plan) or "nothing is left out")
+    add_tables(plan_tables(plan, planned.estimate, planned.touches))
 
 
 def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
@@ -152,11 +156,6 @@ def affected_base() -> str | None:
     if base == "pull-request":
         return pull_request_base(Path(), os.environ.get("KCI_PULL_REQUEST", ""))
     return base or None
-
-
-def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
-    """The errors of the kernels that are not planned; the gate reports them."""
-    return [item for kernel in plan.faulty for item in kernel.diagnostics]
 
 
 def earlier_trees() -> TreeIndex:
@@ -196,22 +195,3 @@ def without_lost(index: TreeIndex) -> TreeIndex:
         gone = f"deleted, or kept for less than {KEPT_DAYS} days"
         warn(f"the tree of {first_of(lost, 3)} is gone: its artifact was {gone}; it is built once more")
     return replace(index, trees=there)
-
-
-def write_plan(planned: kci.PlannedRun) -> None:
-    """Write the whole plan for the gate."""
-    whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
-    write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
-
-
-def is_fork() -> bool:
-    """True if the run builds a pull request from another repository."""
-    return flag("KCI_FORK", os.environ.get("KCI_FORK", "false"))
-
-
-def report(planned: kci.PlannedRun) -> None:
-    """Report legs and skipped variants in log and summary, as `kci plan` does."""
-    plan = planned.plan
-    print(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
-    print(left_out_sentence(plan) or "nothing is left out", flush=True)
-    add_tables(plan_tables(plan, planned.estimate, planned.touches))

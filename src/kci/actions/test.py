@@ -30,9 +30,11 @@ from kci.run.kernel_tests import (
     TestReport,
     TestState,
     first_failure,
-    loadable_variants,
+    nothing_tested_error,
+    probe,
     run_kernel_tests,
     select_variants,
+    split_testable,
     torch_of,
 )
 from kci.run.records import TEST_FILE, record_tests, write_record
@@ -102,7 +104,9 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     present = [name for name in names if (tree / name).is_dir()]
     variants = select_variants(tree, present, isolation=python is None)
     if python is not None:
-        variants = loadable_variants(variants, python)
+        variants, reasons = split_testable(variants, probe(python))
+        if not variants:
+            raise nothing_tested_error(reasons)
     workspace = kci.open_workspace([kernel])
     reports = []
     for directory in variants:
@@ -111,8 +115,8 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
                 directory, kernel, show, cache=default_cache(), torch=torch_of(workspace, directory.name),
                 isolation=python is None, python=python,
             )  # fmt: skip
-            print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+            show(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
             if report.state is not TestState.PASSED:
-                print(report.output)
+                show(report.output)
         reports.append(report)
     return reports

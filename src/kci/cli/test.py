@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -29,8 +28,8 @@ from kci.run.kernel_tests import (
     probe,
     run_kernel_tests,
     select_variants,
+    split_testable,
     torch_of,
-    why_not_testable,
 )
 from kci.run.records import record_tests, write_record
 from kci.tree.manifest import read_manifest
@@ -93,10 +92,12 @@ def command(
     try:
         directories = select_variants(tree, names)
         environment = None if isolation else probe(python or Path(sys.executable))
-        reasons = {path: why_not_testable(path.name, environment) for path in directories}
-        variants = [path for path in directories if not reasons[path]]
+        variants, reasons = split_testable(directories, environment)
         if not variants:
-            _refuse(reasons, sources, judge=python is None)
+            # A leg tests what was verified before; else the variants are verified first
+            judged = directories if python is None else ()
+            refuse_errors(item for path in judged for item in verify(path, kernel=sources))
+            raise nothing_tested_error(reasons, verified=[path.name for path in judged])
         for directory in variants:
             report = run_kernel_tests(
                 directory,
@@ -115,7 +116,7 @@ def command(
             write_record(record, record_tests(name, leg or "test", tested, reports, first_error(error)))
         raise
     kernel_name = reports[0].kernel
-    untestable = {path.name: why for path, why in reasons.items() if why and python is None}
+    untestable = reasons if python is None else {}
     reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in untestable.items()]
     wrong = first_failure(reports, allow_empty=allow_empty)
     if record is not None:
@@ -166,13 +167,6 @@ def _show(reports: Sequence[TestReport]) -> None:
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
-
-
-def _refuse(reasons: Mapping[Path, str], sources: Path | None, *, judge: bool) -> NoReturn:
-    # A leg tests what was verified before; else the variants are verified first
-    refuse_errors(item for path in reasons for item in (verify(path, kernel=sources) if judge else ()))
-    names = {path.name: why for path, why in reasons.items()}
-    raise nothing_tested_error(names, verified=set(names) if judge else ())
 
 
 def _workspace(sources: Path | None) -> Workspace | None:

@@ -171,12 +171,10 @@ def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = 
         raise FindingsError(f"there is no variant in {tree}", hint="build one: kci build --variant NAME, or kci run")
     for name in names:
         if name not in variants:
-            hint = (
-                suggestion(name, list(variants))
-                or containing(name, variants)
-                or f"it has {', '.join(sorted(variants)[:5])}"
+            near = suggestion(name, list(variants)) or containing(name, variants)
+            raise UsageError(
+                f"{tree} has no variant {name!r}", hint=near or f"it has {', '.join(sorted(variants)[:5])}"
             )
-            raise UsageError(f"{tree} has no variant {name!r}", hint=hint)
     chosen = [variants[name] for name in names]
     for name in variants if not names else ():
         parts = parse_variant_name(name)
@@ -232,14 +230,12 @@ def nothing_tested_error(reasons: Mapping[str, str], verified: Collection[str] =
     return MissingToolError(f"nothing was tested here: {shown}", hint=hint)
 
 
-def loadable_variants(variants: Sequence[Path], python: Path) -> list[Path]:
-    """The variants that a Python can load. Raises MissingToolError if there are none."""
-    environment = probe(python)
-    reasons = {path.name: why_not_testable(path.name, environment) for path in variants}
-    loadable = [path for path in variants if not reasons[path.name]]
-    if not loadable:
-        raise nothing_tested_error(reasons)
-    return loadable
+def split_testable(
+    variants: Sequence[Path], environment: LoaderEnvironment | None
+) -> tuple[list[Path], dict[str, str]]:
+    """The variants that can be tested, and the reasons why the others cannot, by name."""
+    found = {path: why_not_testable(path.name, environment) for path in variants}
+    return [path for path, why in found.items() if not why], {path.name: why for path, why in found.items() if why}
 
 
 def run_kernel_tests(
@@ -292,7 +288,19 @@ class Loader(NamedTuple):
 
     def install(self, cache: Path, log: Log) -> Path | None:
         """Install the declared packages into a folder. Raises MissingToolError."""
-        return _packages(self.declared, self.pip, cache, log)
+        if not self.declared:
+            return None
+        key = hashlib.sha256(os.fsencode("\n".join([*self.pip, *sorted(self.declared)]))).hexdigest()[:16]
+        folder, what = cache / "test-packages" / key, ", ".join(self.declared)
+
+        def make(place: Path) -> None:
+            log(f"installing {what} for the tests")
+            # without dependencies, which could bring a second torch
+            command = [*self.pip, "--no-deps", "--target", str(place), "--", *self.declared]
+            install(command, what, log, folder.parent)
+
+        make_once(folder, folder.is_dir, make, log)
+        return folder
 
 
 def loader_for(
@@ -315,9 +323,8 @@ def loader_for(
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
-    declared = [package.package for package in packages if package is not None]
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
-    return Loader(python, pip_install(python), declared)
+    return Loader(python, pip_install(python), [package.package for package in packages if package is not None])
 
 
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:
@@ -328,15 +335,10 @@ def torch_of(workspace: Workspace | None, variant: str) -> str | None:
     return None
 
 
-def has_passed(report: TestReport, *, allow_empty: bool = False) -> bool:
-    """True if a variant loads and its tests pass; `allow_empty` accepts variants without tests."""
-    empty = (TestState.NOTHING_RAN,) if allow_empty else ()
-    return report.state in (TestState.PASSED, TestState.NOT_RUN, *empty)
-
-
 def first_failure(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:
-    """The first failed variant with a line of its output; empty without failures."""
-    wrong = next((report for report in reports if not has_passed(report, allow_empty=allow_empty)), None)
+    """The first failed variant with a line of its output; empty without failures. `allow_empty` needs no tests."""
+    fine = {TestState.PASSED, TestState.NOT_RUN} | ({TestState.NOTHING_RAN} if allow_empty else set())
+    wrong = next((report for report in reports if report.state not in fine), None)
     if wrong is None:
         return ""
     lines = [line.strip() for line in wrong.output.splitlines() if line.strip()]
@@ -352,23 +354,6 @@ def repositories(sources: Path, kernel: str) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
         names |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
     return sorted(names)
-
-
-def _packages(packages: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:
-    # without dependencies, which could bring a second torch
-    if not packages:
-        return None
-    key = hashlib.sha256(os.fsencode("\n".join([*pip, *sorted(packages)]))).hexdigest()[:16]
-    folder = cache / "test-packages" / key
-    what = ", ".join(packages)
-
-    def make(place: Path) -> None:
-        log(f"installing {what} for the tests")
-        command = [*pip, "--no-deps", "--target", str(place), "--", *packages]
-        install(command, what, log, folder.parent)
-
-    make_once(folder, folder.is_dir, make, log)
-    return folder
 
 
 def _run_pytest(
@@ -394,10 +379,9 @@ def _run_pytest(
     environment = loader_environment(tree, repositories(sources, metadata.name), metadata)
     done = run_in_group(command, silent, cwd=sources, env=environment | python_path(packages, dependencies))
     passed, failed, skipped = _counts(report)
+    state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
     if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
         state = TestState.FAILED
-    else:
-        state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
     output = "" if state is TestState.PASSED else done.tail(3000, 1000)
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
