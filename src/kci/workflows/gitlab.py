@@ -85,21 +85,19 @@ def child_pipeline(
     """The child pipeline of a plan: a job per leg, jobs per kernel that merge, test and publish, and the gate."""
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
     kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
-    faulty = [
-        {"job": f"{item.kernel or item.path}: check", "script": command_line("check", place=item.path)}
-        for item in plan.faulty
-    ]
     legs = [_leg(leg, plan.tier) for leg in plan.legs]
-    records = [kernel["record"] for kernel in kernels] + [test["job"] for kernel in kernels for test in kernel["tests"]]
+    records = [f"{kernel['name']}: record" for kernel in kernels]
     values = _common(version) | {
         "tier": plan.tier,
         "legs": legs,
         "parts": any(leg["part"] for leg in legs),
         "kernels": kernels,
         "publish": publish if purpose is Purpose.PUBLISH else None,
-        "faulty": faulty,
+        "faulty": plan.faulty,
         "purpose": purpose,
-        "records": records,
+        "records": records + [test["job"] for kernel in kernels for test in kernel["tests"]],
+        "check": lambda path: command_line("check", place=path),
+        "shell": shlex.quote,
         "plan": _write_json_command(plan.as_json(), "kci-records/kci-plan.json"),
     }
     return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
@@ -151,7 +149,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
 
 
 def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str, Any]:
-    name, merge = kernel.name, f"{kernel.name}: merge"
+    name = kernel.name
     jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name and leg.variants]
     own = replace(
         plan,
@@ -162,24 +160,14 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         left_out=(),
         faulty=(),
     )
-    command = ["kci", "merge", "kci-artifacts", "--into", "kci-tree", "--plan", "kci-planned.json", "--kernel", name]
-    command += ["--record", f"kci-records/{name}/kci-record.json"]
-    tests = [_test(test) for test in own.tests]
     return {
         "name": name,
-        "merge": merge,
+        "path": kernel.path,
         "needs": jobs if len(jobs) <= gitlab_data().max_needs else None,
         "planned": _write_json_command(own.tree_plan(), "kci-planned.json"),
         "carries": bool(own.skipped),
-        "keeps": purpose is Purpose.KEEP,
-        "script": shlex.join(command),
-        "record": f"{name}: record",
-        "tests": tests,
-        "publish": f"{name}: publish",
-        "publish_needs": [merge, *(test["job"] for test in tests)],
+        "tests": [_test(test) for test in own.tests],
         "plan": _write_json_command(own.as_json(), "kci-records/kci-plan.json") if purpose is Purpose.PUBLISH else "",
-        "gate": shlex.join(["kci", "gate", "kci-records", "--kernel", name, "--tree", "kci-tree"]),
-        "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }
 
 

@@ -124,19 +124,16 @@ def render_workflows(
     (True) or to their tag (False); None keeps a committed pin. UsageError for a kernel outside of `root` or no
     release, FindingsError for a bad kernel, run or pin, UnsafeError for an expression in a name.
     """
-    directories = tuple(kernels) or (str(root),)
     chosen = workspace.settings.settings
     require_readable(workspace)
     bounds = plan_largest_runs(workspace, short=short)
-    names = {
-        (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
-        for kernel in workspace.kernels
-    }
+    builds = [kernel.build for kernel in workspace.kernels]
+    names = {(build.general.hub and build.general.hub.repo_id) or build.name for build in builds}
     legs_of = [leg for plan in bounds.plans.values() for leg in plan.legs]
     notes = list(check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners))
     inputs = Inputs(
         names=tuple(sorted(names)),
-        kernels=tuple(sorted({_relative(kernel, root) for kernel in directories})),
+        kernels=_named(kernels, root),
         submodules=chosen.checkout.submodules and has_submodules(root),
         token=chosen.checkout.token or "",
         lfs=has_lfs(root),
@@ -167,9 +164,8 @@ def render_workflows(
     if bounds.refused:
         raise FindingsError("GitHub would not take these runs", diagnostics=bounds.refused)
     if reference := unreleased(pins):
-        notes.append(
-            _unreleased(f"these workflows use {reference}", f"`[actions]` of {KCI_TOML}: `repository` and `ref`")
-        )
+        hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
+        notes.append(_unreleased(f"these workflows use {reference}", hint))
     return _compared(root, files, committed, notes)
 
 
@@ -183,23 +179,26 @@ def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
         "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
         "checkout": chosen.checkout != Checkout(),
     }
-    hint = "remove the setting, or run `kci render --no-short`"
-    message = "the short file has nothing for `{}` of " + KCI_TOML
-    return [finding("KCI454", message.format(key), hint=hint) for key, is_set in requested.items() if is_set]
+    return _nothing_for(requested, "the short file", "remove the setting, or run `kci render --no-short`")
+
+
+def _nothing_for(requested: Mapping[str, bool], file: str, hint: str) -> list[Diagnostic]:
+    keys = [key for key, is_set in requested.items() if is_set]
+    return [finding("KCI454", f"{file} has nothing for `{key}` of {KCI_TOML}", hint=hint) for key in keys]
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
     """Render the GitLab file and compare it with the committed one; KCI454 for a setting that it cannot express."""
     require_readable(workspace)
-    notes: list[Diagnostic] = []
     chosen = workspace.settings.settings
-    by_push = chosen.publish.on is PublishOn.PUSH
-    for key, is_set in (("pull-request.comment", chosen.pull_request.comment), ("publish.on", by_push)):
-        if is_set:
-            notes.append(finding("KCI454", f"GitLab's file has nothing for `{key}` of {KCI_TOML}"))
+    requested = {
+        "pull-request.comment": chosen.pull_request.comment,
+        "publish.on": chosen.publish.on is PublishOn.PUSH,
+    }
+    notes = _nothing_for(requested, "GitLab's file", "")
     inputs = Inputs(
         names=(),
-        kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
+        kernels=_named(kernels, root),
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
         submodules=chosen.checkout.submodules and has_submodules(root),
@@ -215,7 +214,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
     """Render the Snakefile and compare it with the committed one; see `render_workflows`."""
     require_readable(workspace)
-    files = render_snakemake(tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})))
+    files = render_snakemake(_named(kernels, root))
     return _compared(root, files, read_committed(root, files), [])
 
 
@@ -236,7 +235,7 @@ def _part_jobs(plans: Iterable[Plan]) -> int:
     if not any(leg.role is not Role.WHOLE for plan in plans for leg in plan.legs):
         return 0
     parts = [Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART) for plan in plans]
-    most = max((max(counter.values(), default=0) for counter in parts), default=0)
+    most = max((number for counter in parts for number in counter.values()), default=0)
     return max(1, -(-with_growth(most) // MAX_MATRIX))
 
 
@@ -274,11 +273,15 @@ def publish_jobs(repository: RepositorySettings) -> Publish | None:
     )  # fmt: skip
 
 
-def _relative(directory: str, root: Path) -> str:
-    relative = os.path.relpath(Path(directory).resolve(), root.resolve())
-    if relative == ".." or relative.startswith("../"):
-        raise UsageError(f"{directory}: not below {root}", hint="name the root of the repository with --output")
-    return Path(relative).as_posix()
+def _named(kernels: Sequence[str], root: Path) -> tuple[str, ...]:
+    # the directories that the header names, relative to the root
+    named = set()
+    for directory in kernels or (str(root),):
+        relative = os.path.relpath(Path(directory).resolve(), root.resolve())
+        if relative == ".." or relative.startswith("../"):
+            raise UsageError(f"{directory}: not below {root}", hint="name the root of the repository with --output")
+        named.add(Path(relative).as_posix())
+    return tuple(sorted(named))
 
 
 def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
