@@ -8,6 +8,7 @@ import msgspec
 
 from kci.diagnostics import printable
 from kci.tree.verify.abi import demangled
+from kci.utils.shipped import template_environment
 from kci.utils.suggest import count
 from kci.watch.history import Failure, RunFacts, leg_of, version_order
 
@@ -45,56 +46,31 @@ def mark(key: str, since: int) -> str:
 
 def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     """The Markdown of an open issue, or with `recovered` of one whose legs all pass."""
-    since, failure = issue.since, issue.failure
-    head = "Scheduled runs fail, every time and on more than one machine, with this error:"
-    if issue.flaky:
-        head = "Scheduled runs fail with this error, and pass when nothing but the machine and the hour is another:"
-    if recovered:
-        head = "Every leg below passes again. The error was:"
-    lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
-    if (readable := demangled(issue.cause)) != issue.cause:
-        lines += [f"In C++: `{plain(readable)}`", ""]
-    facts = f", catalog {_code(since.catalog)}" if since.catalog else ""
-    facts += f", commit {_code(since.commit[:12])}" if since.commit else ""
-    lines += [f"First seen in run {since.run} ({plain(since.at)}){facts}.", _what_changed(issue)]
-    if log := web_link(failure.log):
-        lines.append(f"Log: {log}")
-    if failure.replay:
-        lines += ["", "To see it on your own machine:", "", f"    {plain(failure.replay)}"]
-    lines += ["", "| kernel | backend | fail | pass again | torch |", "|---|---|---|---|---|"]
-    groups: dict[tuple[str, str], list[str]] = {}
+    by_group: dict[tuple[str, str], list[str]] = {}
     for name in sorted(issue.all):
         leg = leg_of(name)
-        groups.setdefault((leg.kernel, leg.backend), []).append(name)
-    for (kernel, backend), legs in list(groups.items())[:_ROWS]:
+        by_group.setdefault((leg.kernel, leg.backend), []).append(name)
+    groups = []
+    for group, legs in by_group.items():
         failing = [leg for leg in legs if leg in issue.pending]
         torches = ", ".join(sorted({leg_of(leg).torch for leg in failing or legs}, key=version_order))
-        lines.append(
-            f"| {plain(kernel)} | {backend} | {len(failing) or ''} | {len(legs) - len(failing) or ''} | {torches} |"
-        )
-    if len(groups) > _ROWS:
-        lines += ["", f"And {count(len(groups) - _ROWS, 'row')} more."]
-    legs = sorted(issue.all if recovered else issue.pending)
-    lines += ["", "<details><summary>" + count(len(legs), "leg") + "</summary>", ""]
-    lines += [f"- `{plain(leg)}`" for leg in legs[:SHOWN]]
-    if len(legs) > SHOWN:
-        lines.append(f"- and {len(legs) - SHOWN} more")
-    return "\n".join([*lines, "", "</details>"]) + "\n"
-
-
-def _what_changed(issue: OpenCause) -> str:
-    before, since = issue.before, issue.since
-    if issue.flaky:
-        return "What moved: nothing."
-    if before is None:
-        new = f"the catalog, to {_code(issue.new_catalog)}" if issue.new_catalog else "not known"
-        return f"What moved: {new}. No earlier run has passed what fails."
-    changes = [
-        f"the {what}, from {_code(old) if old else 'none'} to {_code(new) if new else 'none'}"
-        for what, old, new in since.changes(before)
-    ]
-    moved = "; ".join(changes) or "neither catalog nor commit: a package, an image or a machine did"
-    return f"What moved: {moved}. It passed last in run {before.run}."
+        groups.append((*group, len(failing), len(legs) - len(failing), torches))
+    values = {
+        "mark": mark(key, issue.since.run),
+        "issue": issue,
+        "since": issue.since,
+        "recovered": recovered,
+        "readable": demangled(issue.cause),
+        "log": web_link(issue.failure.log),
+        "groups": groups,
+        "legs": sorted(issue.all if recovered else issue.pending),
+        "shown": SHOWN,
+        "shown_groups": _ROWS,
+        "plain": plain,
+        "code": _code,
+        "count": count,
+    }
+    return template_environment().get_template("issue.md.j2").render(values)
 
 
 def _code(text: str) -> str:
