@@ -15,7 +15,6 @@ from typing import Annotated, TypeVar
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kci.config.values import NAME_PATTERN
 from kci.errors import FindingsError, UsageError
 from kci.plan.fingerprint import Key
 from kci.plan.github_limits import FORK_RULE
@@ -28,6 +27,7 @@ from kci.run.records import (
     TEST_FILE,
     Attempt,
     KernelRecord,
+    NameOfKernel,
     TestRecord,
     Text,
     newest_by_key,
@@ -74,12 +74,12 @@ class ObjectsPlace(KeptObjects, frozen=True):
 class TreeIndex(Frozen):
     """The newest tree of each kernel."""
 
-    trees: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], TreePlace] = {}
+    trees: dict[NameOfKernel, TreePlace] = {}
     day: int = 0
     """Day of the uploading run."""
     attempt: Attempt = 1
     """Attempt of the uploading run; the newest counts."""
-    objects: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], dict[Text, ObjectsPlace]] = {}
+    objects: dict[NameOfKernel, dict[Text, ObjectsPlace]] = {}
     """Objects by kernel and leg, of pushes to the branch only."""
     schema: int = SCHEMA
 
@@ -90,15 +90,18 @@ class TreeIndex(Frozen):
                 raise ValueError(f"the tree of {kernel!r} is one of {place.manifest.kernel!r}")
 
     def unexpired(self, day: int) -> TreeIndex:
-        """The index without expired trees, sorted."""
-        kept = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day < KEPT_DAYS}
-        return replace(self, trees=kept)
+        """The index without what expired, sorted."""
+        trees = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day < KEPT_DAYS}
+        objects = {
+            kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < KEPT_DAYS}
+            for kernel, legs in sorted(self.objects.items())
+        }
+        return replace(self, trees=trees, objects={kernel: legs for kernel, legs in objects.items() if legs})
 
     def carried_trees(self) -> dict[str, CarriedTree]:
         """The trees in the plan's form."""
-        return {
-            kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in self.trees.items()
-        }
+        places = self.trees.items()
+        return {kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in places}
 
     def kept_objects(self) -> dict[Key, KeptObjects]:
         """The objects in the plan's form."""
@@ -205,11 +208,6 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
                 tree = tree_under_test(place.manifest.digests, test.variants)
                 passed[test.name] = TestPass(tree, test.inputs)
             trees[test.kernel] = replace(place, passed=passed)
-    still = {
-        kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < KEPT_DAYS}
-        for kernel, legs in sorted(objects.items())
-    }
-    objects = {kernel: legs for kernel, legs in still.items() if legs}
     return TreeIndex(trees, day, objects=objects).unexpired(day)
 
 
@@ -291,11 +289,8 @@ def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
         return f"all that was planned is there, but not every job ended well: {', '.join(bad)}"
     for name, result in results.items():
         job, _, needs = name.partition("/")
-        if (
-            needs
-            and result is JobResult.SKIPPED
-            and {ended.get(need) for need in needs.split(",")} == {JobResult.SUCCESS}
-        ):
+        succeeded = {ended.get(need) for need in needs.split(",")} == {JobResult.SUCCESS}
+        if needs and result is JobResult.SKIPPED and succeeded:
             return f"the job {job} was skipped although what it needs succeeded: {needs}"
     if ready and results.get(PUBLISH_JOB) is JobResult.SKIPPED:
         return f"{ready} kernels can be published, and the job that publishes did not run"
@@ -309,19 +304,14 @@ def missing_results(run: RunUploads) -> list[GateRow]:
         GateRow(item.kernel or item.path, "", "plan", item.message, command_line("check", place=item.path))
         for item in plan.faulty
     ]
-    rows += [
-        GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in plan.left_out if item.rule == FORK_RULE
-    ]
-    by_kernel: dict[str, list[Leg]] = {}
-    for leg in plan.legs:
-        by_kernel.setdefault(leg.kernel, []).append(leg)
+    held_back = [item for item in plan.left_out if item.rule == FORK_RULE]
+    rows += [GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in held_back]
     fresh = {kernel: record for kernel, record in run.records.items() if record.attempt >= plan.attempt}
-    for kernel, legs in sorted(by_kernel.items()):
-        record = fresh.get(kernel)
-        if record is None:
-            rows.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
+    for kernel in sorted({leg.kernel for leg in plan.legs}):
+        if kernel in fresh:
+            rows += _kernel_rows(plan.tier, fresh[kernel], [leg for leg in plan.legs if leg.kernel == kernel])
         else:
-            rows += _kernel_rows(plan.tier, record, legs)
+            rows.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
     for (kernel, name), why in replace(run, records=fresh).failed_tests().items():
         test = run.tests.get((kernel, name))
         rows.append(GateRow(kernel, "", f"{kernel} / test {name}", why, test.replay if test else ""))

@@ -80,19 +80,12 @@ class KeptBuilds:
 
     def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
         """Hash of a local build's inputs, with the machine's compilers. Raises MissingToolError or FindingsError."""
-        how = self._options
-        components = active(kernel.build, variant).values()
-        flags = [
-            flag for part in (*components, kernel.build.framework) for flag in getattr(part, "cxx_flags", None) or ()
-        ]
+        how, components = self._options, active(kernel.build, variant).values()
+        parts = (*components, kernel.build.framework)
+        flags = [flag for part in parts for flag in getattr(part, "cxx_flags", None) or ()]
         flags += [flag for part in components for flag in part.device_flags]
         compilers = toolchain_identity(
-            variant,
-            how.cache,
-            builder=how.builder,
-            isolation=how.isolation,
-            flags=flags,
-            outside=self._outside,
+            variant, how.cache, builder=how.builder, isolation=how.isolation, flags=flags, outside=self._outside
         )
         toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}{' '.join(('', *how.archs))}"
         with self._guard:
@@ -232,9 +225,8 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     plan = plan_run(workspace, PlanRequest(choice=choice, container=False, digests=default_cache() / "inputs")).plan
     if plan.faulty:
         raise invalid_kernels_error(plan.faulty, len(workspace.kernels))
-    left_out = plan.left_out
     # a local build needs no runner
-    reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
+    reasons = {(item.kernel, item.variant): item for item in plan.left_out if item.rule != "KCI301"}
     system = this_system()
     elsewhere = {(kernel.name, name) for kernel in plan.kernels for name in kernel.elsewhere}
     outcomes: list[Outcome] = []
@@ -251,11 +243,10 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
 
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
     """Map kernels to trees: `build/` in the kernel's directory, or `into`, with a folder each if there are several."""
+    kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
     if into is None:
-        return {kernel.build.name: Path(kernel.directory) / "build" for kernel in workspace.kernels}
-    if len(workspace.kernels) == 1:
-        return {workspace.kernels[0].build.name: into}
-    return {kernel.build.name: into / kernel.build.name for kernel in workspace.kernels}
+        return {name: Path(kernel.directory) / "build" for name, kernel in kernels.items()}
+    return {name: into if len(workspace.kernels) == 1 else into / name for name in kernels}
 
 
 def run_here(
@@ -288,12 +279,14 @@ def run_here(
                 _put(directory, trees[name] / directory.name, name, log)
         elif built:
             kernel = kernels[name]
-            names, elsewhere = (
-                tuple(item.variant.name for item in mine if item.elsewhere is is_) for is_ in (False, True)
+            part = KernelPlan(
+                name,
+                kernel.directory,
+                kernel.build.general.version,
+                tuple(item.variant.name for item in mine if not item.elsewhere),
+                tree=tree_place(workspace.settings, kernel.directory),
+                elsewhere=tuple(item.variant.name for item in mine if item.elsewhere),
             )
-            place = tree_place(workspace.settings, kernel.directory)
-            version = kernel.build.general.version
-            part = KernelPlan(name, kernel.directory, version, names, tree=place, elsewhere=elsewhere)
             loads = tuple(sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads}))
             planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads)
             loaded = {outcome.variant.name: outcome.loaded for outcome in mine if outcome.loaded}
@@ -329,10 +322,8 @@ def _put(directory: Path, target: Path, kernel: str, log: Log) -> None:
 
 def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     """Number of parallel builds that leaves each a job per source; at least one."""
-    most = max(
-        (sum(len(part.src) for part in active(kernel.build, variant).values()) for kernel, variant in waiting),
-        default=0,
-    )
+    components = [active(kernel.build, variant).values() for kernel, variant in waiting]
+    most = max((sum(len(part.src) for part in parts) for parts in components), default=1)
     return max(1, min(len(waiting), jobs // max(1, most)))
 
 
@@ -383,10 +374,8 @@ def merged_tree(
     )
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
-    suppressed, (kernel,) = list(verified.suppressed), planned.kernels
-    remaining = drop_suppressed_in_tree(
-        verified.diagnostics, planned.suppressions, str(tree), kernel.tree, suppressed.append
-    )
+    suppressed, (kernel,), rules_of = list(verified.suppressed), planned.kernels, planned.suppressions
+    remaining = drop_suppressed_in_tree(verified.diagnostics, rules_of, str(tree), kernel.tree, suppressed.append)
     findings = (item for item in remaining if item.rule != "KCI721")
     return TreeResult(kernel.name, tree, manifest, (*merge_findings, *findings), tuple(suppressed))
 

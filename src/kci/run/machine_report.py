@@ -57,8 +57,8 @@ def examine_machine(cache: Path, catalog: Catalog, backends: Collection[str] = B
 
 
 def _basics(cache: Path) -> Iterator[ToolReport]:
-    system = this_system()
-    yield ToolReport("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    machine = f"{this_system()}, Python {platform.python_version()}, {os.cpu_count()} cores"
+    yield ToolReport("system", Health.OK, machine)
     yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
     if _newer_glibc():
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
@@ -69,26 +69,23 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     free = shutil.disk_usage(place).free
     message = f"{cache}, {free / 1e9:.0f} GB free"
+    health, remedy = Health.OK, ""
     if not os.access(place, os.W_OK):
+        health, message = Health.MISSING, f"{cache} cannot be written"
         remedy = "set KCI_CACHE to a directory that you can write"
-        yield ToolReport("cache", Health.MISSING, f"{cache} cannot be written", remedy)
-    elif free >= _ROOM:
-        yield ToolReport("cache", Health.OK, message)
-    else:
-        remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
-        yield ToolReport("cache", Health.NOTE, message, remedy)
-    yield _torch_index()
-
-
-def _torch_index() -> ToolReport:
+    elif free < _ROOM:
+        health, remedy = Health.NOTE, "kci clean shows what can go; or set KCI_CACHE to another disk"
+    yield ToolReport("cache", health, message, remedy)
     index = without_secrets(address := toolchains().index_url(HOST))
+    health, message, remedy = Health.NOTE, f"{index} cannot be reached", _ONLY_CUDA
     if is_reachable(address):
-        return ToolReport("torch's index", Health.OK, index)
-    if not is_reachable(pip_index()):
-        message = f"neither {index} nor {without_secrets(pip_index())} can be reached"
-        return ToolReport("torch's index", Health.NOTE, message, OTHER_INDEX)
-    why = "pip's own index may have torch for CUDA only, which `kci test` cannot import"
-    return ToolReport("torch's index", Health.NOTE, f"{index} cannot be reached", f"{why}. To test, {TO_TEST}")
+        health, message, remedy = Health.OK, index, ""
+    elif not is_reachable(pip_index()):
+        message, remedy = f"neither {index} nor {without_secrets(pip_index())} can be reached", OTHER_INDEX
+    yield ToolReport("torch's index", health, message, remedy)
+
+
+_ONLY_CUDA = f"pip's own index may have torch for CUDA only, which `kci test` cannot import. To test, {TO_TEST}"
 
 
 def _newer_glibc() -> bool:
@@ -124,10 +121,8 @@ def _helpers() -> Iterator[ToolReport]:
         tool = find_compiler_cache(cxx_compiler())
     except KciError:
         tool = None
-    if tool is None:
-        yield ToolReport("compiler cache", Health.NOTE, "none", "install ccache, and rebuilds take a fraction")
-    else:
-        yield ToolReport("compiler cache", Health.OK, str(tool))
+    lacks = (Health.NOTE, "none", "install ccache, and rebuilds take a fraction")
+    yield ToolReport("compiler cache", *((Health.OK, str(tool)) if tool else lacks))
     gpus = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     yield _program("GPU", gpus, "tests of GPU variants need one")
     yield _program("nix", ["nix", "--version"], "only --builder nix needs it: https://nixos.org/download")
@@ -141,13 +136,14 @@ def _examined_tool(name: str, find: Callable[[], str], otherwise: str = "") -> T
 
 
 def _program(name: str, command: list[str], remedy: str) -> ToolReport:
-    if shutil.which(command[0]) is None:
-        return ToolReport(name, Health.NOTE, f"{command[0]} is not installed", remedy)
-    try:
-        done = run(command)
-    except KciError as error:
-        return ToolReport(name, Health.NOTE, error.message.splitlines()[0], remedy)
-    lines = done.output.strip().splitlines()
-    if done.code != 0 or not lines:
-        return ToolReport(name, Health.NOTE, f"{command[0]} does not answer", remedy)
-    return ToolReport(name, Health.OK, lines[0][:100])
+    problem = f"{command[0]} is not installed"
+    if shutil.which(command[0]):
+        problem = f"{command[0]} does not answer"
+        try:
+            done = run(command)
+            lines = done.output.strip().splitlines()
+            if done.code == 0 and lines:
+                return ToolReport(name, Health.OK, lines[0][:100])
+        except KciError as error:
+            problem = error.message.splitlines()[0]
+    return ToolReport(name, Health.NOTE, problem, remedy)

@@ -41,6 +41,7 @@ _Key = TypeVar("_Key")
 _Attempted = TypeVar("_Attempted", bound=Any)  # has `attempt`
 
 Text = Annotated[str, Meta(max_length=4000)]
+NameOfKernel = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Attempt = Annotated[int, Meta(ge=1)]
 
 
@@ -54,7 +55,7 @@ class _Record(Frozen, kw_only=True):
 class VariantFailure(_Record):
     """A variant whose build failed."""
 
-    kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    kernel: NameOfKernel
     leg: Text
     variant: Text
     attempt: Attempt
@@ -69,7 +70,7 @@ class VariantFailure(_Record):
 class LegObjects(_Record):
     """The object pack of a leg."""
 
-    kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    kernel: NameOfKernel
     leg: Text
     attempt: Attempt
     artifact: Annotated[str, Meta(pattern=r"^objects\.[A-Za-z0-9._+%-]{1,240}\Z")]
@@ -87,7 +88,7 @@ class LegObjects(_Record):
 class KernelRecord(_Record):
     """The result of merging one kernel."""
 
-    kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    kernel: NameOfKernel
     attempt: Attempt
     complete: bool
     """True if the tree has every planned variant and passes verification."""
@@ -112,7 +113,7 @@ class TestRecord(_Record):
 
     __test__ = False  # for pytest
 
-    kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    kernel: NameOfKernel
     leg: Text
     """Name of the leg in the plan."""
     attempt: Attempt

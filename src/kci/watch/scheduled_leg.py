@@ -25,7 +25,7 @@ from kci.tree.artifacts import find_sources, newest_source
 from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic
 from kci.utils.suggest import command_line
-from kci.watch.history import HARDWARE, LegOutcome, LegResult
+from kci.watch.history import LegOutcome, LegResult, leg_of
 
 MAX_SECOND_LOOKS = 200
 """Jobs of a second look; other suspects wait for the next run."""
@@ -33,11 +33,8 @@ MAX_SECOND_LOOKS = 200
 
 def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
     """The jobs that built or tested the suspects, at most `MAX_JOBS` of each kind, none of them compiled in parts."""
-    built: set[tuple[str, str]] = set()
-    tested: set[tuple[str, str]] = set()
-    for key in suspects:
-        kernel, variant, system = key.split(" ")[:3]
-        (tested if system.endswith(HARDWARE) else built).add((kernel, variant))
+    suspected = {leg_of(key) for key in suspects}
+    built, tested = ({leg[:2] for leg in suspected if leg.on_hardware is there} for there in (False, True))
     legs = []
     for leg in plan.legs:
         if leg.role is Role.WHOLE and (again := tuple(name for name in leg.variants if (leg.kernel, name) in built)):
@@ -128,15 +125,13 @@ def watch_hardware(
             log(f"{directory.name} is not tested on this machine: {reason}")
             continue
         how = (f"--variant={directory.name}", f"--python={python}")
-        torch = ".".join(environment.torch.split("+")[0].split(".")[:2])
-        compute = name.compute_version or environment.toolkit
         result = replace(
             run,
             kernel=kernel.build.name,
             variant=directory.name,
             system=system,
-            torch=torch,
-            compute=compute,
+            torch=".".join(environment.torch.split("+")[0].split(".")[:2]),
+            compute=name.compute_version or environment.toolkit,
             replay=command_line("test", *how, place=kernel.directory)[:4000],
             hardware=True,
         )
@@ -147,9 +142,7 @@ def watch_hardware(
 def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:
     """Write each result into a JSON file of the folder, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for result in results:
-        path = folder / f"{result.variant}.torch-{result.torch or 'none'}.json"
+    files = {folder / f"{result.variant}.torch-{result.torch or 'none'}.json": result for result in results}
+    for path, result in files.items():
         write_atomic(path, msgspec.json.encode(result) + b"\n")
-        paths.append(path)
-    return paths
+    return list(files)
