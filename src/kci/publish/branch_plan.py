@@ -79,8 +79,7 @@ def read_release(
     """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
     manifest = _read_complete_manifest(tree)
     findings = verify(tree, kernel=sources)
-    errors = errors_in(findings)
-    if errors:
+    if errors := errors_in(findings):
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
         message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
         raise FindingsError(message, hint=command_line("verify", place=tree), diagnostics=errors)
@@ -88,11 +87,10 @@ def read_release(
         report(item)
     inside = {}
     for file in walk(tree):
-        if is_bytecode(file.name):
-            continue
-        if file.link or not file.regular:
-            raise UnsafeError(f"not published, {file.path} is not a plain file", hint="merge the tree again")
-        inside[file.name] = local_file(file.path)
+        if not is_bytecode(file.name):
+            if file.link or not file.regular:
+                raise UnsafeError(f"not published, {file.path} is not a plain file", hint="merge the tree again")
+            inside[file.name] = local_file(file.path)
     for entry in manifest.present:
         prefix = f"{entry.variant}/"
         hashes = {name.removeprefix(prefix): inside[name].sha256 for name in inside if name.startswith(prefix)}
@@ -139,19 +137,15 @@ _PLAIN = "kci wrote this page, because the kernel has no CARD.md"
 
 def plain_page(release: Release, repo_id: str, branch: str) -> LocalFile:
     """A front page for a kernel without a card."""
-    present, version = release.manifest.present, release.manifest.version
-    text = (
-        template_environment()
-        .get_template("hub/page.md.j2")
-        .render(
-            kernel=release.manifest.kernel,
-            repo_id=repo_id,
-            at=f"version={version}" if branch == f"v{version}" else f'revision="{branch}"',
-            backends=sorted({entry.backend for entry in present}),
-            license=next((metadata.decode(file.content()).license for file in release.metadata_files), ""),
-            variants=[entry.variant for entry in present],
-            mark=_PLAIN,
-        )
+    made, template = release.manifest, template_environment().get_template("hub/page.md.j2")
+    text = template.render(
+        kernel=made.kernel,
+        repo_id=repo_id,
+        at=f"version={made.version}" if branch == f"v{made.version}" else f'revision="{branch}"',
+        backends=sorted({entry.backend for entry in made.present}),
+        license=next((metadata.decode(file.content()).license for file in release.metadata_files), ""),
+        variants=[entry.variant for entry in made.present],
+        mark=_PLAIN,
     )
     return front_page(text)
 
@@ -323,12 +317,13 @@ class BranchReplacement(Frozen):
 
     def _require_newer(self, before: Manifest) -> None:
         present = self.release.manifest.present
-        theirs = {entry.variant: entry for entry in before.present}
-        pairs = [(entry, theirs[entry.variant]) for entry in present if entry.variant in theirs]
+        ours = {entry.variant: entry for entry in present}
         replaced = {
             old.variant: old
-            for new, old in pairs
-            if old.digest != new.digest and (new.fingerprint is None or old.fingerprint != new.fingerprint)
+            for old in before.present
+            if (new_one := ours.get(old.variant))
+            and old.digest != new_one.digest
+            and (new_one.fingerprint is None or old.fingerprint != new_one.fingerprint)
         }
         if not replaced:
             return
@@ -352,16 +347,10 @@ class BranchReplacement(Frozen):
 
     def _left_out(self, kept_variants: Collection[str]) -> frozenset[str]:
         names = [name for name in kept_variants if self.terms.expected is None or name in self.terms.expected]
-        if not names:
-            return frozenset()
         version = self.release.manifest.version
-        own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files}
-        metadata_by_name = {name: self._metadata(name) for name in names}
-        stale = [
-            name
-            for name, entry in metadata_by_name.items()
-            if entry is None or (entry.version, entry.unique) not in own
-        ]
+        own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files if names}
+        found = {name: self._metadata(name) for name in names}
+        stale = [name for name, entry in found.items() if entry is None or (entry.version, entry.unique) not in own]
         if not stale:
             return frozenset()
         message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "

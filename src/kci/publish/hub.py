@@ -7,12 +7,9 @@ import logging
 import os
 import re
 import urllib.parse
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
-
-from msgspec.structs import replace
 
 from kci.diagnostics import printable
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError, first_line_of, without_secrets
@@ -118,17 +115,13 @@ def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
 
     endpoint = str(constants.ENDPOINT)
     subject = environ.get(_ID_TOKEN) or _identity(endpoint, environ)
-    resource = f"kernels/{repo_id}"
+    question = {**_EXCHANGE, "subject_token": subject, "resource": f"kernels/{repo_id}"}
     try:
-        answer = _ask(
-            "POST", f"{endpoint}/oauth/token", json={**_EXCHANGE, "subject_token": subject, "resource": resource}
-        )
-        token = answer["access_token"]
+        return str(_ask("POST", f"{endpoint}/oauth/token", json=question)["access_token"])
     except Exception as error:
         hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
         message = f"the Hub gives this job no token for {repo_id}: {first_line_of(error)}"
         raise FindingsError(message, hint=hint) from error
-    return str(token)
 
 
 def _identity(audience: str, environ: Mapping[str, str]) -> str:
@@ -204,16 +197,14 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
         metadata = read_sealed(directory).metadata
     except KciError as error:
         return ListedVariant(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
-    listing = ListedVariant(name, metadata.name, metadata.version, fingerprint=fingerprint)
-    signature = directory / SIGNATURE
-    if not signature.exists():
-        return listing
-    try:
-        bundle, signed = read_bounded(signature, MAX_BYTES), read_bounded(directory / FILE_NAME, MAX_BYTES)
-    except (OSError, ValueError) as error:
-        return replace(listing, problem=f"its signature cannot be read: {error}")
-    problem = signature_problem(bundle, signed)
-    return replace(listing, problem=problem)
+    problem, signature = "", directory / SIGNATURE
+    if signature.exists():
+        try:
+            bundle, signed = (read_bounded(file, MAX_BYTES) for file in (signature, directory / FILE_NAME))
+            problem = signature_problem(bundle, signed)
+        except (OSError, ValueError) as error:
+            problem = f"its signature cannot be read: {error}"
+    return ListedVariant(name, metadata.name, metadata.version, problem, fingerprint)
 
 
 class HubFile(Frozen):
@@ -252,10 +243,10 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
         local: str = ask(lambda: client.hf_hub_download(repo_id, file.path, revision=revision, repo_type="kernel"))
         return read_bounded(Path(local), MAX_BYTES)
 
-    variants: dict[str, dict[str, HubFile]] = defaultdict(dict)
+    variants: dict[str, dict[str, HubFile]] = {}
     for file in ask(lambda: listed_files(client, repo_id, revision, FOLDER.rstrip("/"))):
         if variant := variant_in_path(file.path):
-            variants[variant][file.path.removeprefix(f"{FOLDER}{variant}/")] = file
+            variants.setdefault(variant, {})[file.path.removeprefix(f"{FOLDER}{variant}/")] = file
     return TreeListing(source, tuple(_hub_variant(variant, files, read) for variant, files in sorted(variants.items())))
 
 
@@ -265,8 +256,7 @@ _Read = Callable[[HubFile], bytes | None]
 def _hub_variant(variant: str, files: dict[str, HubFile], read: _Read) -> ListedVariant:
     if FILE_NAME not in files:
         return ListedVariant(variant, problem=f"it has no {FILE_NAME}")
-    raw = read(files[FILE_NAME])
-    if raw is None:
+    if (raw := read(files[FILE_NAME])) is None:
         return ListedVariant(variant, problem=f"{FILE_NAME} is larger than a metadata file may be")
     try:
         metadata = decode(raw)

@@ -79,11 +79,9 @@ class HubKernel:
 
     def proposals(self) -> dict[str, str]:
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
-        numbered = [
-            (int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)
-        ]
-        newest = sorted(numbered, key=lambda pair: -pair[0])[:_PROPOSALS]
-        return {item.ref: item.target_commit for _, item in newest}
+        numbered = [item for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
+        newest = sorted(numbered, key=lambda item: -int(item.ref.rpartition("/")[2]))[:_PROPOSALS]
+        return {item.ref: item.target_commit for item in newest}
 
     def create_branch(self, branch: str) -> None:
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
@@ -181,13 +179,10 @@ def _answer(error: Exception, repo_id: str) -> Exception:
         hint = f"set here, and asked by the client: {own}" if own else "is the network of this machine set up?"
         return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint=hint)
     status = int(response.status_code)
-    obstacle = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}.get(status)
-    if obstacle is None:
-        obstacle = Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED
-    explanation = _WHY.get(status, "")
-    return HubAnswerError(
-        obstacle, f"{status}: {reason[:300]}{explanation.format(repo_id)}", _wait(response.headers, reason)
-    )
+    known = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}
+    obstacle = known.get(status, Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED)
+    message = f"{status}: {reason[:300]}{_WHY.get(status, '').format(repo_id)}"
+    return HubAnswerError(obstacle, message, _wait(response.headers, reason))
 
 
 _WHY = {

@@ -241,16 +241,15 @@ class Publisher(Frozen):
         at = head or heads.get(MAIN, "")
         remote_files = self.target.files(at) if at else {}
         page, there = goal.files.get(README), remote_files.get(README)
-        if page is not None and there is not None and gives_way(page, there, partial(self.target.read, at)):
-            files = {path: file for path, file in goal.files.items() if file is not page}
-            goal = replace(goal, files=files)
+        read = partial(self.target.read, at)
+        if page is not None and there is not None and gives_way(page, there, read):
+            goal = replace(goal, files={path: file for path, file in goal.files.items() if file is not page})
         check, inherited = None, False
         if replacement is not None:
-            place, read = f"{self.name}@{goal.branch}", partial(self.target.read, at)
-            check = BranchReplacement(*replacement, place, remote_files, read, self.log)
+            check = BranchReplacement(*replacement, f"{self.name}@{goal.branch}", remote_files, read, self.log)
             # The main branch may be at the commit of a version: what is of this version is the branch's own.
-            inherited = goal.branch != MAIN and at == heads.get(MAIN)
-            inherited = inherited and check.version_there(MAIN_VERSION) != goal.version
+            at_main = goal.branch != MAIN and at == heads.get(MAIN)
+            inherited = at_main and check.version_there(MAIN_VERSION) != goal.version
         changes = goal.changes(remote_files, inherited=inherited)
         if check is None or inherited or (changes.empty and check.terms.leave_out is not StaleVariants.REMOVE):
             return head, remote_files, goal, changes

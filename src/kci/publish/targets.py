@@ -44,8 +44,7 @@ def target_of(
     kernel: str, version: int, settings: Publish, *, build: Build | None = None, repo_id: str = "", branch: str = ""
 ) -> HubBranch:
     """The repository and branch of a kernel: arguments, then `build`, then `settings`; UsageError if none names one."""
-    hub = build.general.hub if build is not None else None
-    prefix = settings.repo_prefix
+    hub, prefix = build.general.hub if build is not None else None, settings.repo_prefix
     repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
     branch_name = branch or (hub and hub.branch) or settings.branch
     branch = (branch_name or "v{version}").replace("{version}", str(version))
@@ -103,12 +102,10 @@ def hub_settings(workspace: Workspace) -> list[str]:
         "The owner needs the Hub's approval to publish kernels, and each repository has to exist: a trusted publisher "
         "may write to one, and make none.",
     ]
-    for kernel in workspace.kernels:
-        settings = workspace.settings.settings.publish
+    for build in (kernel.build for kernel in workspace.kernels):
         try:
-            target = target_of(kernel.build.name, kernel.build.general.version, settings, build=kernel.build)
+            target = target_of(build.name, build.general.version, workspace.settings.settings.publish, build=build)
+            lines.append(f"{build.name}: kernels/{target.repo_id}, branch {target.branch}")
         except UsageError as error:
-            lines.append(f"{kernel.build.name}: {error.message}; {error.hint}")
-        else:
-            lines.append(f"{kernel.build.name}: kernels/{target.repo_id}, branch {target.branch}")
+            lines.append(f"{build.name}: {error.message}; {error.hint}")
     return lines

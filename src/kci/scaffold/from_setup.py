@@ -93,9 +93,8 @@ def from_kernel_builder(root: Path) -> ConvertedProject:
     files[BUILD_TOML] = update.after
     converted = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: unchanged"]
     converted.append(f"{len(files) - 1} other files, unchanged")
-    todo = [f"{name} was not copied: {reason}" for name, reason in stays.items()]
-    todo += [f"{name} was not copied: it is generated" for name in generated]
-    todo += [f"{name} was not copied: it is a link" for name in links]
+    reasons = stays | dict.fromkeys(generated, "it is generated") | dict.fromkeys(links, "it is a link")
+    todo = [f"{name} was not copied: {reason}" for name, reason in reasons.items()]
     line, keys = torch_versions(project.get(FLAKE, b"")) or (0, "")
     if line and not keys:
         todo.append(f"{FLAKE}:{line}: say in kci.toml, as `[[overlay]]`, which versions its `torchVersions` leaves out")
@@ -161,9 +160,8 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     if choice.placeholder:
         work.note(f"{BUILD_TOML}: `repo-id`: write your account in place of {choice.repo_id.partition('/')[0]}")
     files |= (python := work.python(root, package, names, backends))
-    files |= {
-        name: data for name, data in project.items() if re.fullmatch(r"(?i)(licen[cs]e|copying|notice)[^/]*", name)
-    }
+    legal = re.compile(r"(?i)(licen[cs]e|copying|notice)[^/]*")
+    files |= {name: data for name, data in project.items() if legal.fullmatch(name)}
     licensed = work.license()
     if len(several := max(extensions.values(), key=len)) > 1:
         listed = ", ".join(item.name for item in several)
@@ -195,10 +193,9 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
         f"{one.label}: {count(len(one.sources), 'source')}, {count(len(one.headers), 'header')}" for one in components
     ]
     converted += [count(len(python), "Python file")] if python else []
-    ended = {name: run.end for name, run in runs.by_backend.items() if run.error and name not in backends}
-    return ConvertedProject(
-        choice.name, files, (*converted, *(f"nothing for {name}: {end}" for name, end in ended.items())), todo
-    )
+    ended = [(name, run.end) for name, run in runs.by_backend.items() if run.error and name not in backends]
+    converted += [f"nothing for {name}: {end}" for name, end in ended]
+    return ConvertedProject(choice.name, files, tuple(converted), todo)
 
 
 def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:

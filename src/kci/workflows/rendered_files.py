@@ -100,8 +100,7 @@ def own_pin(settings: Actions, start: Pin) -> Pin:
     pin = replace(start, repository=settings.repository or start.repository)
     if settings.ref is None:
         return pin
-    commit = bool(_SHA.fullmatch(settings.ref))
-    sha, version = (settings.ref, "") if commit else ("", settings.ref)
+    sha, version = (settings.ref, "") if _SHA.fullmatch(settings.ref) else ("", settings.ref)
     return replace(pin, sha=sha, version=version)
 
 
@@ -358,12 +357,8 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
 
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
     """KCI401, KCI402 and KCI406 for the committed files."""
-    diagnostics = []
-    for item in comparisons:
-        if item.state in _DRIFT_FINDINGS:
-            rule, message, hint = _DRIFT_FINDINGS[item.state]
-            diagnostics.append(finding(rule, message, path=item.path, hint=hint))
-    return diagnostics
+    drifted = [(item.path, _DRIFT_FINDINGS[item.state]) for item in comparisons if item.state in _DRIFT_FINDINGS]
+    return [finding(rule, message, path=path, hint=hint) for path, (rule, message, hint) in drifted]
 
 
 def header_version(text: str) -> str:
