@@ -173,7 +173,7 @@ def fetched_tree(place: Path, purpose: str, digest: str = "") -> Path:
     """The tree of a download, see `unpacked`; FindingsError if its artifact is gone."""
     if not place.is_dir() or not any(place.iterdir()):
         message = f"the tree {purpose} is gone: its artifact was deleted, or kept for less than {KEPT_DAYS} days"
-        raise FindingsError(f"{message}; {place} is empty", hint=_AGAIN)
+        raise FindingsError(f"{message}; {place} is empty", _AGAIN)
     return unpacked(place, digest)
 
 
@@ -204,14 +204,14 @@ def unpacked(place: Path, digest: str = "") -> Path:
         shutil.rmtree(tree, ignore_errors=True)
     if not tars and _is_judged(place, digest):
         return place
-    raise FindingsError(f"{place} has no tree with the digest that was judged, {digest}", hint=_AGAIN)
+    raise FindingsError(f"{place} has no tree with the digest that was judged, {digest}", _AGAIN)
 
 
 def _is_judged(tree: Path, digest: str) -> bool:
     if not digest:
         return True
     manifest = read_manifest(tree)
-    if manifest is None or manifest.digest != digest or any(is_bytecode(file.name) for file in walk(tree)):
+    if not manifest or manifest.digest != digest or any(is_bytecode(file.name) for file in walk(tree)):
         return False
     return all(directory_digest(file_hashes(tree / name)) == known for name, known in manifest.digests.items())
 

@@ -120,7 +120,7 @@ def plan_file(plan: str) -> Path | None:
 
 def make_room(into: Path, planned: kci.Plan | None) -> None:
     """Move each earlier tree to its new place; one of another version is removed."""
-    versions = {kernel.name: kernel.version for kernel in planned.kernels} if planned is not None else {}
+    versions = {kernel.name: kernel.version for kernel in planned.kernels} if planned else {}
     for path, manifest in find_manifests(into).items():
         kernel = manifest.kernel
         if manifest.version != versions.get(kernel, manifest.version):
@@ -137,7 +137,7 @@ def find_manifests(into: Path) -> dict[Path, kci.Manifest]:
     single = into / FILE_NAME
     paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
     manifests = {path: read_manifest(path.parent) for path in paths}
-    return {path: manifest for path, manifest in manifests.items() if manifest is not None}
+    return {path: manifest for path, manifest in manifests.items() if manifest}
 
 
 def pack(into: Path, tar: Path) -> None:

@@ -61,7 +61,7 @@ def main() -> None:
     try:
         tree = fetched_tree(Path(required_input("tree")), "to test", text_input("digest"))
         manifest = read_manifest(tree)
-        looked_at = tree_under_test(manifest.digests, names) if manifest is not None else ""
+        looked_at = tree_under_test(manifest.digests, names) if manifest else ""
         reports = tested(tree, kernel, names, Path(python) if python else None)
     except kci.KciError as problem:
         print_error(problem, annotate=False)
@@ -102,8 +102,8 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
     """Test the variants that this machine can load."""
     present = [name for name in names if (tree / name).is_dir()]
-    variants = select_variants(tree, present, isolation=python is None)
-    if python is not None:
+    variants = select_variants(tree, present, isolation=not python)
+    if python:
         variants, reasons = split_testable(variants, probe(python))
         if not variants:
             raise nothing_tested_error(reasons)
@@ -113,7 +113,7 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
                 directory, kernel, show, cache=default_cache(), torch=torch_of(workspace, directory.name),
-                isolation=python is None, python=python,
+                isolation=not python, python=python,
             )  # fmt: skip
             show(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
             if report.state is not TestState.PASSED:

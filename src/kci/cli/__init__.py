@@ -117,7 +117,7 @@ def format_option(*forms: str) -> Decorator:
 def refuse_idle(where: str, **given: object) -> None:
     """UsageError for an option that has no effect `where` it is given."""
     for name in (name for name, value in given.items() if value):
-        raise UsageError(f"--{name.replace('_', '-')} has no effect {where}", hint="leave it out")
+        raise UsageError(f"--{name.replace('_', '-')} has no effect {where}", "leave it out")
 
 
 class _WithExamples(click.Command):
@@ -276,9 +276,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _stop(frame: FrameType | None) -> None:
     # Python ignores what a finalizer raises, so the signal is repeated until it is over
-    while frame is not None and frame.f_code.co_name != "__del__":
+    while frame and frame.f_code.co_name != "__del__":
         frame = frame.f_back
-    if frame is None:
+    if not frame:
         raise KeyboardInterrupt
     signal.signal(signal.SIGINT, lambda _number, now: _stop(now))
     main = threading.main_thread().ident

@@ -18,7 +18,7 @@ from kci.plan.workspace import BACKENDS, Choice, Workspace, open_workspace
 
 def _require_place(_context: click.Context, _parameter: click.Parameter, place: Path) -> Path:
     if not place.exists():
-        raise UsageError(f"{place}: there is no such directory", hint="name a directory with a build.toml, or a tree")
+        raise UsageError(f"{place}: there is no such directory", "name a directory with a build.toml, or a tree")
     return place
 
 

@@ -112,7 +112,7 @@ def command(
     how = BuildOptions(**build_options, attempt=run.attempt or 1, run=run.id)
     part = read_part(how.part) if how.part is not None else None
     if how.link and (part or not how.objects_from):
-        raise UsageError("--link makes a variant of objects", hint="give the packs of its parts with --objects-from")
+        raise UsageError("--link makes a variant of objects", "give the packs of its parts with --objects-from")
     variants = [workspace.variant(name, tier=how.tier) for name in dict.fromkeys(names)]
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     packs = {variant.name: pack_name(read.build.name, variant.name, part) for variant in variants}
@@ -138,7 +138,7 @@ def command(
             try:
                 built = build_leg(workspace, request, progress_log())
             except KciError as error:
-                if failures is None:
+                if not failures:
                     raise
                 write_failure(failures, request.failure(error, variant.name, request.replay()))
                 failed.append(error)

@@ -74,7 +74,7 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     beside -= {variant.name for variant in matrix.kernels[0].variants}
     listing = replace(listing, variants=tuple(entry for entry in listing.variants if entry.variant not in beside))
     recorded = {entry.variant for entry in listing.variants if entry.fingerprint is not None}
-    if recorded and listing.tree is not None:
+    if recorded and listing.tree:
         published, _ = read_published([listing.tree])
         current = current_variants(workspace, matrix, published)
         recorded -= {variant for name, variant in current if name == read.build.name}
@@ -110,7 +110,7 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
     leg_results, problems = read_results(results)
     runs = group_results(leg_results)
     new = 0
-    if history is not None:
+    if history:
         with writing(history):
             new = len(append(history, runs))
     elif runs:
@@ -166,8 +166,8 @@ def _on_hub(kernel: Kernel, reference: str) -> TreeListing:
     repo_id, _, revision = reference.partition("@")
     hub = kernel.build.general.hub
     if repo_id == "-":
-        if hub is None or hub.repo_id is None:
-            raise UsageError("build.toml names no repository", hint="name one, such as --hub acme/norm")
+        if not hub or hub.repo_id is None:
+            raise UsageError("build.toml names no repository", "name one, such as --hub acme/norm")
         repo_id = hub.repo_id
     branch = (hub.branch if hub else None) or f"v{kernel.build.general.version}"
     return list_hub_tree(repo_id, revision or branch)

@@ -49,7 +49,7 @@ def command(kernels: tuple[str, ...]) -> None:
     for item in checks:
         if item.remedy:
             click.echo(paragraph(f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"))
-    if workspace is not None:
+    if workspace:
         click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):
             if lines:

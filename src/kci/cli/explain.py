@@ -28,9 +28,9 @@ def command(rule: str | None) -> None:
         return
     by_name = {entry.name: entry for entry in all_rules.values()}
     match = all_rules.get(rule.upper()) or by_name.get(rule.lower())
-    if match is None:
+    if not match:
         near = suggestion(rule.upper(), list(all_rules)) or suggestion(rule.lower(), list(by_name))
-        raise UsageError(f"there is no rule {rule[:60]!r}", hint=near or "`kci explain` lists them all")
+        raise UsageError(f"there is no rule {rule[:60]!r}", near or "`kci explain` lists them all")
     click.echo(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity.value})\n\n{match.summary}\n")
     click.echo(f"Why: {match.why}\n\nFix: {match.fix}")
     for title, example in (("Wrong", match.bad), ("Right", match.good)):

@@ -53,24 +53,24 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
     """
     run_id = ci_run().id
     if run_id and (not run_id.isdecimal() or len(run_id) > 20):
-        raise UsageError(f"KCI_RUN={run_id[:40]} is not the number of a run", hint="such as $CI_PIPELINE_ID")
+        raise UsageError(f"KCI_RUN={run_id[:40]} is not the number of a run", "such as $CI_PIPELINE_ID")
     run = read_uploads(records, ci_run().attempt) if records.is_dir() else RunUploads()
     if run.plan == NO_PLAN:
-        raise FindingsError(f"{records} has no plan", hint="kci plan --format json > kci-plan.json")
-    if trees is not None:
+        raise FindingsError(f"{records} has no plan", "kci plan --format json > kci-plan.json")
+    if trees:
         run = replace(run, index=read_index(trees, partial(click.echo, err=True)))
     rows = [row for row in missing_results(run) if kernel is None or row.kernel == kernel]
     if kernel is not None and not rows:
         digests = {item.digest for item in publishable_kernels(run, run_id) if item.kernel == kernel}
-        manifest = read_manifest(tree) if tree is not None else None
+        manifest = read_manifest(tree) if tree else None
         wrong = "" if digests else "its tree cannot be published: see its other jobs"
-        if tree is not None and digests and (manifest is None or manifest.digest not in digests):
+        if tree and digests and (not manifest or manifest.digest not in digests):
             wrong = f"{tree} is not the tree that was judged"
         rows = [GateRow(kernel, "", f"{kernel} / merge", wrong, "")] if wrong else []
-    if trees is not None and run_id and kernel is None:
+    if trees and run_id and kernel is None:
         now = today()
         write_record(trees, index_after(replace(run, index=replace(run.index, day=now)), run_id, now))
-    if junit is not None:
+    if junit:
         write_atomic(junit, _junit(run, rows))
     _show(run, rows)
     return int(bool(rows))

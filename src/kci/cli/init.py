@@ -72,16 +72,16 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
         # run the setup.py of a project, and take over what it builds
         kci init my-kernel --from ../old-extension --run
     """
-    if origin is None:
+    if not origin:
         refuse_idle("without --from", run=may_run)
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
     new_kernel.require_name(name)
     require_new(target)
-    beside = kernels_beside(target, origin) if enclosing_repository(target) is None else []
-    standalone = enclosing_repository(target) is None and not beside
+    beside = kernels_beside(target, origin) if not enclosing_repository(target) else []
+    standalone = not enclosing_repository(target) and not beside
     adopted: ConvertedProject | None = None
-    if origin is not None:
+    if origin:
         chosen, adopted = _convert(origin, target, name, choices, may_run=may_run, standalone=standalone)
         files = adopted.files
     else:
@@ -93,7 +93,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     draft = bool(adopted and adopted.todo)
     for line in adopted.converted if adopted else ():
         click.echo(f"taken over: {line}")
-    for path in written if adopted is None or options().verbose else ():
+    for path in written if not adopted or options().verbose else ():
         click.echo(str(target / path))
     if adopted and adopted.todo:
         things = count(len(adopted.todo), "thing")
@@ -108,7 +108,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     faulty = not draft and bool(errors_in(findings))
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
-    if adopted is not None and adopted.todo and not todo:
+    if adopted and adopted.todo and not todo:
         todo = "do what is listed above"
     if not options().quiet:
         say(_next(target, chosen, todo, standalone=standalone))
@@ -142,12 +142,12 @@ def _convert(
     origin: Path, target: Path, name: str, choices: dict[str, Any], *, may_run: bool, standalone: bool
 ) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
-        raise UsageError(f"{origin}: there is no such directory", hint="name the directory of the project with --from")
+        raise UsageError(f"{origin}: there is no such directory", "name the directory of the project with --from")
     has_build_toml = (origin / BUILD_TOML).is_file()
     for choice, value in choices.items():
         if value and (has_build_toml or choice != "repo_id"):
             hint = f"kci takes over what {origin} has: change it afterwards"
-            raise UsageError(f"--{choice.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
+            raise UsageError(f"--{choice.removesuffix('s').replace('_', '-')} is not for --from", hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         if adopted.settings and standalone:
@@ -162,10 +162,10 @@ def _convert(
     setup = origin / SETUP_PY
     if not setup.is_file():
         hint = f"kci takes over these; {BY_HAND}"
-        raise UsageError(f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint=hint)
+        raise UsageError(f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint)
     if not may_run:
         hint = f"look at it, then allow it with --run; it runs {sandbox()}"
-        raise UsageError(f"{setup} has to be run, and nobody allowed that", hint=hint)
+        raise UsageError(f"{setup} has to be run, and nobody allowed that", hint)
     chosen = choose(name, repo_id=choices["repo_id"] or "")
     return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 
@@ -187,7 +187,7 @@ def _one_repository(beside: list[Path]) -> str:
         return ""
     folder = os.path.relpath(beside[0].parent)
     settings = next((kernel / KCI_TOML for kernel in beside if (kernel / KCI_TOML).is_file()), None)
-    moved = f"move {os.path.relpath(settings)} to {folder}, and " if settings is not None else ""
+    moved = f"move {os.path.relpath(settings)} to {folder}, and " if settings else ""
     return f"To make one repository of the kernels in {folder}: {moved}run `git init -b main` there.\n"
 
 

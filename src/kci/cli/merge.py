@@ -49,11 +49,11 @@ def command(
         # merge every planned variant, or fail
         kci merge artifacts --into build --plan plan.json
     """
-    if plan_file is None:
+    if not plan_file:
         refuse_idle("without --plan", allow_partial=allow_partial)
     planned = read_plan(plan_file) if plan_file else None
-    if record is not None and kernel is None:
-        raise UsageError("--record is about one kernel", hint="name it with --kernel")
+    if record and kernel is None:
+        raise UsageError("--record is about one kernel", "name it with --kernel")
     warnings: list[Diagnostic] = []
     job = MergeJob(artifacts, into, planned, kernel, record)
     try:
@@ -62,14 +62,14 @@ def command(
         job.write_record(None, error)
         raise
     print_diagnostics(warnings)
-    if durations is not None:
+    if durations:
         record_durations(durations, artifacts)
     if as_json:
         print_json(complete=all(item.complete for item in manifests), manifests=manifests)
     elif not options().quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
-    if record is None:
+    if not record:
         return 0
     findings, suppressed = job.verify({into: manifests[0]})
     print_suppressed(suppressed)

@@ -62,7 +62,7 @@ def command(
         refuse_idle(f"with --format {output}", fingerprints=fingerprints)
     published: dict[Key, str] = {}
     carried: dict[str, CarriedTree] = {}
-    if trees is not None:
+    if trees:
         from kci.run.gate import read_index, today  # it loads half of kci
 
         index = read_index(trees, partial(click.echo, err=True)).unexpired(today())

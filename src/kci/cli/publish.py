@@ -56,11 +56,11 @@ def command(
     """
     if target_options["dry_run"]:
         refuse_idle("with --dry-run", create_repo=target_options["create_repo"])
-    if kernel is None and place == Path() and read_manifest(place) is None:
+    if not kernel and place == Path() and not read_manifest(place):
         with suppress(FindingsError, ValueError):  # one kernel, below or around, as for other commands
             (place,) = map(Path, find_kernels(()))
     tree, kernel = locate_tree(place, kernel)
-    workspace = load_workspace([str(kernel)], None) if kernel is not None else None
+    workspace = load_workspace([str(kernel)], None) if kernel else None
     request = PublishRequest(
         tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **target_options
     )

@@ -97,14 +97,14 @@ def command(
     """
     if ci != "github":
         refuse_idle(f"with --ci {ci}", short=short is not None, branch=branch, pin=pin)
-    if from_plan is None:
+    if not from_plan:
         refuse_idle("without --from-plan", purpose=purpose)
     else:
         if ci != "gitlab":
-            raise UsageError("--from-plan needs --ci gitlab", hint="GitHub's workflows make their plan when they run")
+            raise UsageError("--from-plan needs --ci gitlab", "GitHub's workflows make their plan when they run")
         refuse_idle("with --from-plan", check=check, diff=diff, force=force)
         if kernels:
-            raise UsageError("--from-plan has its kernels", hint="leave out KERNEL")
+            raise UsageError("--from-plan has its kernels", "leave out KERNEL")
         plan, publish = read_plan(from_plan), publish_jobs(find_settings(Path(output or ".")))
         click.echo(child_pipeline(plan, publish, Purpose(purpose) if purpose else None), nl=False)
         return 0
@@ -115,7 +115,7 @@ def command(
         output = os.path.relpath(find_root(Path(around[0]))[0]) if around else "."
     root = Path(output)
     if not root.is_dir():
-        raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
+        raise UsageError(f"{output}: there is no such directory", "name the root of the repository")
     before = read_recorded_options(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
     directories = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
@@ -124,7 +124,7 @@ def command(
         return _answer(render_snakemake_file(load_workspace(directories, None), root, directories), check, diff, force)
     if before.pin not in (None, "tag", "sha"):
         message = f"{RELEASE_FILE}: the pin {before.pin[:40]!r} in its header does not exist"
-        raise UsageError(message, hint="give --pin")
+        raise UsageError(message, "give --pin")
     rendered = render_workflows(
         load_workspace(directories, None),
         root,

@@ -79,14 +79,14 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
         name, state = outcome.variant.name, outcome.state
         tree = merged.get((outcome.kernel, name))
         verified = ""
-        if state in (OutcomeState.BUILT, OutcomeState.REUSED) and tree is not None:
+        if state in (OutcomeState.BUILT, OutcomeState.REUSED) and tree:
             errors = sum(item.severity is Severity.ERROR for item in tree.findings if f"/{name}/" in f"/{item.path}/")
             verified = count(errors, "error") if errors else "yes"
         took = f"{outcome.seconds:.0f} s" if state is OutcomeState.BUILT else outcome.note
         took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
         loaded = outcome.loaded
         took += f", {loaded}" if loaded and loaded.reason else ""
-        word = "" if loaded is None else "yes" if loaded.torch else "not loaded"
+        word = "" if not loaded else "yes" if loaded.torch else "not loaded"
         rows.append((outcome.kernel, name, state, "yes" if verified else "", verified, word, took))
     headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
     click.echo(table(headers, rows, _LAYOUT))
@@ -158,7 +158,7 @@ class RunDisplay:
             self._print_held_lines(key)
 
     def stop(self) -> None:
-        if self.live is not None:
+        if self.live:
             live, self.live = self.live, None
             at_interrupt.remove(self.stop)
             live.stop()
@@ -171,10 +171,10 @@ class RunDisplay:
         key = f"{outcome.kernel} {outcome.variant.name}"
         if outcome.state is OutcomeState.BUILDING:
             self._started.setdefault(key, time.monotonic())
-        if self.live is not None and outcome.line.startswith(_STAYS) and outcome.line not in self._said:
+        if self.live and outcome.line.startswith(_STAYS) and outcome.line not in self._said:
             self._said[outcome.line] = key
             self.live.console.print(outcome.line, markup=False, highlight=False)
-        if self.live is not None or self.options.quiet:
+        if self.live or self.options.quiet:
             return
         line = f"{key}: {outcome.state.value}"
         if outcome.state is OutcomeState.BUILT:
@@ -210,7 +210,7 @@ class RunDisplay:
         grid = Table.grid(padding=(0, 2))
         elsewhere = 0
         for outcome in self._outcomes:
-            if outcome.state is OutcomeState.LEFT and outcome.error is None:
+            if outcome.state is OutcomeState.LEFT and not outcome.error:
                 elsewhere += 1
                 continue
             building = outcome.state is OutcomeState.BUILDING
@@ -233,7 +233,7 @@ class RunDisplay:
 def progress_text(outcome: Outcome) -> str:
     """`12/40, 3 min left`; empty before the compilers start."""
     progress = outcome.progress
-    if progress is None:
+    if not progress:
         return ""
     done, left = f"{progress.done}/{progress.total}", progress.seconds_left
     return done if left is None or progress.done == progress.total else f"{done}, {duration(left)} left"

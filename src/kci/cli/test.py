@@ -78,13 +78,13 @@ def command(
         # test with this Python's torch, on the GPU
         kci test --no-isolation
     """
-    if keyword and record is not None:
-        raise UsageError("-k and --record: a record of some tests would pass for one of all", hint="leave out one")
-    if kernel is None:
+    if keyword and record:
+        raise UsageError("-k and --record: a record of some tests would pass for one of all", "leave out one")
+    if not kernel:
         place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = place / "build" if sources == place else place
-    isolation = not no_isolation and python is None
+    isolation = not no_isolation and not python
     torch = None if torch is None else _minor(torch)
     workspace = _workspace(sources)
     names, tested = _job(tree, names) if leg is not None else (names, "")
@@ -95,7 +95,7 @@ def command(
         variants, reasons = split_testable(directories, environment)
         if not variants:
             # A leg tests what was verified before; else the variants are verified first
-            judged = directories if python is None else ()
+            judged = directories if not python else ()
             refuse_errors(item for path in judged for item in verify(path, kernel=sources))
             raise nothing_tested_error(reasons, verified=[path.name for path in judged])
         for directory in variants:
@@ -111,15 +111,15 @@ def command(
             )
             reports.append(report)
     except KciError as error:
-        if record is not None and sources is not None:
+        if record and sources:
             name = workspace.only_kernel().build.name if workspace else sources.resolve().name
             write_record(record, record_tests(name, leg or "test", tested, reports, first_error(error)))
         raise
     kernel_name = reports[0].kernel
-    untestable = reasons if python is None else {}
+    untestable = reasons if not python else {}
     reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in untestable.items()]
     wrong = first_failure(reports, allow_empty=allow_empty)
-    if record is not None:
+    if record:
         write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
     _show(reports)
     if untestable and names and not wrong:
@@ -132,14 +132,14 @@ def _kernel_or_tree(place: Path) -> Path:
         return place
     below = find_kernels([str(place)])
     if len(below) > 1:
-        raise UsageError(f"{place} has {len(below)} kernels", hint=f"name one: kci test {below[0]}")
+        raise UsageError(f"{place} has {len(below)} kernels", f"name one: kci test {below[0]}")
     return Path(below[0])
 
 
 def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     manifest = read_manifest(tree)
-    if manifest is None:
-        raise FindingsError(f"{tree} is not a merged tree: it has no manifest", hint="`kci merge` makes one")
+    if not manifest:
+        raise FindingsError(f"{tree} is not a merged tree: it has no manifest", "`kci merge` makes one")
     present = tuple(name for name in names if name in manifest.digests)
     return present, tree_under_test(manifest.digests, names)
 
@@ -155,7 +155,7 @@ def _minor(torch: str) -> str:
     release = toolchains().torch_release(version.minor_text)
     if version not in (Version.parse(version.minor_text), Version.parse(release)):
         hint = f"--torch {version.minor_text}, or --python for a Python with your own torch"
-        raise UsageError(f"--torch {torch}: kci loads variants with torch {release}", hint=hint)
+        raise UsageError(f"--torch {torch}: kci loads variants with torch {release}", hint)
     return version.minor_text
 
 
@@ -172,7 +172,7 @@ def _show(reports: Sequence[TestReport]) -> None:
 def _workspace(sources: Path | None) -> Workspace | None:
     # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
-        workspace = load_workspace([str(sources)], None) if sources is not None else None
+        workspace = load_workspace([str(sources)], None) if sources else None
         if workspace and workspace.only_kernel():
             return workspace
     return None

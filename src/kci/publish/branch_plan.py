@@ -82,14 +82,14 @@ def read_release(
     if errors := errors_in(findings):
         more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
         message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
-        raise FindingsError(message, hint=command_line("verify", place=tree), diagnostics=errors)
+        raise FindingsError(message, command_line("verify", place=tree), diagnostics=errors)
     for item in findings:
         report(item)
     inside = {}
     for file in walk(tree):
         if not is_bytecode(file.name):
             if file.link or not file.regular:
-                raise UnsafeError(f"not published, {file.path} is not a plain file", hint="merge the tree again")
+                raise UnsafeError(f"not published, {file.path} is not a plain file", "merge the tree again")
             inside[file.name] = local_file(file.path)
     for entry in manifest.present:
         prefix = f"{entry.variant}/"
@@ -97,7 +97,7 @@ def read_release(
         if directory_digest(hashes) != entry.digest:
             raise _changed_error(tree / entry.variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
-    for path in companion(sources, BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
+    for path in companion(sources, BENCHMARKS).glob("benchmark*.py") if sources else ():
         if path.is_file() and not path.is_symlink():
             files[f"{BENCHMARKS}{path.name}"] = local_file(path)
     return Release(manifest, dict(sorted(files.items())), inside.get(CARD))
@@ -105,24 +105,24 @@ def read_release(
 
 def _read_complete_manifest(tree: Path) -> Manifest:
     if not tree.is_dir():
-        raise FindingsError(f"{tree} does not exist", hint="`kci merge` makes one, and `kci run` all of it")
+        raise FindingsError(f"{tree} does not exist", "`kci merge` makes one, and `kci run` all of it")
     manifest = read_manifest(tree)
-    if manifest is None:
+    if not manifest:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, hint="merge its variants with `kci merge --plan`", path=str(tree))
+        raise rule_error("KCI811", message, "merge its variants with `kci merge --plan`", path=str(tree))
     for entry in sorted(tree.iterdir()):
         if entry.name not in TOP_ENTRIES and not is_variant_dir(entry) and not is_bytecode(entry.name):
             raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
     if manifest.planned is None:
         message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, hint="merge with --plan, from `kci plan --format json`", path=str(tree))
+        raise rule_error("KCI811", message, "merge with --plan, from `kci plan --format json`", path=str(tree))
     if manifest.missing or not manifest.complete:
         names = first_of(manifest.missing, 3) or "something that was planned"
         message = f"not published, {tree} lacks {names}"
-        raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
+        raise rule_error("KCI811", message, "build what is missing and merge it in", path=str(tree))
     for name, why in manifest.unloaded.items():
         message = f"not published, {name} in {tree} is not loaded: {why}"
-        raise rule_error("KCI786", message, hint=rules()["KCI786"].fix, path=str(tree))
+        raise rule_error("KCI786", message, rules()["KCI786"].fix, path=str(tree))
     return manifest
 
 
@@ -163,7 +163,7 @@ def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> 
 
 
 def _changed_error(path: Path) -> FindingsError:
-    return FindingsError(f"{path} changed while it was published", hint="let nothing write there meanwhile")
+    return FindingsError(f"{path} changed while it was published", "let nothing write there meanwhile")
 
 
 MAIN_VERSION = 1
@@ -292,7 +292,7 @@ class BranchReplacement(Frozen):
         """
         self._require_version(goal)
         before = self._manifest()
-        if before is not None and before.version == self.release.manifest.version:
+        if before and before.version == self.release.manifest.version:
             self._require_newer(before)
         return replace(goal, removed=self._left_out(changes.kept_variants))
 
@@ -300,7 +300,7 @@ class BranchReplacement(Frozen):
         """The version that is on the branch, or the default."""
         before, names = self._manifest(), sorted(variants_on(self.remote_files))
         found = (present.version for name in names if (present := self._metadata(name)))
-        return before.version if before is not None else next(found, default)
+        return before.version if before else next(found, default)
 
     def _manifest(self) -> Manifest | None:
         return self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
@@ -313,7 +313,7 @@ class BranchReplacement(Frozen):
             kernel = self.release.manifest.kernel
             message = f"{self.place} has version {version} of {kernel}, and the tree is version {goal.version}"
             hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
-            raise rule_error("KCI813", message, hint=hint)
+            raise rule_error("KCI813", message, hint)
 
     def _require_newer(self, before: Manifest) -> None:
         present = self.release.manifest.present
@@ -335,11 +335,11 @@ class BranchReplacement(Frozen):
             return
         message = f"{self.place} is newer than the tree: {what} would make way for what is built from {_source(new)}"
         if not self.terms.older:
-            raise rule_error("KCI815", message, hint="publish a newer tree; to go back to this one, say --older")
+            raise rule_error("KCI815", message, "publish a newer tree; to go back to this one, say --older")
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
-        if self.terms.sources is not None and new.commit and old.commit and new.commit != old.commit:
+        if self.terms.sources and new.commit and old.commit and new.commit != old.commit:
             for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
                 if identity.is_ancestor(self.terms.sources, first, second):
                     return answer
@@ -350,7 +350,7 @@ class BranchReplacement(Frozen):
         version = self.release.manifest.version
         own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files if names}
         found = {name: self._metadata(name) for name in names}
-        stale = [name for name, entry in found.items() if entry is None or (entry.version, entry.unique) not in own]
+        stale = [name for name, entry in found.items() if not entry or (entry.version, entry.unique) not in own]
         if not stale:
             return frozenset()
         message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "
@@ -366,7 +366,7 @@ class BranchReplacement(Frozen):
         hint += '"allow" lets them stay beside the new ones, "remove" removes them'
         if self.terms.expected is None:
             hint += "; with --kernel, only those count that the kernel should have today"
-        raise rule_error("KCI814", message, hint=hint)
+        raise rule_error("KCI814", message, hint)
 
     def _metadata(self, variant: str) -> Metadata | None:
         return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)
@@ -374,7 +374,7 @@ class BranchReplacement(Frozen):
     def _read(self, path: str, decode: Callable[[bytes], _Shape]) -> _Shape | None:
         file = self.remote_files.get(path)
         try:
-            return decode(self.read(path)) if file is not None and file.size <= MAX_BYTES else None
+            return decode(self.read(path)) if file and file.size <= MAX_BYTES else None
         except ValueError:
             return None
 

@@ -45,13 +45,13 @@ def hub_client(token: str | bool) -> Any:
         from huggingface_hub import HfApi, __version__
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
-        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint) from None
     except ValueError as error:
         raise UsageError(f"huggingface_hub does not take HF_ENDPOINT: {first_line_of(error)}") from None
     if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
         minimum = ".".join(map(str, OLDEST_CLIENT))
         hint = "pip install --upgrade 'kci[hf]'"
-        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint=hint)
+        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint)
     for handler in logging.getLogger("huggingface_hub").handlers:  # it logs the address that it asks again
         handler.addFilter(_without_secrets)
     return HfApi(token=_sendable(token) if isinstance(token, str) else token)
@@ -66,7 +66,7 @@ def _sendable(token: str) -> str:
     # clients print a header that they cannot send
     if re.search(r"[^!-~]", token):
         hint = "set it again, as one line: a token has no line breaks, spaces and letters beyond ASCII"
-        raise UsageError("the token for the Hub cannot be sent", hint=hint)
+        raise UsageError("the token for the Hub cannot be sent", hint)
     return token
 
 
@@ -75,7 +75,7 @@ def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
     try:
         return question()
     except Exception as error:  # the client raises its own errors and those of its HTTP library
-        raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint=hint) from error
+        raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint) from error
 
 
 def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
@@ -91,7 +91,7 @@ def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> T
         hint = "give the job `permissions: id-token: write` and the repository on the Hub a trusted publisher"
     else:
         hint = "run `hf auth login`, or set HF_TOKEN"
-    raise MissingToolError("there is no token for the Hub", hint=hint)
+    raise MissingToolError("there is no token for the Hub", hint)
 
 
 def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource:
@@ -107,7 +107,7 @@ def _stored_token() -> str | None:
     try:
         return get_token()
     except Exception as error:  # HF_OIDC_RESOURCE asks for an identity outside of CI
-        raise MissingToolError(f"there is no token for the Hub: {first_line_of(error)}", hint="set HF_TOKEN") from error
+        raise MissingToolError(f"there is no token for the Hub: {first_line_of(error)}", "set HF_TOKEN") from error
 
 
 def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
@@ -121,7 +121,7 @@ def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
     except Exception as error:
         hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
         message = f"the Hub gives this job no token for {repo_id}: {first_line_of(error)}"
-        raise FindingsError(message, hint=hint) from error
+        raise FindingsError(message, hint) from error
 
 
 def _identity(audience: str, environ: Mapping[str, str]) -> str:
@@ -168,7 +168,7 @@ class TreeListing(Frozen):
 def list_tree(tree: Path) -> TreeListing:
     """List the variants of a merged tree; UsageError without one."""
     if not tree.is_dir():
-        raise UsageError(f"{tree}: there is no such tree", hint="`kci run` or `kci merge` makes one")
+        raise UsageError(f"{tree}: there is no such tree", "`kci run` or `kci merge` makes one")
     try:
         manifest = read_manifest(tree)
     except FindingsError:
@@ -270,7 +270,7 @@ def _hub_variant(variant: str, files: dict[str, HubFile], read: _Read) -> Listed
 
 
 def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Read) -> str:
-    if digest is None:
+    if not digest:
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
         return ""

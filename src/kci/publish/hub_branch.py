@@ -177,7 +177,7 @@ def _answer(error: Exception, repo_id: str) -> Exception:
             return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {reason[:300]}")
         own = ", ".join(sorted(filter(_SETTINGS.fullmatch, os.environ)))
         hint = f"set here, and asked by the client: {own}" if own else "is the network of this machine set up?"
-        return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint=hint)
+        return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint)
     status = int(response.status_code)
     known = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}
     obstacle = known.get(status, Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED)

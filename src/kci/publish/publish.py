@@ -133,10 +133,10 @@ class Publisher(Frozen):
         terms = terms or ReplacementPolicy()
         expected = terms.expected if terms.prune else None
         front = release.card
-        if front is None and not self.propose:
+        if not front and not self.propose:
             self.log(f"{release.manifest.kernel} has no {CARD}: {self.name} gets a plain front page, unless it has one")
             front = plain_page(release, self.name, branch)
-        card = {README: front} if front is not None else {}
+        card = {README: front} if front else {}
         self._require_page(release.card)
         whole = replace(release, files={**release.files, **card})
         goal = version_branch(whole if branch == MAIN else release, branch, expected)
@@ -144,25 +144,25 @@ class Publisher(Frozen):
         title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
         replacement = (release, terms)
         main = version_branch(whole, MAIN, expected) if mirror and branch != MAIN else None
-        if main is not None:  # what would be refused there is refused before anything is written
+        if main:  # what would be refused there is refused before anything is written
             replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
         builds = self.commit_goal(goal, f"{title} (kci)", replacement)
         if branch == MAIN or not (card or mirror):
             return Publication(builds, None)
-        if main is not None:
+        if main:
             return Publication(builds, self.commit_goal(main, f"{title} (kci)", replacement))
         page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
         return Publication(builds, self.commit_goal(BranchGoal(MAIN, card), page))
 
     def _require_page(self, card: LocalFile | None) -> None:
-        if card is None or self.dry_run:
+        if not card or self.dry_run:
             return
         try:
             self.target.check_page(card.content().decode())
         except HubAnswerError as answer:
             if answer.obstacle is Obstacle.REFUSED:
                 message = f"{self.name} would refuse the front page: {answer.message}"
-                raise FindingsError(message, hint=f"correct {card.path}; nothing was published") from answer
+                raise FindingsError(message, f"correct {card.path}; nothing was published") from answer
             self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
 
     def commit_goal(
@@ -196,7 +196,7 @@ class Publisher(Frozen):
                     other = min(path for path in before.keys() | part.keys() if before.get(path) != part.get(path))
                     message = f"another publisher has changed {other} on {self.name}@{final_goal.branch} meanwhile"
                     hint = "find out which of the two is right, then publish that one again"
-                    raise rule_error("KCI812", message, hint=hint)
+                    raise rule_error("KCI812", message, hint)
                 before, sent = part, changes
                 add = {path: final_goal.files[path] for path in (*changes.added, *changes.changed)}
                 commit = self.target.commit(
@@ -205,7 +205,7 @@ class Publisher(Frozen):
                 return self._confirm(final_goal, commit, changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
-                    raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
+                    raise FindingsError(f"{self.name} refuses: {answer.message}", _HINT) from answer
                 problem = answer
         what = "cannot be read" if self.dry_run else f"did not take the commit in {self.attempts} attempts"
         message, when = f"{self.name} {what}: {problem.message}", "later"
@@ -214,7 +214,7 @@ class Publisher(Frozen):
             message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
             when = f"after {at:%Y-%m-%d %H:%M} UTC"
         hint = f"run the same command again {when}: what was uploaded is not uploaded twice"
-        raise FindingsError(message, hint=hint) from problem
+        raise FindingsError(message, hint) from problem
 
     def _proposal(self, goal: BranchGoal, changes: BranchChanges) -> PublishedBranch | None:
         for ref, commit in self.target.proposals().items():
@@ -229,7 +229,7 @@ class Publisher(Frozen):
             if not (self.propose and answer.obstacle is Obstacle.REFUSED):
                 raise
             hint = f"make it first, as an account that may write to {self.name}; a pull request is against a branch"
-            raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint=hint) from answer
+            raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint) from answer
         self.log(f"{self.name}: made the branch {branch}")
 
     def _compare(
@@ -242,16 +242,16 @@ class Publisher(Frozen):
         remote_files = self.target.files(at) if at else {}
         page, there = goal.files.get(README), remote_files.get(README)
         read = partial(self.target.read, at)
-        if page is not None and there is not None and gives_way(page, there, read):
+        if page and there and gives_way(page, there, read):
             goal = replace(goal, files={path: file for path, file in goal.files.items() if file is not page})
         check, inherited = None, False
-        if replacement is not None:
+        if replacement:
             check = BranchReplacement(*replacement, f"{self.name}@{goal.branch}", remote_files, read, self.log)
             # The main branch may be at the commit of a version: what is of this version is the branch's own.
             at_main = goal.branch != MAIN and at == heads.get(MAIN)
             inherited = at_main and check.version_there(MAIN_VERSION) != goal.version
         changes = goal.changes(remote_files, inherited=inherited)
-        if check is None or inherited or (changes.empty and check.terms.leave_out is not StaleVariants.REMOVE):
+        if not check or inherited or (changes.empty and check.terms.leave_out is not StaleVariants.REMOVE):
             return head, remote_files, goal, changes
         final_goal = check.resolve_variants(goal, changes)
         return head, remote_files, final_goal, final_goal.changes(remote_files)
@@ -261,7 +261,7 @@ class Publisher(Frozen):
         if not difference.empty:
             first = (*difference.added, *difference.changed, *difference.deleted)[0]
             message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
-            raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
+            raise FindingsError(message, "look at .gitignore and .gitattributes of that repository")
         if not self.propose:
             return PublishedBranch(goal.branch, PublishState.PUBLISHED, commit, changes)
         ref = next((ref for ref, at in self.target.proposals().items() if at == commit), "")
@@ -299,7 +299,7 @@ class PublishedTree(Frozen):
     @property
     def branches(self) -> list[PublishedBranch]:
         card = self.publication.card
-        return [self.publication.builds, *([card] if card is not None else [])]
+        return [self.publication.builds, *([card] if card else [])]
 
     @property
     def url(self) -> str:
@@ -323,18 +323,18 @@ def publish_tree(
     for a link, MissingToolError without a token or huggingface_hub.
     """
     workspace = request.workspace
-    kernel = workspace.only_kernel() if workspace is not None else None
-    release = read_release(request.tree, Path(kernel.directory) if kernel is not None else None, report)
+    kernel = workspace.only_kernel() if workspace else None
+    release = read_release(request.tree, Path(kernel.directory) if kernel else None, report)
     name, version = release.manifest.kernel, release.manifest.version
-    build = kernel.build if kernel is not None else None
-    if build is not None and (build.name, build.general.version) != (name, version):
+    build = kernel.build if kernel else None
+    if build and (build.name, build.general.version) != (name, version):
         message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
-        raise UsageError(message, hint="name the kernel that the tree was made of")
-    if kernel is not None and (release.card is None or release.manifest.card is not None):
+        raise UsageError(message, "name the kernel that the tree was made of")
+    if kernel and (release.card is None or release.manifest.card is not None):
         # a tree outlives changes of CARD.md, for which no variant is built again
         text = render_card(kernel).text
         release = replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
-    settings = (workspace.settings if workspace is not None else settings_of_tree(request.tree)).settings.publish
+    settings = (workspace.settings if workspace else settings_of_tree(request.tree)).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
     terms = _terms(request, settings, release)
     access = reader_access() if request.dry_run else publisher_access(target.repo_id)
@@ -350,10 +350,10 @@ def publish_tree(
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> ReplacementPolicy:
     prune, leave_out = settings.prune, request.leave_out or settings.leave_out
     workspace = request.workspace
-    if workspace is None:
+    if not workspace:
         if prune or leave_out is StaleVariants.REMOVE:
             hint = f"name the directory of {release.manifest.kernel} with --kernel"
-            raise UsageError("removing variants needs to know which ones the kernel should have", hint=hint)
+            raise UsageError("removing variants needs to know which ones the kernel should have", hint)
         return ReplacementPolicy(leave_out=leave_out, older=request.older)
     expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
     return ReplacementPolicy(expected, prune, leave_out, request.older, Path(workspace.only_kernel().directory))

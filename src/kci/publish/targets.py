@@ -44,22 +44,22 @@ def target_of(
     kernel: str, version: int, settings: Publish, *, build: Build | None = None, repo_id: str = "", branch: str = ""
 ) -> HubBranch:
     """The repository and branch of a kernel: arguments, then `build`, then `settings`; UsageError if none names one."""
-    hub, prefix = build.general.hub if build is not None else None, settings.repo_prefix
+    hub, prefix = build.general.hub if build else None, settings.repo_prefix
     repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
     branch_name = branch or (hub and hub.branch) or settings.branch
     branch = (branch_name or "v{version}").replace("{version}", str(version))
     if not repo_id:
         hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
-        raise UsageError(f"it is not said where {kernel} is published", hint=hint)
+        raise UsageError(f"it is not said where {kernel} is published", hint)
     if repo_id.startswith(f"{PLACEHOLDER_OWNER}/"):
-        raise UsageError(f"{repo_id} is what `kci init` wrote", hint="write your account on the Hub into `repo-id`")
+        raise UsageError(f"{repo_id} is what `kci init` wrote", "write your account on the Hub into `repo-id`")
     if not _REPOSITORY.fullmatch(repo_id):
-        raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
+        raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", "write owner/name")
     if not is_branch(branch) or "{" in branch:
-        raise UsageError(f"{branch[:120]!r} is not the name of a branch", hint="only {version} is replaced in it")
+        raise UsageError(f"{branch[:120]!r} is not the name of a branch", "only {version} is replaced in it")
     if branch_version(branch) not in (None, version):
         hint = 'leave the branch out, or write `branch = "v{version}"` where it is named'
-        raise UsageError(f"{kernel} is version {version}, and {branch} is the branch of another version", hint=hint)
+        raise UsageError(f"{kernel} is version {version}, and {branch} is the branch of another version", hint)
     return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not branch_name)
 
 
@@ -89,7 +89,7 @@ def require_branches(workspace: Workspace) -> Workspace:
 def hub_settings(workspace: Workspace) -> list[str]:
     """Instructions for the publish workflow, then each Hub repository; empty without `[publish]` in kci.toml."""
     jobs = publish_jobs(workspace.settings)
-    if jobs is None:
+    if not jobs:
         return []
     tags = ", ".join(f"`{tag}`" for tag in jobs.tags)
     limit = "the default branch" + (f" and the tags {tags}" if jobs.on is PublishOn.TAG else "")

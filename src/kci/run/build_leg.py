@@ -107,7 +107,7 @@ def make_variant_dir(
 def check_replaceable(place: Path, kernel: str) -> None:
     """Raise UnsafeError unless a directory is absent, empty, or a variant of the same kernel."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UnsafeError(f"{place} is in the way: it is not a directory", hint="name another --output")
+        raise UnsafeError(f"{place} is in the way: it is not a directory", "name another --output")
     if not place.is_dir() or not any(place.iterdir()):
         return
     try:
@@ -117,7 +117,7 @@ def check_replaceable(place: Path, kernel: str) -> None:
     if owner != kernel:
         what = f"a variant of {owner}" if owner else "no variant directory"
         hint = "name another --output, or remove the directory"
-        raise UnsafeError(f"{place} is in the way: it has files and is {what}", hint=hint)
+        raise UnsafeError(f"{place} is in the way: it has files and is {what}", hint)
 
 
 _ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
@@ -168,7 +168,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     UnsafeError, MissingToolError, BuildFailedError.
     """
     if request.options.archs and not BACKENDS[request.variant.backend].archs:
-        raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
+        raise UsageError(f"{request.variant.name} has no archs to choose from", "leave out --arch")
     check_replaceable(request.directory, request.kernel.build.name)
     _require_sources(workspace, request)
     own = image_of(request.variant, workspace.runners)
@@ -176,24 +176,24 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if image is None:
         _require_zstd(request)
         # before the build: its files may change meanwhile
-        card = render_card(request.kernel).text if request.artifact is not None else None
+        card = render_card(request.kernel).text if request.artifact else None
         record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         with locked(request.directory, log):  # another build of the variant may replace it
             findings = tuple(verify(request.directory, select=_ABOUT_BINARIES, kernel=Path(request.kernel.directory)))
-            if request.artifact is not None:
+            if request.artifact:
                 what = f"{request.directory} was built and is not packed: it does not meet"
                 hint = "build in the leg's image (--container auto), which meets those about older systems"
                 _refuse_errors(findings, what, hint)
             chosen = workspace.settings.settings.plan.load
             loaded = load_built(request.directory, request.variant, chosen, request.options, log)
             record = replace(record, loaded=loaded)
-            if request.artifact is not None:
+            if request.artifact:
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
                 pack(request.directory, request.artifact, replace(record, card=card))
         return BuiltLeg(request.directory, record, request.artifact, findings)
     began = time.monotonic()
     run_in_container(_in_container(request, image), log)
-    if request.artifact is not None:
+    if request.artifact:
         return BuiltLeg(request.directory, read_leg(request.artifact), request.artifact)
     record = leg_for(
         request.directory,
@@ -209,8 +209,8 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
 def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
     """Compile one part of a variant's objects and return their pack. Raises KciError as `build_leg`."""
     out_file = request.options.objects_to
-    if out_file is None:
-        raise UsageError("nothing says where to put the objects of a part", hint="give --objects-to FILE, or --pack")
+    if not out_file:
+        raise UsageError("nothing says where to put the objects of a part", "give --objects-to FILE, or --pack")
     _require_sources(workspace, request)
     image = choose_image(request.options.container, image_of(request.variant, workspace.runners), log)
     if image is None:
@@ -241,7 +241,7 @@ def _require_sources(workspace: Workspace, request: LegRequest) -> None:
 def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> None:
     errors = errors_in(findings)
     if errors:
-        raise FindingsError(f"{subject} {len(errors)} of the requirements", hint=hint, diagnostics=findings)
+        raise FindingsError(f"{subject} {len(errors)} of the requirements", hint, diagnostics=findings)
 
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
@@ -274,13 +274,13 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
 
 def artifact_path(target: Path | None, names: dict[str, str], variant: str) -> Path | None:
     """The artifact path: the named file, or one of `names` in a named folder. Raises UsageError if it does not fit."""
-    if target is None:
+    if not target:
         return None
     if target.is_dir() or (len(names) > 1 and not target.exists()):
         return target / names[variant]
     if len(names) > 1:
-        raise UsageError(f"{target} is a file", hint="with several variants, --pack names a folder")
+        raise UsageError(f"{target} is a file", "with several variants, --pack names a folder")
     if not target.name.endswith(SUFFIXES):
         hint = f"end it with {' or '.join(SUFFIXES)}, or name a folder that exists"
-        raise UsageError(f"--pack {target}: an artifact has another name", hint=hint)
+        raise UsageError(f"--pack {target}: an artifact has another name", hint)
     return target

@@ -144,16 +144,16 @@ class RunUploads(Frozen):
             merged, record = self.records.get(test.kernel), self.tests.get((test.kernel, test.name))
             if test.run:
                 place = self.index.trees.get(test.kernel)
-                manifest = place.manifest if place is not None else None
-            elif test.kernel in built and not (merged is not None and merged.complete):
+                manifest = place.manifest if place else None
+            elif test.kernel in built and not (merged and merged.complete):
                 continue
             else:
-                manifest = merged.manifest if merged is not None else None
-            if record is None or record.attempt < self.plan.attempt:
+                manifest = merged.manifest if merged else None
+            if not record or record.attempt < self.plan.attempt:
                 reasons[test.kernel, test.name] = _NO_TEST
             elif not record.passed:
                 reasons[test.kernel, test.name] = record.error or "it failed"
-            elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):
+            elif not manifest or record.tree != tree_under_test(manifest.digests, test.variants):
                 reasons[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
         return reasons
 
@@ -169,7 +169,7 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
             other = by_key[key(item)]
             if item.attempt > (attempt or item.attempt) or (item.attempt == other.attempt and item != other):
                 message = f"attempt {item.attempt} of {key(item)!r} was not uploaded by its own job, or not by it alone"
-                raise FindingsError(message, hint="look for the job that uploads other artifacts called run-*")
+                raise FindingsError(message, "look for the job that uploads other artifacts called run-*")
         return by_key
 
     return RunUploads(
@@ -182,7 +182,7 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
 
 def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
     """The index at the start of a run; `earlier` has the uploads of run `run`. Raises FindingsError."""
-    if earlier is None or not earlier.is_dir():
+    if not earlier or not earlier.is_dir():
         return TreeIndex(day=day)
     return index_after(read_uploads(earlier), run, day)
 
@@ -196,13 +196,13 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
             objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
         if _base_tree_lost(before.plan, record):
             trees.pop(kernel, None)  # the next run builds all of it
-        elif record.manifest is not None and record.complete and not _is_unchanged(before.plan, kernel):
+        elif record.manifest and record.complete and not _is_unchanged(before.plan, kernel):
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
         place, test_record = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
-        if test.run and test_record is not None and not test_record.tree:
+        if test.run and test_record and not test_record.tree:
             trees.pop(test.kernel, None)  # its artifact expired, so it is built again
-        elif place is not None and place.run == (test.run or run):
+        elif place and place.run == (test.run or run):
             passed = {name: known for name, known in place.passed.items() if name != test.name}
             if (test.kernel, test.name) not in lacking:
                 tree = tree_under_test(place.manifest.digests, test.variants)
@@ -274,10 +274,10 @@ def read_results(text: str) -> dict[str, JobResult]:
     for word in text.split():
         name, _, result = word.partition("=")
         if not name.partition("/")[0] or name in results or result not in {*JobResult}:
-            raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
+            raise UsageError(f"{word[:80]!r} does not say how a job ended", "write job=${{ needs.job.result }}")
         results[name] = JobResult(result)
     if PLAN_JOB not in results:
-        raise UsageError("the result of the plan job is missing", hint="add plan=${{ needs.plan.result }}")
+        raise UsageError("the result of the plan job is missing", "add plan=${{ needs.plan.result }}")
     return results
 
 
@@ -370,10 +370,10 @@ def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]
         if kernel.name in bad:
             continue
         if kernel.name in built:
-            if record is not None and record.attempt >= plan.attempt and record.complete and record.manifest:
+            if record and record.attempt >= plan.attempt and record.complete and record.manifest:
                 kernels.append(PublishableKernel(kernel.name, kernel.path, run_id, record.manifest.digest))
-        elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
-            if record is not None and (record.manifest is None or record.manifest.digests != place.manifest.digests):
+        elif kernel.name in skipped and place and place.manifest.version == kernel.version:
+            if record and (not record.manifest or record.manifest.digests != place.manifest.digests):
                 continue  # the fetched tree is another one
             kernels.append(PublishableKernel(kernel.name, kernel.path, place.run, place.manifest.digest))
     return sorted(kernels, key=lambda item: item.kernel)

@@ -70,10 +70,10 @@ def probe(python: Path) -> LoaderEnvironment:
     try:
         environment = decode_json(_answer(python), LoaderEnvironment)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(f"{python} does not answer: {error}", hint="name a Python with --python") from error
+        raise MissingToolError(f"{python} does not answer: {error}", "name a Python with --python") from error
     if environment.lacks:
         hint = "pip install torch kernels there, or name another Python with --python"
-        raise MissingToolError(f"{python} cannot load kernels: {environment.lacks}", hint=hint)
+        raise MissingToolError(f"{python} cannot load kernels: {environment.lacks}", hint)
     return environment
 
 
@@ -168,13 +168,11 @@ def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = 
         return [tree]
     variants = {path.parent.name: path.parent for path in sorted(tree.glob(f"*/{FILE_NAME}"))}
     if not variants:
-        raise FindingsError(f"there is no variant in {tree}", hint="build one: kci build --variant NAME, or kci run")
+        raise FindingsError(f"there is no variant in {tree}", "build one: kci build --variant NAME, or kci run")
     for name in names:
         if name not in variants:
             near = suggestion(name, list(variants)) or containing(name, variants)
-            raise UsageError(
-                f"{tree} has no variant {name!r}", hint=near or f"it has {', '.join(sorted(variants)[:5])}"
-            )
+            raise UsageError(f"{tree} has no variant {name!r}", near or f"it has {', '.join(sorted(variants)[:5])}")
     chosen = [variants[name] for name in names]
     for name in variants if not names else ():
         parts = parse_variant_name(name)
@@ -190,10 +188,10 @@ def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) ->
     parts = parse_variant_name(name)
     if parts.system not in (None, this_system()):
         return f"needs a machine of {parts.system}"
-    known = environment is not None and environment.backend == parts.backend
+    known = environment and environment.backend == parts.backend
     if needs_device(parts.backend) and not known and not has_device(parts.backend):
         return f"needs {BACKENDS[parts.backend].device}"
-    if environment is None:
+    if not environment:
         own = f"needs a Python with torch for {parts.backend}; kci's own is for the CPU"
         return own if needs_device(parts.backend) else ""
     return why_incompatible(parts, environment).removeprefix("it ")
@@ -211,7 +209,7 @@ def has_device(backend: str) -> bool:
 
 def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:
     """The reason why a kernel's tests, which load it by name, cannot run on a variant; empty if they can."""
-    if environment is not None and parse_variant_name(name).backend == HOST != environment.backend:
+    if environment and parse_variant_name(name).backend == HOST != environment.backend:
         # the loader looks at torch's backend, not at the machine
         return f"needs a Python with torch for the CPU: in this one tests get the variant for {environment.backend}"
     return why_not_loadable(name, environment)
@@ -227,7 +225,7 @@ def nothing_tested_error(reasons: Mapping[str, str], verified: Collection[str] =
         "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
         "`kci render --ci snakemake` does it on a cluster"
     )
-    return MissingToolError(f"nothing was tested here: {shown}", hint=hint)
+    return MissingToolError(f"nothing was tested here: {shown}", hint)
 
 
 def split_testable(
@@ -272,7 +270,7 @@ def run_kernel_tests(
         if loaded.error:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.output)
         tests = companion(sources, "tests") if sources else None
-        if tests is None or not tests.is_dir():
+        if not tests or not tests.is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
         return _run_pytest(python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword)
@@ -316,12 +314,12 @@ def loader_for(
 ) -> Loader:
     """Find the Python for a variant, with a flavour of torch; the rest is as for `run_kernel_tests`."""
     name = parse_variant_name(variant_dir.name)
-    if not isolation or python is not None:
+    if not isolation or python:
         python = python or Path(sys.executable)
         return Loader(python, pip_install(python), ())
     if name.backend != HOST == flavour:
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
-        raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
+        raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
     return Loader(python, pip_install(python), [package.package for package in packages if package is not None])

@@ -58,7 +58,7 @@ def load_built(
         reason = first_error(newest)
         if must and options.run:
             message = f"{variant.name} was built and is not loaded: {newest.message}"
-            raise MissingToolError(message, hint=f"run the job again; {NARROWING}")
+            raise MissingToolError(message, f"run the job again; {NARROWING}")
     elif variant.stable_abi is not None:
         reason = "; ".join([reason] * bool(reason) + [f"{torch}: {first_error(why)}" for torch, why in lacking.items()])
     result = Loading(tuple(dict.fromkeys(reversed(loaded))), reason, must)
@@ -82,7 +82,7 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
     name, python = parse_variant_name(directory.name), None if options.isolation else Path(sys.executable)
     if name.system not in (None, this_system()):
         raise MissingToolError(f"it needs a {name.system} machine")
-    if python is not None and (why := why_incompatible(name, probe(python))):
+    if python and (why := why_incompatible(name, probe(python))):
         raise MissingToolError(f"without isolation, {why}")
     if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
@@ -109,4 +109,4 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
 
 def _fault(rule: str, summary: str, more: str) -> FindingsError:
     problem = finding(rule, summary, hint=rules()[rule].fix)
-    return FindingsError(f"{summary}\n{more}".strip(), hint=problem.hint, diagnostics=[problem])
+    return FindingsError(f"{summary}\n{more}".strip(), problem.hint, diagnostics=[problem])

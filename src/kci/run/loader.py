@@ -37,7 +37,7 @@ def environment_without_secrets(home: Path) -> dict[str, str]:
 
 def python_path(*folders: Path | None) -> dict[str, str]:
     """Environment with PYTHONPATH for folders."""
-    paths = [str(folder) for folder in folders if folder is not None]
+    paths = [str(folder) for folder in folders if folder]
     return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
 

@@ -244,7 +244,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
     """Map kernels to trees: `build/` in the kernel's directory, or `into`, with a folder each if there are several."""
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
-    if into is None:
+    if not into:
         return {name: Path(kernel.directory) / "build" for name, kernel in kernels.items()}
     return {name: into if len(workspace.kernels) == 1 else into / name for name in kernels}
 
@@ -273,7 +273,7 @@ def run_here(
 
     def finish(name: str) -> None:
         mine = [outcome for outcome in outcomes if outcome.kernel == name]
-        built = [outcome.directory for outcome in mine if outcome.directory is not None]
+        built = [outcome.directory for outcome in mine if outcome.directory]
         if built and options.archs:
             for directory in built:
                 _put(directory, trees[name] / directory.name, name, log)
@@ -399,7 +399,7 @@ def _build(
     try:
         fingerprint = builds.fingerprint(kernel, variant)
         kept = builds.find(kernel, variant, fingerprint)
-        if kept is None:
+        if not kept:
             update(state=OutcomeState.BUILDING)
             kept = builds.make(kernel, variant, fingerprint, log, width)
         loaded = builds.load(kept, variant, log)

@@ -104,7 +104,7 @@ class KernelRecord(_Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.manifest is not None and self.manifest.kernel != self.kernel:
+        if self.manifest and self.manifest.kernel != self.kernel:
             raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
@@ -251,7 +251,7 @@ class MergeJob(Frozen):
         """The findings about merged trees, and those that kci.toml suppresses, as the plan knows."""
         findings, suppressed = verify(self.into), list[SuppressedFinding]()
         for place, manifest in trees.items():
-            if self.planned is not None and (kernel := self.planned.kernel(manifest.kernel)) and kernel.tree:
+            if self.planned and (kernel := self.planned.kernel(manifest.kernel)) and kernel.tree:
                 findings = drop_suppressed_in_tree(
                     findings, self.planned.suppressions, str(place), kernel.tree, suppressed.append
                 )
@@ -261,7 +261,7 @@ class MergeJob(Frozen):
         """Write what became of the kernel. Missing variants are no error: they have failures of their own."""
         if isinstance(error, KciError):
             error = "" if {item.rule for item in error.diagnostics} == {"KCI606"} else first_error(error)
-        if self.kernel is not None and self.record is not None:
+        if self.kernel is not None and self.record:
             write_record(self.record, kernel_record(self.kernel, self.artifacts, self.into, manifest, error))
 
 

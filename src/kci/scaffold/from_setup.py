@@ -50,7 +50,7 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
     links: list[str] = []
     room = MAX_BYTES
     hint = "name the directory of one kernel, without what was built from it"
-    too_much = FindingsError(f"{root} holds more than the sources of a kernel", hint=hint)
+    too_much = FindingsError(f"{root} holds more than the sources of a kernel", hint)
     for entry in walk(root):
         if not is_own(entry.name):
             continue
@@ -148,7 +148,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     work = _Draft(project, runs)
     components = work.components(extensions, package)
     if not any(item.sources for item in components):
-        raise FindingsError(f"{root}: none of the sources of its extensions was found", hint="\n".join(work.todo[:5]))
+        raise FindingsError(f"{root}: none of the sources of its extensions was found", "\n".join(work.todo[:5]))
     backends = tuple(dict.fromkeys(item.backend for item in components))
     names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
     files = {name: project[name] for item in components for name in (*item.sources, *item.headers)}
@@ -206,7 +206,7 @@ def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
         ends = [f"for {name}, {run.end}" for name, run in runs.by_backend.items() if run.error]
         plain = "extensions that are not torch's" if cpu.extensions else "no extension of torch.utils.cpp_extension"
         hint = "\n".join([*ends, f"kci takes over CUDAExtension and CppExtension; else {BY_HAND}"])
-        raise FindingsError(f"{root / SETUP_PY}: it makes {plain}", hint=hint)
+        raise FindingsError(f"{root / SETUP_PY}: it makes {plain}", hint)
     return by_backend
 
 

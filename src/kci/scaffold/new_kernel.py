@@ -68,15 +68,15 @@ def choose(name: str, **fields: Any) -> NewKernel:
     require_name(name)
     new = NewKernel(name=name, **fields)
     if new.framework not in FRAMEWORKS:
-        raise UsageError(f"there is no framework {new.framework[:60]!r}", hint=nearest(new.framework, FRAMEWORKS))
+        raise UsageError(f"there is no framework {new.framework[:60]!r}", nearest(new.framework, FRAMEWORKS))
     for backend in new.backends:
         if backend not in OFFERED[new.framework]:
             hint = f"for {new.framework}: {', '.join(OFFERED[new.framework])}"
-            raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint=hint)
+            raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint)
     if new.stable_abi is not None:
         _check_stable_abi(new.stable_abi, new.framework)
     if problem := new.repo_id and repo_id_problem(new.repo_id):
-        raise UsageError(f"{new.repo_id[:100]!r} is not a repository id: {problem}", hint="such as acme/my-kernel")
+        raise UsageError(f"{new.repo_id[:100]!r} is not a repository id: {problem}", "such as acme/my-kernel")
     backends = tuple(dict.fromkeys(new.backends)) or USUAL[new.framework]
     return replace(new, backends=backends, repo_id=new.repo_id or f"{PLACEHOLDER_OWNER}/{name}")
 
@@ -86,22 +86,22 @@ def require_name(name: str) -> None:
     try:
         KernelName.parse(name)
     except ValueError as error:
-        raise UsageError(str(error), hint=f"such as {suggest_kernel_name(name) or 'my-kernel'}") from None
+        raise UsageError(str(error), f"such as {suggest_kernel_name(name) or 'my-kernel'}") from None
     if keyword.iskeyword(python_name(name)):
-        raise UsageError(f"{name!r} is a keyword of Python, not a name for a package", hint=f"such as {name}-kernel")
+        raise UsageError(f"{name!r} is a keyword of Python, not a name for a package", f"such as {name}-kernel")
 
 
 def _check_stable_abi(text: str, framework: str) -> None:
     if framework != "torch":
-        raise UsageError(f"{framework} has no stable ABI: it does not compile against PyTorch", hint="leave it out")
+        raise UsageError(f"{framework} has no stable ABI: it does not compile against PyTorch", "leave it out")
     try:
         version = Version.parse(text)
     except ValueError as error:
-        raise UsageError(f"the stable ABI version: {error}", hint="such as 2.11") from None
+        raise UsageError(f"the stable ABI version: {error}", "such as 2.11") from None
     newest = max(row.torch for row in load_catalog().rows)
     if not OLDEST_STABLE_ABI <= version <= newest:
         message = f"the template needs a stable ABI from {OLDEST_STABLE_ABI.text} to {newest.text}, not {text}"
-        raise UsageError(message, hint=f"--stable-abi {OLDEST_STABLE_ABI.text} serves the most versions of torch")
+        raise UsageError(message, f"--stable-abi {OLDEST_STABLE_ABI.text} serves the most versions of torch")
 
 
 def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
@@ -189,15 +189,15 @@ def require_new(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
-        raise UsageError(f"{target} exists", hint="name a directory that does not exist; nothing was written")
+        raise UsageError(f"{target} exists", "name a directory that does not exist; nothing was written")
     if any(target.iterdir()):
         hint = "name a directory that does not exist, or an empty one; nothing was written"
-        raise UsageError(f"{target} exists and is not empty", hint=hint)
+        raise UsageError(f"{target} exists and is not empty", hint)
 
 
 def kernels_beside(target: Path, origin: Path | None) -> list[Path]:
     """The other kernels in the folder of a new one, without the one that it is made from."""
-    these = [place.resolve() for place in (target, origin) if place is not None]
+    these = [place.resolve() for place in (target, origin) if place]
     found = (place.parent for place in target.absolute().parent.glob(f"*/{BUILD_TOML}"))
     return sorted(place for place in found if place.resolve() not in these)
 
@@ -206,7 +206,7 @@ def enclosing_repository(target: Path) -> Path | None:
     """The root of the repository around a new directory; None without one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
     root, settings = find_root(parent)
-    return root if settings is not None or (root / ".git").exists() else None
+    return root if settings or (root / ".git").exists() else None
 
 
 def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tuple[list[str], tuple[Diagnostic, ...]]:
@@ -232,7 +232,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             else:
                 root.rename(target)
         except OSError as error:
-            raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
+            raise FindingsError(f"cannot write {target}: {error.strerror}", "nothing was written") from error
     return sorted([*files, *workflow_files]), tuple(_shown_at(item, root, target) for item in findings)
 
 
@@ -258,7 +258,7 @@ def built_backends(target: Path) -> set[str]:
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:
     """Write kci.toml unless the repository has one; returns its path, and whether it was written."""
     root, settings = find_root(target)
-    if settings is not None:
+    if settings:
         return settings, False
     path = root / KCI_TOML
     try:
@@ -267,7 +267,7 @@ def add_settings(target: Path, text: str) -> tuple[Path, bool]:
     except FileExistsError:
         return path, False
     except OSError as error:
-        raise FindingsError(f"cannot write {path}: {error.strerror}", hint="the kernel itself is written") from error
+        raise FindingsError(f"cannot write {path}: {error.strerror}", "the kernel itself is written") from error
     return path, True
 
 

@@ -63,9 +63,9 @@ def coverage(kernel: KernelMatrix, listing: TreeListing, stale: Collection[str] 
         state, reason = _state(kernel, entry, name in expected, name in stale)
         command = ""
         if state in _GAPS and name in expected:
-            into = [f"--into={listing.tree}"] if listing.tree is not None else []
+            into = [f"--into={listing.tree}"] if listing.tree else []
             command = command_line("run", f"--only={name}", *into, place=kernel.path)
-        elif state is not CoverageState.PRESENT and listing.tree is not None:
+        elif state is not CoverageState.PRESENT and listing.tree:
             command = f"rm -r {shlex.quote(str(listing.tree / name))}"
         states.append(CoveredVariant(name, state, reason, command))
     order = list(CoverageState)
@@ -76,7 +76,7 @@ def coverage(kernel: KernelMatrix, listing: TreeListing, stale: Collection[str] 
 def _state(
     kernel: KernelMatrix, entry: ListedVariant | None, expected: bool, outdated: bool
 ) -> tuple[CoverageState, str]:
-    if entry is None:
+    if not entry:
         return CoverageState.MISSING, ""
     if entry.problem:
         return CoverageState.CORRUPT, entry.problem

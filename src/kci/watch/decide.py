@@ -79,7 +79,7 @@ class LegState(msgspec.Struct):
     """Known results since then."""
 
     def add(self, run: RunFacts, *, failing: bool) -> None:
-        if self.latest is None or self.failing is not failing:
+        if not self.latest or self.failing is not failing:
             self.before, self.since, self.results, self.failing = self.latest, run, 0, failing
         self.latest = run
         self.results += 1

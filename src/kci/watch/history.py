@@ -203,7 +203,7 @@ def group_results(results: Iterable[LegResult]) -> list[RecordedRun]:
     for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
         legs = groups.setdefault((result.run, result.attempt, result.look), {})
         earlier = legs.get(result.leg)
-        if earlier is None or earlier.outcome is not LegOutcome.FAILED:
+        if not earlier or earlier.outcome is not LegOutcome.FAILED:
             legs[result.leg] = result
     return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())]
 
@@ -285,7 +285,7 @@ def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
         passed=tuple(leg for leg, seen in attempts.items() if seen[-1] is None),
         failed=tuple(last for seen in attempts.values() if (last := seen[-1]) is not None),
         unknown=tuple(sorted(unknown - looks.keys())),
-        earlier=tuple(failure for seen in attempts.values() for failure in seen[:-1] if failure is not None),
+        earlier=tuple(failure for seen in attempts.values() for failure in seen[:-1] if failure),
     )
 
 
@@ -314,7 +314,7 @@ class HistoryBranch:
         elif listed.returncode != _NO_SUCH_BRANCH:
             raise FindingsError(f"cannot read {self.remote}: {last_line(listed.stderr)}")
         if (into / FOLDER).is_symlink():
-            raise UnsafeError(f"{FOLDER} on the branch {self.branch} is a link", hint="make it a folder there")
+            raise UnsafeError(f"{FOLDER} on the branch {self.branch} is a link", "make it a folder there")
         (into / FOLDER).mkdir(exist_ok=True)
         return into / FOLDER
 
@@ -337,7 +337,7 @@ class HistoryBranch:
                 else:
                     return len(written)
         hint = "may it write to the repository (contents: write), and is the branch protected?"
-        raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint=hint)
+        raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint)
 
     def _git(self, place: Path, *arguments: str) -> None:
         done = self._run(place, *arguments)

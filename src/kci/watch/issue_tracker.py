@@ -50,13 +50,13 @@ class GitHubApi:
                 command, input=json.dumps(fields).encode(), capture_output=True, check=False, timeout=_SECONDS
             )
         except FileNotFoundError:
-            raise MissingToolError("GitHub's command line is not installed", hint="install gh") from None
+            raise MissingToolError("GitHub's command line is not installed", "install gh") from None
         except subprocess.TimeoutExpired:
-            raise FindingsError("GitHub does not answer", hint="the next run does what this one could not") from None
+            raise FindingsError("GitHub does not answer", "the next run does what this one could not") from None
         if done.returncode != 0:
             output = done.stderr.decode("utf-8", "replace").strip().splitlines()
             reason = printable((output or ["no reason"])[0], " ")[:300]
-            raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", hint=self._hint)
+            raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", self._hint)
         return bytes(done.stdout)
 
     def request_as(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
@@ -116,7 +116,7 @@ class GitHubIssues:
     def issues(self) -> Iterator[TrackedIssue]:
         query = f"issues?state=all&creator={self._author}&sort=created&direction=desc"
         for item in all_pages(lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}"), _PAGES):
-            if item.pull_request is None and item.user is not None and item.user.login == self._author:
+            if item.pull_request is None and item.user and item.user.login == self._author:
                 yield item
 
     def create(self, title: str, body: str) -> None:
@@ -143,7 +143,7 @@ def apply_actions(
     for action, exact in reversed(ours):
         current = exact or _find_issue(action, unmatched)
         body = action.body + (f"\ncc {' '.join(action.tell)}\n" if action.tell else "")
-        if current is None:
+        if not current:
             if action.kind is not ActionKind.CLOSE:
                 tracker.create(action.title, body)
                 report.append(f"opened: {action.title}")

@@ -120,7 +120,7 @@ class PullRequestComments:
 
     def open_pull_requests(self, run: WorkflowRun) -> list[PullRequestState]:
         """The open pull requests with this head commit; GitHub names none for a run of a fork."""
-        if run.head_repository is None or not run.head_branch:
+        if not run.head_repository or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
         pulls = self._api.request_as(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page=100")
@@ -229,7 +229,7 @@ def comment_text(
         "repository": repository,
         "server": os.environ.get("GITHUB_SERVER_URL", "https://github.com"),
         "ended": _ENDINGS.get(run.conclusion or "", "ended in another way"),
-        "from_fork": pull.head.repo is None or pull.head.repo.full_name != repository,
+        "from_fork": not pull.head.repo or pull.head.repo.full_name != repository,
         "wrong": wrong,
         "unread": unread,
         "plan": plan,

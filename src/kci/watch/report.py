@@ -65,16 +65,16 @@ class GridCell(Frozen):
 
     @property
     def age(self) -> str:
-        if self.since is None:
+        if not self.since:
             return ""
         return f"{self.days} d" if self.days is not None else count(self.runs, "run")
 
     @property
     def began(self) -> str:
-        if self.since is None:
+        if not self.since:
             return "No result is known."
         began = f"Since run {self.since.run} ({self.since.at[:10]}), {count(self.runs, 'result')} in a row."
-        if self.before is None:
+        if not self.before:
             return began
         changes = [
             f"{what} {old[:12] or 'unknown'} to {new[:12] or 'unknown'}"

@@ -108,7 +108,7 @@ def render(
     templates = dict.fromkeys(_TEMPLATES, "github/short.yml.j2") if inputs.short else dict(_TEMPLATES)
     if not inputs.short:
         templates |= _CALLED
-    if inputs.publish is not None:
+    if inputs.publish:
         templates |= {PUBLISH_FILE: "github/publish.yml.j2"}
     if inputs.forks == Forks.DISPATCH and not inputs.short:
         templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
@@ -125,7 +125,7 @@ def render(
 
 
 def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
-    by_push = inputs.publish is not None and inputs.publish.on is PublishOn.PUSH
+    by_push = inputs.publish and inputs.publish.on is PublishOn.PUSH
     return msgspec.structs.asdict(inputs) | {
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
@@ -228,7 +228,7 @@ def refuse_unsafe(inputs: Any) -> None:
             case str() as value if "${{" in value or "$[[" in value or not value.isprintable():
                 raise UnsafeError(
                     f"{value!r} cannot be written into a workflow: it holds an expression or unprintable characters",
-                    hint="rename the kernel, directory, label or branch",
+                    "rename the kernel, directory, label or branch",
                 )
             case dict() as table:
                 waiting += [*table, *table.values()]

@@ -85,7 +85,7 @@ def release_pin() -> Pin:
     """The pin of kci's own actions at this release, from its package; UsageError for a checkout."""
     if not RELEASE_DATA.is_file():
         hint = "install a release, or name the commit in kci.toml: `[actions]` with `ref`"
-        raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
+        raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint)
     release = shipped(RELEASE_DATA, _Release)()
     return replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
 
@@ -165,10 +165,10 @@ def apply_pins(text: str, pins: Mapping[str, Pin], committed: str) -> str:
     def better(match: re.Match[str]) -> str:
         action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
         pin = pins.get(action)
-        if pin is None and _VERSION.fullmatch(version):
+        if not pin and _VERSION.fullmatch(version):
             moved = newest.get(action)
-            pin = moved if moved is not None and Version(moved.version) > Version(version) else None
-        if pin is None or not pin.sha or len(match[2]) != 40:
+            pin = moved if moved and Version(moved.version) > Version(version) else None
+        if not pin or not pin.sha or len(match[2]) != 40:
             return match[0]
         return f"{match[0][: match.end(1) - match.start()]}@{pin.sha} # {pin.version}"
 
@@ -187,12 +187,12 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
             continue
         try:
             if file.stat().st_size > _MAX_BYTES:
-                raise FindingsError(f"{path}: larger than any workflow", hint="move it away and render again")
+                raise FindingsError(f"{path}: larger than any workflow", "move it away and render again")
             texts[path] = file.read_text(encoding="utf-8")
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror or error}") from None
         except UnicodeDecodeError:
-            raise FindingsError(f"{path}: not UTF-8", hint="move it away and render again") from None
+            raise FindingsError(f"{path}: not UTF-8", "move it away and render again") from None
     return texts
 
 
@@ -222,7 +222,7 @@ def _inside(root: Path, path: str) -> Path:
     for place in reversed((file, *file.parents[: len(Path(path).parts) - 1])):
         if place.is_symlink() or (place.exists() and not (place.is_file() if place == file else place.is_dir())):
             kind = "file" if place == file else "directory"
-            raise UnsafeError(f"{place}: not a plain {kind}", hint="remove it; kci does not write through links")
+            raise UnsafeError(f"{place}: not a plain {kind}", "remove it; kci does not write through links")
     return file
 
 
@@ -350,7 +350,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
     if not header_version(old):
         return Drift.FOREIGN if new is not None else None
     content = _CONTENT.search(old[:_TOP])
-    if content is None or content[1] != _content_digest(old):
+    if not content or content[1] != _content_digest(old):
         return Drift.EDITED
     return Drift.CHANGED if new is not None else Drift.OBSOLETE
 

@@ -279,7 +279,7 @@ def _named(kernels: Sequence[str], root: Path) -> tuple[str, ...]:
     for directory in kernels or (str(root),):
         relative = os.path.relpath(Path(directory).resolve(), root.resolve())
         if relative == ".." or relative.startswith("../"):
-            raise UsageError(f"{directory}: not below {root}", hint="name the root of the repository with --output")
+            raise UsageError(f"{directory}: not below {root}", "name the root of the repository with --output")
         named.add(Path(relative).as_posix())
     return tuple(sorted(named))
 
