@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -96,6 +96,12 @@ def file_option(*words: str, **more: Any) -> Decorator:
     return option(*words, type=PATH, **more)
 
 
+def choice_option(*words: str, of: Iterable[str], **more: Any) -> Decorator:
+    """An option for one of some words: its names, and its help."""
+    *names, text = words
+    return click.option(*names, type=click.Choice(list(of)), help=text, **more)
+
+
 def flag(*words: str) -> Decorator:
     """An option without a value: its names, and its help."""
     *names, text = words
@@ -152,6 +158,11 @@ class Command(_WithExamples):
         ctx.color = use_color(ctx.obj)
         ctx.find_root().color = ctx.color
         return super().invoke(ctx)
+
+
+def kci_command(name: str) -> Callable[[Callable[..., Any]], Command]:
+    """Make a command of a function."""
+    return click.command(name, cls=Command)
 
 
 class CommandGroup(_WithExamples, click.Group):

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from kci.cli import options
 from kci.cli._output import (
     Layout,
+    answer,
     markdown_row,
     markdown_text,
     one_per_cause,
@@ -209,13 +208,13 @@ def show_findings(
             extra = {"looked_at": places, "suppressed": suppressed}
             print_json(diagnostics=findings, **{name: items for name, items in extra.items() if items})
         case "github":
-            click.echo("".join(render_github(item) + "\n" for item in findings), nl=False)
+            answer("".join(render_github(item) + "\n" for item in findings), nl=False)
         case _:
             told = [item for item in findings if item.severity is not Severity.INFO]
             shown = findings if verbose else one_per_cause(told)
             print_diagnostics(shown)
             print_suppressed(suppressed if verbose else ())
-            click.echo(summary + (" (-v shows all)" if len(shown) < len(findings) else ""))
+            answer(summary + (" (-v shows all)" if len(shown) < len(findings) else ""))
     if output in ("json", "github") and not options().quiet:
         say(summary)
     return int(bool(errors_in(findings)))
@@ -227,7 +226,7 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
     for tree in trees:
         missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
         hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
-        click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
+        answer(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
         print_suppressed(tree.suppressed if options().verbose else ())
         print_diagnostics(tree.findings)
         code |= bool(errors_in(tree.findings))

@@ -48,6 +48,11 @@ def is_dumb_terminal() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 
+def answer(text: object, *, nl: bool = True) -> None:
+    """Print on stdout, which has the answer and nothing else."""
+    click.echo(text, nl=nl)
+
+
 def say(text: str) -> None:
     """Print on stderr what is no part of the answer."""
     click.echo(text, err=True)
@@ -163,13 +168,13 @@ def _file_lines(path: str) -> list[str]:
         return []
 
 
-def to_json(answer: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
+def to_json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def print_json(**answer: Any) -> None:
+def print_json(**fields: Any) -> None:
     """Print an answer in version 1 of its JSON form."""
-    click.echo(to_json({"schema": 1} | answer))
+    click.echo(to_json({"schema": 1} | fields))
 
 
 class Layout(Frozen):

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from kci.build.native.objects import pack_name
 from kci.build.request import BuildOptions, read_part
-from kci.cli import Command, FileName, file_option, flag, option, refuse_idle, repeated
-from kci.cli._output import print_diagnostics, print_error, progress_log
+from kci.cli import FileName, choice_option, file_option, flag, kci_command, option, refuse_idle, repeated
+from kci.cli._output import answer, print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
 from kci.diagnostics import errors_in
 from kci.errors import KciError, UsageError, without_secrets
@@ -21,16 +21,16 @@ from kci.run.build_leg import LegRequest, artifact_path, build_leg, build_part, 
 from kci.run.records import ci_run, write_failure
 
 
-@click.command("build", cls=Command)
+@kci_command("build")
 @click.argument("kernel", type=FileName(), default=".")
 @repeated("--variant", "names", "NAME", "The variant to build; repeat for more.", required=True)
 @file_option("--output", "PATH", "The folder for the variant directories (default: KERNEL/build).")
-@click.option(
+@choice_option(
     "--builder",
-    type=click.Choice(["auto", "noarch", "native", "nix"]),
+    "auto uses noarch for variants without compiled code, native for the others.",
+    of=["auto", "noarch", "native", "nix"],
     default="auto",
     show_default=True,
-    help="auto uses noarch for variants without compiled code, native for the others.",
 )
 @option(
     "--container",
@@ -131,9 +131,9 @@ def command(
             artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:
-            click.echo(without_secrets("\n".join(leg_commands(workspace, request))))
+            answer(without_secrets("\n".join(leg_commands(workspace, request))))
         elif part:
-            click.echo(str(build_part(workspace, request, progress_log())))
+            answer(str(build_part(workspace, request, progress_log())))
         else:
             try:
                 built = build_leg(workspace, request, progress_log())
@@ -144,7 +144,7 @@ def command(
                 failed.append(error)
                 continue
             print_diagnostics(built.findings)
-            click.echo(str(built.directory))
+            answer(str(built.directory))
             code |= bool(errors_in(built.findings))
     for other in failed[1:]:
         print_error(other)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kci.cli import CommandGroup, FileName, flag, format_option
-from kci.cli._output import Layout, paragraph, print_json, table
+from kci.cli._output import Layout, answer, paragraph, print_json, table
 from kci.config.discovery import find_settings
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -41,7 +41,7 @@ def show(catalog: str | None, output: str) -> None:
     loaded = load_catalog(catalog)
     if output == "toml":
         document = loaded.overlays[-1].document if loaded.overlays else loaded.document
-        click.echo(document.text, nl=False)
+        answer(document.text, nl=False)
         return
     rows: list[dict[str, Any]] = [
         {
@@ -58,9 +58,9 @@ def show(catalog: str | None, output: str) -> None:
     if output == "json":
         print_json(name=loaded.name, as_of=loaded.as_of, source=loaded.source, rows=rows)
         return
-    click.echo(paragraph(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})"))
+    answer(paragraph(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})"))
     if not rows:
-        click.echo("no rows")
+        answer("no rows")
         return
     for row in rows:
         if since := row.pop("tvm_ffi_unknown_since"):
@@ -70,7 +70,7 @@ def show(catalog: str | None, output: str) -> None:
         for row, origin in zip(rows, loaded.rows, strict=True)
     ]
     layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
-    click.echo(table([*rows[0], "place"], cells, layout))
+    answer(table([*rows[0], "place"], cells, layout))
 
 
 @command.command("outdated")
@@ -92,7 +92,7 @@ def outdated(kernel: str, pypi: bool) -> int:
     loaded = load_catalog(find_settings(kernel).catalog)
     age = freshness(loaded, date.today())
     newer = f"; newer: {', '.join(age.newer)}" if age.newer else ""
-    click.echo(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
+    answer(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
     found = set(map(Version.parse, toolchains().torch))
     if pypi:
         from kci.build.toolchains.downloads import newest_release
@@ -100,9 +100,9 @@ def outdated(kernel: str, pypi: bool) -> int:
         try:
             found.add(Version.parse(".".join(newest_release("torch").split(".")[:2])))
         except MissingToolError as error:
-            click.echo(f"pip's index was not asked: {error.message}")
+            answer(f"pip's index was not asked: {error.message}")
     newest = max((row.torch for row in loaded.rows if row.bundled), default=Version())
     newer_torch = sorted(torch for torch in found if torch > newest)
     for torch in newer_torch:
-        click.echo(f"torch {torch} is on PyPI, and {age.name} bundles none newer than {newest}")
+        answer(f"torch {torch} is on PyPI, and {age.name} bundles none newer than {newest}")
     return 1 if age.outdated or set(newer_torch) - {row.torch for row in loaded.rows} else 0

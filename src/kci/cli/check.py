@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import click
-
-from kci.cli import Command, format_option
+from kci.cli import format_option, kci_command
 from kci.cli._answers import FORMATS, show_findings
 from kci.cli._output import slow_progress
 from kci.cli._workspace import KERNELS
@@ -13,7 +11,7 @@ from kci.utils.cache import default_cache
 from kci.utils.suggest import count
 
 
-@click.command("check", cls=Command)
+@kci_command("check")
 @KERNELS
 @format_option(*FORMATS)
 def command(kernels: tuple[str, ...], output: str) -> int:

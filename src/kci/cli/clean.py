@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from kci.cli import Command, flag, options
-from kci.cli._output import Layout, say, table
+from kci.cli import flag, kci_command, options
+from kci.cli._output import Layout, answer, say, table
 from kci.utils.cache import PART_DESCRIPTIONS, PARTS, default_cache, list_cache_entries, remove_cache_entry
 from kci.utils.suggest import count
 
 
-@click.command("clean", cls=Command)
+@kci_command("clean")
 @click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]...")
 @flag("-y", "--yes", "Remove it; otherwise only show it.")
 def command(parts: tuple[str, ...], yes: bool) -> None:
@@ -34,7 +34,7 @@ def command(parts: tuple[str, ...], yes: bool) -> None:
         elif not options().quiet:
             say(f"{item.path} stays: another kci uses it")
     if yes:
-        click.echo(f"{decimal(removed)} removed from {cache}")
+        answer(f"{decimal(removed)} removed from {cache}")
         return
     shown = [(item.part, str(item.path.relative_to(cache)), [item]) for item in entries]
     if not options().verbose:
@@ -45,8 +45,6 @@ def command(parts: tuple[str, ...], yes: bool) -> None:
         for part, what, items in shown
     ]
     if rows:
-        click.echo(
-            table(("part", "what", "size", "last used"), rows, Layout(drop=("last used", "part"), cut=("what",)))
-        )
+        answer(table(("part", "what", "size", "last used"), rows, Layout(drop=("last used", "part"), cut=("what",))))
     total = sum(item.size for item in entries)
-    click.echo(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if entries else ""))
+    answer(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if entries else ""))

@@ -8,7 +8,7 @@ import click
 from msgspec.structs import replace
 
 from kci.cli import CommandGroup, FileName, file_option, format_option, option
-from kci.cli._output import Layout, print_diagnostics, print_json, table
+from kci.cli._output import Layout, answer, print_diagnostics, print_json, table
 from kci.cli._workspace import TIER, load_workspace
 from kci.config.discovery import find_settings
 from kci.config.reader import Kernel
@@ -85,12 +85,12 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     else:
         rows = [(item.variant, str(item.state), item.reason) for item in result.variants]
         layout = Layout(cut=("variant",), wrap="why")
-        click.echo(table(("variant", "state", "why"), rows, layout))
+        answer(table(("variant", "state", "why"), rows, layout))
         for line in dict.fromkeys(item.command for item in result.variants if item.command):
-            click.echo(f"$ {line}")
+            answer(f"$ {line}")
         expected = [item for item in result.variants if item.state is not CoverageState.SURPLUS]
         present = len(result.names(CoverageState.PRESENT))
-        click.echo(f"{result.source}: {present} of {len(expected)} expected variants are there")
+        answer(f"{result.source}: {present} of {len(expected)} expected variants are there")
     return 1 if result.has_gaps else 0
 
 
@@ -117,7 +117,7 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         new = HistoryBranch(remote_url(Path(), "origin"), _BRANCH).record(runs)
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
-    click.echo(f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
+    answer(f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
     return int(bool(errors_in(problems)))
 
 
@@ -138,10 +138,10 @@ def show_decisions(history: Path) -> int:
     print_diagnostics(problems)
     for action in actions:
         people = f" (for {' '.join(action.tell)})" if action.tell else ""
-        click.echo(f"{action.kind} {action.id}: {action.title}{people}")
+        answer(f"{action.kind} {action.id}: {action.title}{people}")
         for leg in action.legs:
-            click.echo(f"    {leg}")
-    click.echo(f"{count(len(watch.runs), 'run')}; {count(len(actions), 'issue')} to change")
+            answer(f"    {leg}")
+    answer(f"{count(len(watch.runs), 'run')}; {count(len(actions), 'issue')} to change")
     return 1 if problems else 0
 
 
@@ -158,7 +158,7 @@ def report(history: Path) -> int:
     watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
     decide(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
-    click.echo(markdown_report(make_grid(watch), "Kernels and toolchains"), nl=False)
+    answer(markdown_report(make_grid(watch), "Kernels and toolchains"), nl=False)
     return 1 if problems else 0
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import click
 
-from kci.cli import Command
-from kci.cli._output import Layout, paragraph, say, table
+from kci.cli import kci_command
+from kci.cli._output import Layout, answer, paragraph, say, table
 from kci.cli._workspace import KERNELS, load_workspace
 from kci.config.facts import BACKENDS
 from kci.errors import KciError
@@ -22,7 +22,7 @@ from kci.workflows.repository import read_recorded_options, settings_text
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
 
-@click.command("doctor", cls=Command)
+@kci_command("doctor")
 @KERNELS
 def command(kernels: tuple[str, ...]) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
@@ -43,19 +43,19 @@ def command(kernels: tuple[str, ...]) -> None:
     checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
-    click.echo(click.style("This machine", bold=True))
+    answer(click.style("This machine", bold=True))
     rows = [(item.name, item.health.value, item.detail) for item in checks]
-    click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
+    answer(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
     for item in checks:
         if item.remedy:
-            click.echo(paragraph(f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"))
+            answer(paragraph(f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"))
     if workspace:
-        click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
+        answer(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):
             if lines:
-                click.echo(f"\n{click.style(title, bold=True)}")
+                answer(f"\n{click.style(title, bold=True)}")
             for line in lines:
-                click.echo(paragraph(f"- {line}"))
+                answer(paragraph(f"- {line}"))
 
 
 def _settings(workspace: Workspace) -> list[str]:

@@ -6,13 +6,14 @@ import textwrap
 
 import click
 
-from kci.cli import Command
+from kci.cli import kci_command
+from kci.cli._output import answer
 from kci.diagnostics import rules
 from kci.errors import UsageError
 from kci.utils.suggest import suggestion
 
 
-@click.command("explain", cls=Command)
+@kci_command("explain")
 @click.argument("rule", required=False)
 def command(rule: str | None) -> None:
     """Explain RULE, an id such as KCI101 or a name. Without RULE, list all rules, a line each.
@@ -24,15 +25,15 @@ def command(rule: str | None) -> None:
     all_rules = rules()
     if rule is None:
         for entry in all_rules.values():
-            click.echo(f"{entry.id}  {entry.severity.value:<7}  {entry.name:<24} {entry.summary}")
+            answer(f"{entry.id}  {entry.severity.value:<7}  {entry.name:<24} {entry.summary}")
         return
     by_name = {entry.name: entry for entry in all_rules.values()}
     match = all_rules.get(rule.upper()) or by_name.get(rule.lower())
     if not match:
         near = suggestion(rule.upper(), list(all_rules)) or suggestion(rule.lower(), list(by_name))
         raise UsageError(f"there is no rule {rule[:60]!r}", near or "`kci explain` lists them all")
-    click.echo(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity.value})\n\n{match.summary}\n")
-    click.echo(f"Why: {match.why}\n\nFix: {match.fix}")
+    answer(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity.value})\n\n{match.summary}\n")
+    answer(f"Why: {match.why}\n\nFix: {match.fix}")
     for title, example in (("Wrong", match.bad), ("Right", match.good)):
         if example:
-            click.echo(f"\n{title}:\n\n" + textwrap.indent(example.rstrip(), "    "))
+            answer(f"\n{title}:\n\n" + textwrap.indent(example.rstrip(), "    "))

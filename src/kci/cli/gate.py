@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import click
 from msgspec.structs import replace
 
-from kci.cli import Command, FileName, file_option, option
+from kci.cli import FileName, file_option, kci_command, option
 from kci.cli._answers import left_out_sentence
-from kci.cli._output import Layout, say, table
+from kci.cli._output import Layout, answer, say, table
 from kci.diagnostics import printable, printable_lines
 from kci.errors import FindingsError, UsageError
 from kci.run.gate import (
@@ -33,7 +32,7 @@ from kci.utils.atomic import write_atomic
 from kci.utils.suggest import count
 
 
-@click.command("gate", cls=Command)
+@kci_command("gate")
 @click.argument("records", type=FileName(path_type=Path))
 @option("--kernel", "NAME", "Judge only this kernel; exit 1 unless its tree can be published.")
 @file_option(
@@ -58,7 +57,7 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
     if run.plan == NO_PLAN:
         raise FindingsError(f"{records} has no plan", "kci plan --format json > kci-plan.json")
     if trees:
-        run = replace(run, index=read_index(trees, partial(click.echo, err=True)))
+        run = replace(run, index=read_index(trees, say))
     rows = [row for row in missing_results(run) if kernel is None or row.kernel == kernel]
     if kernel is not None and not rows:
         digests = {item.digest for item in publishable_kernels(run, run_id) if item.kernel == kernel}
@@ -81,12 +80,12 @@ def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
         say(sentence)
     if rows:
         cells = [(row.kernel, row.variant or "-", row.job, printable(row.error)) for row in rows]
-        click.echo(table(("kernel", "variant", "job", "error"), cells, Layout(cut=("error",))))
+        answer(table(("kernel", "variant", "job", "error"), cells, Layout(cut=("error",))))
         for command in sorted({row.replay for row in rows if row.replay}):
-            click.echo(f"on your machine: {printable_lines(command)}")
+            answer(f"on your machine: {printable_lines(command)}")
         say(f"{count(len(rows), 'thing')} of what was planned did not happen")
         return
-    click.echo(success_summary(run.plan))
+    answer(success_summary(run.plan))
 
 
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:

@@ -9,8 +9,18 @@ from typing import Any
 
 import click
 
-from kci.cli import Command, FileName, file_option, flag, option, options, refuse_idle, repeated
-from kci.cli._output import print_diagnostics, progress_log, say
+from kci.cli import (
+    FileName,
+    choice_option,
+    file_option,
+    flag,
+    kci_command,
+    option,
+    options,
+    refuse_idle,
+    repeated,
+)
+from kci.cli._output import answer, print_diagnostics, progress_log, say
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.settings import KCI_TOML
 from kci.config.values import PLACEHOLDER_OWNER, Backend
@@ -33,11 +43,9 @@ from kci.utils.cache import default_cache
 from kci.utils.suggest import command_line, count
 
 
-@click.command("init", cls=Command)
+@kci_command("init")
 @click.argument("directory", type=FileName(), metavar="NAME")
-@click.option(
-    "--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="The framework to write the kernel for."
-)
+@choice_option("--framework", "The framework to write the kernel for.", of=list(new_kernel.FRAMEWORKS))
 @option("--stable-abi", "VERSION", "Build for the stable ABI of this torch version, such as 2.11.")
 @repeated(
     "--backend",
@@ -92,14 +100,14 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     written, findings = create(target, files, workflows=standalone)
     draft = bool(adopted and adopted.todo)
     for line in adopted.converted if adopted else ():
-        click.echo(f"taken over: {line}")
+        answer(f"taken over: {line}")
     for path in written if not adopted or options().verbose else ():
-        click.echo(str(target / path))
+        answer(str(target / path))
     if adopted and adopted.todo:
         things = count(len(adopted.todo), "thing")
-        click.echo(click.style(f"{target} is a draft: {things} left", bold=True))
+        answer(click.style(f"{target} is a draft: {things} left", bold=True))
     for line in adopted.todo if adopted else ():
-        click.echo(f"  {line}")
+        answer(f"  {line}")
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
@@ -121,18 +129,18 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
 def _ask(choices: dict[str, Any]) -> None:
     if not choices["framework"]:
         for framework, meaning in new_kernel.FRAMEWORKS.items():
-            click.echo(f"  {framework:<13} {meaning}")
+            answer(f"  {framework:<13} {meaning}")
         choices["framework"] = click.prompt(
             "Framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), default="torch"
         )
     framework = choices["framework"]
     if not choices["backends"]:
         offered = f"Backends, of {' '.join(new_kernel.OFFERED[framework])}"
-        answer = click.prompt(offered, default=" ".join(new_kernel.USUAL[framework]))
-        choices["backends"] = answer.replace(",", " ").split()
+        backends = click.prompt(offered, default=" ".join(new_kernel.USUAL[framework]))
+        choices["backends"] = backends.replace(",", " ").split()
     if not choices["stable_abi"] and framework == "torch":
         oldest = new_kernel.OLDEST_STABLE_ABI.text
-        click.echo(
+        answer(
             f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary for each torch version."
         )
         choices["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
@@ -153,7 +161,7 @@ def _convert(
         if adopted.settings and standalone:
             adopted.files.setdefault(KCI_TOML, adopted.settings.encode())
         elif adopted.settings and not add_settings(target, adopted.settings)[1]:
-            click.echo(f"add to kci.toml what flake.nix says:\n{adopted.settings}")
+            answer(f"add to kci.toml what flake.nix says:\n{adopted.settings}")
         return NewKernel(name=adopted.name), adopted
     from kci.scaffold.from_setup import BY_HAND, from_setup_py
     from kci.scaffold.run_setup import sandbox

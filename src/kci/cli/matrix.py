@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, flag, format_option, refuse_idle
-from kci.cli._output import Layout, markdown_table, print_diagnostics, print_json, table, terminal_width, variant_label
+from kci.cli import flag, format_option, kci_command, refuse_idle
+from kci.cli._output import (
+    Layout,
+    answer,
+    markdown_table,
+    print_diagnostics,
+    print_json,
+    table,
+    terminal_width,
+    variant_label,
+)
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
 from kci.config.values import text_of
 from kci.matrix.archs import natural
@@ -22,7 +31,7 @@ if TYPE_CHECKING:
 FORMATS = ["table", "json", "names", "github", "markdown"]
 
 
-@click.command("matrix", cls=Command)
+@kci_command("matrix")
 @KERNELS
 @selection_options
 @SYSTEM
@@ -56,7 +65,7 @@ def command(
     match output:
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
-            click.echo("".join(f"{name}\n" for name in names), nl=False)
+            answer("".join(f"{name}\n" for name in names), nl=False)
         case "json":
             print_json(**matrix_json(matrix, explain=explain))
         case "github":
@@ -65,10 +74,10 @@ def command(
             planned = plan_run(workspace, PlanRequest(choice=choice, allow_empty=allow_empty))
             faulty = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]
             print_diagnostics(faulty)
-            click.echo(planned.github_matrix())
+            answer(planned.github_matrix())
         case _:
             shown = [_shown(kernel, explain=explain, markdown=output == "markdown") for kernel in matrix.kernels]
-            click.echo("\n\n".join(shown))
+            answer("\n\n".join(shown))
     if not allow_empty:
         workspace.require_variants(matrix, choice)
     return int(bool(faulty))

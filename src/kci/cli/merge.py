@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, file_option, flag, option, options, refuse_idle
+from kci.cli import PATH, file_option, flag, kci_command, option, options, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
-from kci.cli._output import print_diagnostics, print_json, say
+from kci.cli._output import answer, print_diagnostics, print_json, say
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, UsageError
 from kci.plan.plan import read_plan
@@ -17,7 +17,7 @@ from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
 
 
-@click.command("merge", cls=Command)
+@kci_command("merge")
 @click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
 @click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
 @file_option("--plan", "plan_file", "PATH", "The plan, from `kci plan --format json`: its variants must be there.")
@@ -68,7 +68,7 @@ def command(
         print_json(complete=all(item.complete for item in manifests), manifests=manifests)
     elif not options().quiet:
         for manifest in manifests:
-            click.echo(_text(manifest))
+            answer(_text(manifest))
     if not record:
         return 0
     findings, suppressed = job.verify({into: manifests[0]})

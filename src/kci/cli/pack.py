@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName, file_option, flag, options
-from kci.cli._output import say
+from kci.cli import FileName, file_option, flag, kci_command, options
+from kci.cli._output import answer, say
 from kci.matrix.variants import artifact_name, this_system
 from kci.run.records import ci_run
 from kci.tree.manifest import leg_for
@@ -16,7 +16,7 @@ from kci.tree.pack import pack
 from kci.utils.archive import SUFFIXES
 
 
-@click.command("pack", cls=Command)
+@kci_command("pack")
 @click.argument("variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True))
 @file_option(
     "--output", "-o", "PATH", "File or directory to write to; a name that ends with .zst compresses.  [default: .]"
@@ -36,6 +36,6 @@ def command(variant_dir: Path, output: Path | None, reseal: bool) -> None:
     target = output or Path()
     if not target.name.endswith(SUFFIXES):
         target /= artifact_name(leg.kernel, leg.variant)
-    click.echo(pack(variant_dir, target, leg))
+    answer(pack(variant_dir, target, leg))
     if not options().quiet:
         say(f"{leg.variant}: digest {leg.digest}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kci.cli import Command, file_option, flag, format_option, option, options, refuse_idle
+from kci.cli import file_option, flag, format_option, kci_command, option, options, refuse_idle
 from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
-from kci.cli._output import print_diagnostics, print_json, say, slow_progress
+from kci.cli._output import answer, print_diagnostics, print_json, say, slow_progress
 from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
 from kci.diagnostics import errors_in
 from kci.plan.check import NoSoundKernelError
@@ -22,7 +21,7 @@ from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
 
 
-@click.command("plan", cls=Command)
+@kci_command("plan")
 @KERNELS
 @selection_options
 @SYSTEM
@@ -65,7 +64,7 @@ def command(
     if trees:
         from kci.run.gate import read_index, today  # it loads half of kci
 
-        index = read_index(trees, partial(click.echo, err=True)).unexpired(today())
+        index = read_index(trees, say).unexpired(today())
         published, carried = index.published_fingerprints(), index.carried_trees()
     request = PlanRequest(
         choice=take_choice(selection),
@@ -91,17 +90,17 @@ def command(
     print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics])
     match output:
         case "markdown":
-            click.echo(markdown(plan_tables(planned.plan, planned.estimate)))
+            answer(markdown(plan_tables(planned.plan, planned.estimate)))
         case "json":
             print_json(**planned.as_json())
         case "github":
             if planned.touches is not None and options().verbose:
                 say(touches_table(planned.touches).text())
-            click.echo(planned.github_matrix())
+            answer(planned.github_matrix())
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []
             tables += [legs_table(plan, planned.estimate)]
             tables += [tests_table(plan)] if plan.tests or plan.untested else []
-            click.echo("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
+            answer("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty or errors_in(planned.diagnostics)))

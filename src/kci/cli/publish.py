@@ -6,10 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import click
-
-from kci.cli import Command, file_option, flag, option, options, refuse_idle
-from kci.cli._output import print_diagnostics, progress_log
+from kci.cli import choice_option, file_option, flag, kci_command, option, options, refuse_idle
+from kci.cli._output import answer, print_diagnostics, progress_log
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.values import StaleVariants
@@ -21,15 +19,15 @@ from kci.tree.manifest import read_manifest
 from kci.utils.suggest import count
 
 
-@click.command("publish", cls=Command)
+@kci_command("publish")
 @PLACE
 @file_option("--kernel", "PATH", "The kernel that a TREE was built from.")
 @option("--repo-id", "OWNER/NAME", "The repository (default: from build.toml or kci.toml).", default="")
 @option("--branch", "NAME", "The branch (default: v and the kernel's version).", default="")
-@click.option(
+@choice_option(
     "--leave-out",
-    type=click.Choice([str(item) for item in StaleVariants if item is not StaleVariants.ASK]),
-    help="Keep or remove older variants on the branch that the tree leaves out (default: from kci.toml).",
+    "Keep or remove older variants on the branch that the tree leaves out (default: from kci.toml).",
+    of=[str(item) for item in StaleVariants if item is not StaleVariants.ASK],
 )
 @flag("--older", "Allow to replace variants by older ones.")
 @flag("--create-repo", "Create the repository if it does not exist.")
@@ -71,7 +69,7 @@ def command(
         print_diagnostics(warnings)
     if not options().quiet:
         for part in published.branches:
-            click.echo("\n".join(_text(published.target.repo_id, part, options().verbose)))
+            answer("\n".join(_text(published.target.repo_id, part, options().verbose)))
 
 
 def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:

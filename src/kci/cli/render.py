@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName, file_option, flag, option, refuse_idle
-from kci.cli._output import print_diagnostics
+from kci.cli import FileName, choice_option, file_option, flag, kci_command, option, refuse_idle
+from kci.cli._output import answer, print_diagnostics
 from kci.cli._workspace import KERNELS, load_workspace
 from kci.config.discovery import find_kernels, find_root, find_settings
 from kci.diagnostics import errors_in
@@ -28,7 +28,7 @@ from kci.workflows.repository import (
 from kci.workflows.snakemake import SNAKEFILE
 
 
-@click.command("render", cls=Command)
+@kci_command("render")
 @KERNELS
 @flag("--check", "Write nothing; exit 1 with a diff if a file would change.")
 @flag("--diff", "Write nothing; print what would change.")
@@ -38,25 +38,25 @@ from kci.workflows.snakemake import SNAKEFILE
     help="Write two files of a few lines that call kci's reusable workflow, in place of every job.",
 )
 @option("--branch", "TEXT", "Pushes to this branch build a release (default: the repository's default branch).")
-@click.option(
+@choice_option(
     "--pin",
-    type=click.Choice(["tag", "sha"]),
-    help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
+    "Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
+    of=["tag", "sha"],
 )
-@click.option(
+@choice_option(
     "--ci",
-    type=click.Choice(["github", "gitlab", "snakemake"]),
+    "The files to write: GitHub's workflows, .gitlab/kci.gitlab-ci.yml, or a Snakefile.",
+    of=["github", "gitlab", "snakemake"],
     default="github",
     show_default=True,
-    help="The files to write: GitHub's workflows, .gitlab/kci.gitlab-ci.yml, or a Snakefile.",
 )
 @file_option(
     "--from-plan", "FILE", "With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`."
 )
-@click.option(
+@choice_option(
     "--purpose",
-    type=click.Choice([str(item) for item in Purpose]),
-    help="With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
+    "With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
+    of=[str(item) for item in Purpose],
 )
 @flag("--force", "Overwrite edits in files that kci wrote.")
 @option(
@@ -106,7 +106,7 @@ def command(
         if kernels:
             raise UsageError("--from-plan has its kernels", "leave out KERNEL")
         plan, publish = read_plan(from_plan), publish_jobs(find_settings(Path(output or ".")))
-        click.echo(child_pipeline(plan, publish, Purpose(purpose) if purpose else None), nl=False)
+        answer(child_pipeline(plan, publish, Purpose(purpose) if purpose else None), nl=False)
         return 0
     if check or diff:
         refuse_idle("with --check" if check else "with --diff", force=force)
@@ -139,12 +139,12 @@ def command(
 def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
     diagnostics = rendered.diagnostics
     if check or diff:
-        click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
+        answer("".join(item.diff for item in rendered.comparisons), nl=False)
         print_diagnostics(diagnostics if check else ())
         return int(bool(check and errors_in(diagnostics)))
     rendered.write(force=force)
     print_diagnostics(rendered.notes)
     for item in rendered.comparisons:
         state = "written" if item.path in rendered.rewritten else "unchanged"
-        click.echo(f"{item.path}: {'removed' if item.path in rendered.obsolete else state}")
+        answer(f"{item.path}: {'removed' if item.path in rendered.obsolete else state}")
     return 0

@@ -13,9 +13,18 @@ import click
 from kci.build.request import BuildOptions
 from kci.build.toolchains.compilers import ObjectUse
 from kci.build.toolchains.downloads import duration, explains_wait
-from kci.cli import Command, Options, at_interrupt, file_option, is_dumb_terminal, options, repeated, use_color
+from kci.cli import (
+    Options,
+    at_interrupt,
+    file_option,
+    is_dumb_terminal,
+    kci_command,
+    options,
+    repeated,
+    use_color,
+)
 from kci.cli._answers import print_trees
-from kci.cli._output import Layout, say, shorten, table
+from kci.cli._output import Layout, answer, say, shorten, table
 from kci.cli._workspace import ISOLATION, JOBS, KERNELS, load_workspace, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
@@ -24,7 +33,7 @@ from kci.run.local import Outcome, OutcomeState
 from kci.utils.suggest import count
 
 
-@click.command("run", cls=Command)
+@kci_command("run")
 @KERNELS
 @selection_options
 @file_option("--into", "PATH", "The tree to write (default: KERNEL/build); with several kernels, a folder of trees.")
@@ -89,16 +98,16 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
         word = "" if not loaded else "yes" if loaded.torch else "not loaded"
         rows.append((outcome.kernel, name, state, "yes" if verified else "", verified, word, took))
     headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
-    click.echo(table(headers, rows, _LAYOUT))
+    answer(table(headers, rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]
     if len(used) > 1 and any(item.found for item in used):
-        click.echo(str(sum(used, ObjectUse(0, 0))))
+        answer(str(sum(used, ObjectUse(0, 0))))
     code = print_trees(result.trees)
     if failed := _print_errors(result, OutcomeState.FAILED, "red"):
         return max(error.exit_code for error in failed)
     made = [unmerged[item.kernel] / item.variant.name for item in result.outcomes if item.directory] if unmerged else []
     for directory in made:
-        click.echo(str(directory))
+        answer(str(directory))
     if not result.trees and not made:
         lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"

@@ -6,7 +6,8 @@ import importlib
 
 import click
 
-from kci.cli import Command
+from kci.cli import kci_command
+from kci.cli._output import answer
 from kci.config.schema import schema_text
 
 SCHEMAS = {
@@ -15,7 +16,7 @@ SCHEMAS = {
 }
 
 
-@click.command("schema", cls=Command)
+@kci_command("schema")
 @click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
 def command(what: str) -> None:
     """Print the JSON Schema of build.toml or kci.toml, for editors.
@@ -25,4 +26,4 @@ def command(what: str) -> None:
         kci schema > .build.schema.json
     """
     module, _, function = SCHEMAS[what].partition(":")
-    click.echo(schema_text(getattr(importlib.import_module(module), function)()), nl=False)
+    answer(schema_text(getattr(importlib.import_module(module), function)()), nl=False)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName
+from kci.cli import FileName, kci_command
+from kci.cli._output import answer
 from kci.config.discovery import find_settings
 from kci.tree.sigstore import SigningContext
 from kci.tree.top_level import sign_tree
 
 
-@click.command("sign", cls=Command)
+@kci_command("sign")
 @click.argument(
     "trees", nargs=-1, required=True, type=FileName(path_type=Path, exists=True, file_okay=False), metavar="TREE..."
 )
@@ -31,7 +32,7 @@ def command(trees: tuple[Path, ...]) -> None:
     context = ci_context()
     for tree in trees:
         for written in sign_tree(tree, context, find_settings(tree.resolve().parent).trust_config):
-            click.echo(written)
+            answer(written)
 
 
 def ci_context() -> SigningContext:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import click
-
 from kci.build.toolchains.data import toolchains
-from kci.cli import Command, file_option, flag, option, repeated
-from kci.cli._output import Layout, progress_log, say, table
+from kci.cli import file_option, flag, kci_command, option, repeated
+from kci.cli._output import Layout, answer, progress_log, say, table
 from kci.cli._workspace import PLACE, load_workspace
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
@@ -38,7 +36,7 @@ from kci.tree.verify import verify
 from kci.utils.cache import default_cache
 
 
-@click.command("test", cls=Command)
+@kci_command("test")
 @PLACE
 @file_option("--kernel", "PATH", "The kernel that has the tests for a TREE.")
 @repeated("--variant", "names", "NAME", "Test only this variant; repeat for more.")
@@ -166,7 +164,7 @@ def _show(reports: Sequence[TestReport]) -> None:
     rows = [(item.kernel, item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
-    click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
+    answer(table(headers, [tuple(map(str, row)) for row in rows], layout))
 
 
 def _workspace(sources: Path | None) -> Workspace | None:

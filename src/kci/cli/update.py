@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from kci.cli import Command, flag, options
-from kci.cli._output import print_diagnostics
+from kci.cli import flag, kci_command, options
+from kci.cli._output import answer, print_diagnostics
 from kci.cli._workspace import KERNELS
 from kci.config.discovery import find_kernels
 from kci.config.document import read_bytes
@@ -17,7 +15,7 @@ from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 
 
-@click.command("update", cls=Command)
+@kci_command("update")
 @KERNELS
 @flag("--check", "Write nothing; exit 1 if something would change.")
 @flag("--diff", "Write nothing; print what would change.")
@@ -41,10 +39,10 @@ def command(kernels: tuple[str, ...], check: bool, diff: bool) -> int:
             failed += error.diagnostics
             continue
         if diff:
-            click.echo(update.diff(), nl=False)
+            answer(update.diff(), nl=False)
         elif update.changes:
-            click.echo(f"{shown}: {'would change' if check else 'updated'}: {', '.join(update.changes)}")
+            answer(f"{shown}: {'would change' if check else 'updated'}: {', '.join(update.changes)}")
         elif not options().quiet:
-            click.echo(f"{shown}: up to date")
+            answer(f"{shown}: up to date")
     print_diagnostics(failed)
     return 1 if failed or (check and changed) else 0

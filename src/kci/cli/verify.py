@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, FileName, file_option, flag, format_option, option, repeated
+from kci.cli import FileName, file_option, flag, format_option, kci_command, option, repeated
 from kci.cli._answers import FORMATS, show_findings
 from kci.config.discovery import settings_of_tree
 from kci.diagnostics import Diagnostic
@@ -17,7 +17,7 @@ from kci.tree.verify.subject import PlaceKind, describe_places, find_places
 from kci.tree.verify.tree_rules import check_signatures
 
 
-@click.command("verify", cls=Command)
+@kci_command("verify")
 @click.argument("paths", nargs=-1, type=FileName(), required=True, metavar="PATH...")
 @repeated(
     "--select", "RULE", "Report only this rule, or rules that start with this; unreadable files are always reported."

@@ -64,7 +64,7 @@ class _Volatile(Dated, frozen=True):
 
 
 class _Patterns(NamedTuple):
-    """What the data files say, compiled."""
+    """The patterns of the data files, compiled."""
 
     compilers: re.Pattern[str]
     causes: list[tuple[_Cause, re.Pattern[str]]]

@@ -119,7 +119,7 @@ def leg_of(key: str) -> Leg:
 
 @lru_cache(maxsize=4096)
 def version_order(version: str) -> tuple[int, ...]:
-    """A sort key of versions, in which a part that is no number comes first."""
+    """A sort key of versions, in which a part that is not a number comes first."""
     return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split("."))
 
 
@@ -151,7 +151,7 @@ class RunFacts(Frozen):
     commit: str = ""
 
     def changes(self, before: RunFacts) -> list[tuple[str, str, str]]:
-        """What is new since a run: catalog or commit, the old one, and the new one."""
+        """The changes since a run: catalog or commit, the old one, and the new one."""
         pairs = ((what, getattr(before, what), getattr(self, what)) for what in ("catalog", "commit"))
         return [(what, old, new) for what, old, new in pairs if old != new]
 
