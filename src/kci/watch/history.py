@@ -92,7 +92,7 @@ def leg_key(kernel: str, variant: str, system: str, torch: str = "", compute: st
     return f"{kernel} {variant} {system} {torch or '-'} {compute or '-'}"
 
 
-class Leg(NamedTuple):
+class WatchedLeg(NamedTuple):
     """The words of a leg's key."""
 
     kernel: str
@@ -112,9 +112,9 @@ class Leg(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def leg_of(key: str) -> Leg:
+def leg_of(key: str) -> WatchedLeg:
     """The words of a key."""
-    return Leg(*key.split(" "))
+    return WatchedLeg(*key.split(" "))
 
 
 @lru_cache(maxsize=4096)
