@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec import field
 
-from kci.build.toolchains.compilers import ObjectUse
 from kci.config.model import Build
 from kci.errors import UsageError
-from kci.matrix.variants import Variant
+from kci.matrix.variants import ObjectUse, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.utils.cache import default_cache
 

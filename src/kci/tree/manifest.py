@@ -10,12 +10,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.build.toolchains.compilers import ObjectUse
 from kci.config.sources.card import CardText
 from kci.config.values import NAME_PATTERN, SYSTEMS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
-from kci.matrix.variants import parse_variant_name
+from kci.matrix.variants import ObjectUse, Word, parse_variant_name
 from kci.plan.estimates import Seconds
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import tree_under_test
@@ -32,10 +31,6 @@ FILE_NAME = "kci-manifest.json"
 
 MAX_ATTEMPT = 1000
 """GitHub allows 50."""
-
-
-Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
-"""Text that is safe to print and to render."""
 
 
 class Loading(msgspec.Struct, frozen=True, omit_defaults=True):

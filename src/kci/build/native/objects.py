@@ -23,11 +23,11 @@ import msgspec
 from kci.build.native.recipe import Recipe
 from kci.build.process.run import Log
 from kci.build.request import BuildPart, Request
-from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, outside_files
+from kci.build.toolchains.compilers import environment_flags, outside_files
 from kci.config.facts import BACKENDS
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
-from kci.matrix.variants import objects_name, this_system
+from kci.matrix.variants import ObjectUse, Word, objects_name, this_system
 from kci.plan.inputs.source_lints import included
 from kci.utils.archive import (
     SUFFIXES,
@@ -64,7 +64,7 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
     wanted: int
     """Number of objects of the finished build."""
     use: ObjectUse | None = None
-    run: RunId = ""
+    run: Word = ""
     """CI run; empty outside CI."""
     schema: int = SCHEMA
 

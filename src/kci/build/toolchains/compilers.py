@@ -12,10 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache as remembered
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta
 
 from kci.build.process.run import Log, program_output, run, silent
 from kci.build.toolchains.cuda import Toolkit, find_toolkit
@@ -26,7 +22,6 @@ from kci.build.toolchains.rocm import Rocm, find_rocm
 from kci.config.values import Backend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
-from kci.utils.suggest import count
 
 CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 """`sccache`, its path, or `off`; ccache if unset."""
@@ -34,25 +29,6 @@ CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 _CACHES = ("ccache", "sccache")
 
 DeviceCompiler = Toolkit | Rocm
-
-RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
-
-
-class ObjectUse(msgspec.Struct, frozen=True):
-    """Number of objects that a build reused and compiled."""
-
-    found: Annotated[int, Meta(ge=0)]
-    made: Annotated[int, Meta(ge=0)]
-    runs: tuple[RunId, ...] = ()
-    """CI runs of the packs with reused objects."""
-
-    def __str__(self) -> str:
-        runs = f", of run {' and '.join(self.runs)}" if self.runs else ""
-        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{runs}"
-
-    def __add__(self, other: ObjectUse) -> ObjectUse:
-        runs = tuple(sorted({*self.runs, *other.runs}))
-        return ObjectUse(self.found + other.found, self.made + other.made, runs)
 
 
 def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
