@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import stat
 import tarfile
@@ -28,7 +27,7 @@ from kci.utils.archive import (
     plain_member,
     written_archive,
 )
-from kci.utils.atomic import full_disk_hint, replacing, start_writing, writing
+from kci.utils.atomic import full_disk_hint, replacing, writing
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, collision, is_bytecode, is_executable, is_lfs_pointer, unsafe_name, walk
 
@@ -194,11 +193,9 @@ def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) 
 def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
     target = work / member.name
     with writing(target):
-        archive.extract(member, work)
+        digest = archive.extract(target)
         target.chmod(0o755 if member.mode & 0o100 else 0o644)
-        with target.open("rb") as file:
-            start_writing(file.fileno())
-            return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest
 
 
 def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> SealedVariant:

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from kci.errors import ClientError
 
@@ -264,7 +265,6 @@ def _make_writable(remove: Callable[..., object], path: str, _error: object) -> 
         shutil.rmtree(path)
 
 
-_MANY_FILES = 64
 _WRITERS = 8
 
 
@@ -273,36 +273,21 @@ def flush(path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
         _flush_file(path)
         return
-    folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
-    files = [directory / name for directory, names in folders for name in names]
-    if len(files) <= _MANY_FILES:
-        for file in files:
-            _flush_file(file)
-    else:
-        from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            for flushed in [pool.submit(_flush_file, file) for file in files]:
-                flushed.result()
+    folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        for _ in pool.map(_flush_file, (directory / name for directory, names in folders for name in names)):
+            pass
     for directory, _ in folders:
         _flush_directory(directory)
 
 
-_SYNC_FILE_RANGE_WRITE = 2  # Linux: include/uapi/linux/fs.h
-
-
-def start_writing(handle: int) -> None:
+def start_writing(file: IO[bytes]) -> None:
     """Start the writeback of a file without waiting, so that `flush` is fast."""
-    if sys.platform.startswith("linux"):
-        libc = ctypes.CDLL(None, use_errno=True)
-        if hasattr(libc, "sync_file_range"):
-            arguments = (
-                ctypes.c_int(handle),
-                ctypes.c_int64(0),
-                ctypes.c_int64(0),
-                ctypes.c_uint(_SYNC_FILE_RANGE_WRITE),
-            )
-            libc.sync_file_range(*arguments)
+    file.flush()
+    if sys.platform == "linux":
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel writes what is dirty before
 
 
 def _flush_file(path: Path) -> None:
