@@ -61,7 +61,7 @@ def is_plain(text: str) -> bool:
 
 def kernel_error(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
     """Make the error of a rule about the kernel's files."""
-    diagnostic = finding(rule, message, hint=rules()[rule].fix, path=path)
+    diagnostic = finding(rule, message, path, hint=rules()[rule].fix)
     return kind(message, hint=diagnostic.hint, diagnostics=[diagnostic])
 
 
@@ -323,5 +323,5 @@ def checked_id(kernel_id: str) -> str:
     """Return an id that is safe in generated code. Raises BuildFailedError for any other."""
     if not (kernel_id.isascii() and kernel_id.isidentifier()):
         hint = "an id has ASCII letters, digits and underscores only"
-        raise BuildFailedError(f"{kernel_id!r} is not a kernel id", hint=hint)
+        raise BuildFailedError(f"{kernel_id!r} is not a kernel id", hint)
     return kernel_id

@@ -100,7 +100,7 @@ def leg_for(
     try:
         name = parse_variant_name(variant_dir.name)
     except ValueError as error:
-        raise rule_error("KCI710", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+        raise rule_error("KCI710", f"{variant_dir}: {error}", variant_dir) from error
     sealed = read_sealed(variant_dir)
     metadata = sealed.metadata
     try:
@@ -123,7 +123,7 @@ def leg_for(
             objects=objects,
         )
     except ValueError as error:
-        raise rule_error("KCI710", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+        raise rule_error("KCI710", f"{variant_dir}: {error}", variant_dir) from error
 
 
 class SealedVariant(msgspec.Struct, frozen=True):
@@ -144,16 +144,16 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
     hint = "seal it again: kci pack --seal"
     where = str(variant_dir)
     if metadata.digest is None:
-        raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", hint=hint, path=where)
+        raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", where, hint=hint)
     hashes = file_hashes(variant_dir) if hashes is None else hashes
     if violations := validate_dir(variant_dir, metadata.digest, hashes):
         shown = "; ".join(str(violation) for violation in violations[:5])
         more = f" (and {len(violations) - 5} more)" if len(violations) > 5 else ""
-        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", hint=hint, path=where)
+        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", where, hint=hint)
     name = name or variant_dir.name
     if metadata.kci is not None and metadata.kci.variant != name:
         message = f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
-        raise rule_error("KCI612", message, hint=f"call it {metadata.kci.variant}, or build {name}", path=where)
+        raise rule_error("KCI612", message, where, hint=f"call it {metadata.kci.variant}, or build {name}")
     return SealedVariant(metadata, hashes)
 
 
@@ -265,7 +265,7 @@ def _load(path: Path, rule: str, hint: str) -> Manifest:
         message = f"cannot read {path}: {error.strerror}"
     except ValueError as error:
         message = f"{path} is not a manifest: {error}"
-    raise rule_error(rule, message, hint=hint, path=str(path))
+    raise rule_error(rule, message, path, hint=hint)
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
@@ -281,7 +281,7 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
                 problem = _problem(path.parent, manifest, entry) if with_tree else ""
                 if problem:
                     message = f"{manifest.kernel}: the published variant {entry.variant} {problem}; it is built again"
-                    problems.append(finding("KCI314", message, path=str(path)))
+                    problems.append(finding("KCI314", message, path))
                 elif entry.fingerprint is not None:
                     fingerprints[manifest.kernel, entry.variant] = entry.fingerprint
     return fingerprints, problems

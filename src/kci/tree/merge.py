@@ -83,7 +83,7 @@ def _put_once(put: _Put, source: str, target: str) -> None:
         put(source, target)
     except OSError as error:
         message = f"cannot copy {source} to {failed_path(error, target)}: {error.strerror or error}"
-        raise FindingsError(message, hint=full_disk_hint(error)) from error
+        raise FindingsError(message, full_disk_hint(error)) from error
 
 
 def _bytecode(_directory: str, names: list[str]) -> list[str]:
@@ -268,7 +268,7 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
             where = job.target / entry.variant
             message = f"{where} is {data.name} version {data.version}; "
             message += f"this merge is about {job.kernel} version {job.version}"
-            raise rule_error("KCI713", message, hint="merge into an empty directory", path=str(where))
+            raise rule_error("KCI713", message, where, hint="merge into an empty directory")
         link_or_copy(job.target / entry.variant, tree / entry.variant)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
@@ -319,14 +319,14 @@ def _place(source: Source, tree: Path) -> SealedVariant:
     if source.artifact:
         unpacked = unpack(source.path, tree)
         if unpacked.leg != source.leg:
-            raise rule_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
+            raise rule_error("KCI612", f"{source.path} changed while it was merged", source.path)
         return unpacked.sealed
     directory = tree / source.leg.variant
     files_to_pack(source.path)
     copy(source.path, directory)
     sealed = read_sealed(directory)
     if sealed.digest != source.leg.digest:
-        raise rule_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
+        raise rule_error("KCI603", f"{source.path} changed while it was merged", source.path)
     return sealed
 
 

@@ -49,7 +49,7 @@ def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) 
         if name not in known:
             message = f"{key} names {name!r}, which the loader does not know"
             hint = f"{choice}; no other package can be a dependency"
-            raise rule_error("KCI720", message, hint=hint, path="build.toml")
+            raise rule_error("KCI720", message, "build.toml", hint=hint)
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
@@ -215,9 +215,9 @@ def read_metadata(path: Path) -> Metadata:
     try:
         return decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
-        raise rule_error("KCI710", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise rule_error("KCI710", f"cannot read {path}: {error.strerror}", path) from error
     except ValueError as error:
-        raise rule_error("KCI710", f"{path} is not a metadata file: {error}", path=str(path)) from error
+        raise rule_error("KCI710", f"{path} is not a metadata file: {error}", path) from error
 
 
 def decode(data: bytes) -> Metadata:
@@ -279,4 +279,4 @@ def refuse_partial(variant_dir: Path) -> None:
     """Raise FindingsError (KCI617) for a partial variant."""
     if (variant_dir / MARK).exists():
         message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
-        raise rule_error("KCI617", message, hint="build the variant again without --arch", path=str(variant_dir))
+        raise rule_error("KCI617", message, variant_dir, hint="build the variant again without --arch")

@@ -79,14 +79,14 @@ def require_tree(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise rule_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
+        raise rule_error("KCI610", f"{target} is not a directory", target, hint="name another one")
     for entry in sorted(target.iterdir()):
         if entry.name not in TOP_ENTRIES and not is_variant_dir(entry):
             message = f"{target} is not a tree: it holds {entry.name!r}"
-            raise rule_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
+            raise rule_error("KCI610", message, target, hint="merge into an empty or new directory")
     for item, _, reason in unpackable_entries(files_at_top(target)):
         message = f"{target} cannot be added to: {item.name!r}: {reason}"
-        raise rule_error("KCI610", message, hint="remove it, or merge into an empty or new directory", path=str(target))
+        raise rule_error("KCI610", message, target, hint="remove it, or merge into an empty or new directory")
 
 
 def files_at_top(tree: Path) -> Iterator[Entry]:
@@ -119,7 +119,7 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
     """Make the statement to sign. Raises FindingsError for an unreadable tree."""
     manifest = read_manifest(tree)
     if manifest is None:
-        raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
+        raise rule_error("KCI611", f"{tree} has no manifest", tree, hint="merge it with kci first")
     predicate = msgspec.structs.asdict(context) | {
         "kernel": manifest.kernel,
         "version": manifest.version,

@@ -219,5 +219,5 @@ def zstandard() -> Any:
     try:
         import zstandard as module
     except ImportError as error:
-        raise MissingToolError("the zstandard package is not installed", hint="pip install 'kci[zstd]'") from error
+        raise MissingToolError("the zstandard package is not installed", "pip install 'kci[zstd]'") from error
     return module

@@ -138,7 +138,7 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"cannot write {failed_path(error, place)}: {error.strerror or error}"
-        raise ClientError(message, hint=full_disk_hint(error) or _WRITABLE_PLACE_HINT) from error
+        raise ClientError(message, full_disk_hint(error) or _WRITABLE_PLACE_HINT) from error
 
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
@@ -189,7 +189,7 @@ class Replacement:
             _flush_directory(self.target.parent)
         except OSError as error:
             hint = full_disk_hint(error) or "it must be a plain file or directory, not a mount point"
-            raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
+            raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint) from error
 
     def _swap(self) -> None:
         # `recover` cleans up if the process is killed between the two renames

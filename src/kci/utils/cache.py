@@ -95,7 +95,7 @@ def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
     """Remove an entry atomically; False if it is in use. FindingsError on failure and for a path outside."""
     inside = folder.path.parent.resolve().is_relative_to(cache.resolve())
     if not inside or folder.path.is_symlink() or folder.path.parent.name not in sum(PARTS.values(), ()):
-        raise FindingsError(f"{folder.path} is not in the cache {cache}", hint="nothing of it was removed")
+        raise FindingsError(f"{folder.path} is not in the cache {cache}", "nothing of it was removed")
     if in_use(folder.path):
         return False
     aside = folder.path.with_name(f".kci-{folder.path.name}.removed")

@@ -78,7 +78,7 @@ def _require_text(name: str, root: Path) -> None:
     except UnicodeEncodeError:
         shown = name.encode(errors="replace").decode()
         raise FindingsError(
-            f"the name of {shown!r} in {root} is not UTF-8", hint="rename the file; metadata.json cannot name it"
+            f"the name of {shown!r} in {root} is not UTF-8", "rename the file; metadata.json cannot name it"
         ) from None
 
 

@@ -192,11 +192,11 @@ def _require_buildable(request: Request) -> None:
     if not compiled or not variant.system.endswith("-linux"):
         message = f"the native builder does not compile {variant.name}"
         hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
-        raise MissingToolError(message, hint=hint)
+        raise MissingToolError(message, hint)
     here = this_system()
     if here != variant.system:
         hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
-        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
+        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint)
 
 
 def _environment(request: Request) -> Environment:
@@ -221,14 +221,14 @@ def _check_torch(request: Request, environment: Environment) -> None:
         # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
             message = f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
-            raise MissingToolError(message, hint=hint)
+            raise MissingToolError(message, hint)
         return
     if not same_version(torch.minor, text_of(variant.torch)):
-        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint=hint)
+        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint)
     facts = BACKENDS[variant.backend]
     if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), text_of(variant.compute)):
         message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
-        raise MissingToolError(f"{message} is for {torch.device}", hint=hint)
+        raise MissingToolError(f"{message} is for {torch.device}", hint)
 
 
 def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None) -> tuple[str, ...]:

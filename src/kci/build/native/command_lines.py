@@ -56,7 +56,7 @@ def stable_abi_define(stable_abi: Version) -> str:
     """Limit torch's headers to a stable ABI version. Raises BuildFailedError without a minor version."""
     if len(stable_abi) < 2:
         hint = "name a version with a minor other than 0, such as 2.11"
-        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
+        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint)
     return f"-DTORCH_TARGET_VERSION=0x{(stable_abi[0] << 56) | (stable_abi[1] << 48):016x}"
 
 

@@ -117,11 +117,11 @@ def translate(plan: Translation, log: Log) -> None:
     if done.code != 0 or unsupported is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
         hint = hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), "")
-        raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint=hint)
+        raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint)
     if unsupported:
         hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
         calls = ", ".join(sorted(unsupported))
-        raise BuildFailedError(f"hipify reports calls that HIP does not have: {calls}", hint=hint)
+        raise BuildFailedError(f"hipify reports calls that HIP does not have: {calls}", hint)
     for output in (project, headers):
         _replace_changed(output, output.with_suffix(""))
 

@@ -80,7 +80,7 @@ def pack_name(kernel: str, variant: str, part: BuildPart | None) -> str:
 def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> Path:
     """Pack ccache entries that were written or read since a time. Raises UsageError, ClientError, MissingToolError."""
     if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(f"{out_file} is not the name of a pack", hint=f"end it with {' or '.join(SUFFIXES)}")
+        raise UsageError(f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}")
     with replacing(out_file) as replacement:
         with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
             text = msgspec.json.encode(head)

@@ -196,12 +196,12 @@ def collect_units(request: Request, log: Log) -> Sources:
     components = _active(request, log)
     if not components:
         hint = "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant out"
-        raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
+        raise BuildFailedError(f"{request.variant.name} has no component to compile", hint)
     origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
     if request.options.archs and all(origin.lacks_archs for origin in origins if origin.archs):
         hint = "`kci matrix --format json` lists its archs"
-        raise UsageError(f"no component has code for {', '.join(request.options.archs)}", hint=hint)
+        raise UsageError(f"no component has code for {', '.join(request.options.archs)}", hint)
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
         for unit in _units(request, origin):
@@ -279,7 +279,7 @@ def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...])
         return tuple(arch for arch in archs if arch in request.options.archs)
     for arch in request.options.archs:
         if not toolkits().builds(arch.removesuffix(PTX), compute):
-            raise UsageError(f"{facts.title} {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
+            raise UsageError(f"{facts.title} {compute} knows no arch {arch!r}", "write it as 9.0, 9.0a or 12.0")
     bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.options.archs)
     return intersect_capabilities(archs, bases, exact=False)
 

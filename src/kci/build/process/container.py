@@ -197,9 +197,7 @@ def container_engine() -> str:
     """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
     choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
-        raise UsageError(
-            f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}"
-        )
+        raise UsageError(f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", f"use one of {', '.join(ENGINES)}")
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
 
@@ -220,7 +218,7 @@ def container_command(
 ) -> list[str]:
     """The docker command for an image: `environment` is passed by name, `settings` by value. Raises UsageError."""
     if not _IMAGE.fullmatch(image):
-        raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
+        raise UsageError(f"{image!r} is not the name of an image", "write it as registry/name:tag or name@digest")
     name = container_engine()
     arguments = [name, "run", "--rm", *_init(name), "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     if sys.platform != "win32":
@@ -278,7 +276,7 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
         return done
     if done.code in _ENGINE_CODES:
         hint = "check the image's name, and that this machine may fetch it"
-        raise MissingToolError(f"{container_engine()} cannot run {image}:\n{done.tail()}", hint=hint)
+        raise MissingToolError(f"{container_engine()} cannot run {image}:\n{done.tail()}", hint)
     unfinished = UNFINISHED.search(done.output)
     if unfinished and done.code == UnfinishedBuildError.exit_code:
         raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
@@ -320,7 +318,7 @@ def require_engine() -> None:
     name = container_engine()
     if shutil.which(name) is None:
         hint = f"install {' or '.join(ENGINES)}, or use --container none"
-        raise MissingToolError(f"{name} is not installed on this machine", hint=hint)
+        raise MissingToolError(f"{name} is not installed on this machine", hint)
     try:
         done = subprocess.run(
             [name, "version", "--format", _VERSION[name]],
@@ -331,10 +329,10 @@ def require_engine() -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(f"{name} does not answer: {error}", hint="start it, or use --container none") from error
+        raise MissingToolError(f"{name} does not answer: {error}", "start it, or use --container none") from error
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip()
-        raise MissingToolError(f"{name} does not answer: {reason}", hint="start its service, or use --container none")
+        raise MissingToolError(f"{name} does not answer: {reason}", "start its service, or use --container none")
 
 
 def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
@@ -371,5 +369,5 @@ def _variable_paths(variable: str) -> list[Path]:
 def _mount(mount: Mount) -> str:
     text = str(mount.path)
     if any(char in text for char in ',"\n\r') or not mount.path.is_absolute():
-        raise UsageError(f"{text!r} cannot be mounted into a container", hint="use a path without commas and quotes")
+        raise UsageError(f"{text!r} cannot be mounted into a container", "use a path without commas and quotes")
     return f"--mount=type=bind,source={text},target={text}{'' if mount.writable else ',readonly'}"

@@ -127,7 +127,7 @@ def _positive(name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise UsageError(f"{name}={text!r} is not a positive number", hint=f"set {name} to 1 or more, or unset it")
+        raise UsageError(f"{name}={text!r} is not a positive number", f"set {name} to 1 or more, or unset it")
     return int(text)
 
 

@@ -141,7 +141,7 @@ def uv(*arguments: str) -> list[str]:
     """A command of uv. Raises MissingToolError without it."""
     own = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
     if own is None:
-        raise MissingToolError("uv is not installed, with which kci makes Python environments", hint="pip install uv")
+        raise MissingToolError("uv is not installed, with which kci makes Python environments", "pip install uv")
     return [own, *arguments]
 
 
@@ -217,7 +217,7 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
         none = "check that this Python has wheels for it" if "No solution found" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
-        raise MissingToolError(f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint=hint)
+        raise MissingToolError(f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint)
 
 
 _STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|Downloading|note:|warning:) ")
@@ -271,7 +271,7 @@ def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path
     except _BROKEN as error:
         full = full_disk_hint(error, CACHE_VARIABLE) if isinstance(error, OSError) else ""
         hint = full or "check the network, and that it serves byte ranges"
-        raise MissingToolError(f"cannot take files out of {wheel.name}: {error}", hint=hint) from error
+        raise MissingToolError(f"cannot take files out of {wheel.name}: {error}", hint) from error
 
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
@@ -280,7 +280,7 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     for name, link in links:
         if _is_for(name, Version(version), platform):
             return WheelFile(name, urllib.parse.urldefrag(urllib.parse.urljoin(page, link))[0])
-    raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", hint="name a mirror")
+    raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", "name a mirror")
 
 
 def newest_release(package: str) -> str:
@@ -301,7 +301,7 @@ def _listed(package: str, index: str) -> tuple[str, list[tuple[str, str]]]:
         with _opened(page, _RANGE_SECONDS) as answer:
             links = sorted(unescape(link.decode()) for link in _LINK.findall(answer.read()))
     except _AWAY as error:
-        raise MissingToolError(f"the index {page} does not answer: {error}", hint="check the network") from error
+        raise MissingToolError(f"the index {page} does not answer: {error}", "check the network") from error
     return page, [(urllib.parse.unquote(urllib.parse.urlsplit(link).path.rpartition("/")[2]), link) for link in links]
 
 

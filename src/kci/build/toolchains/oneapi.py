@@ -33,11 +33,11 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     path = shutil.which(ICPX)
     if path is None:
         message = f"building for xpu needs icpx {version}, which is not installed on this machine"
-        raise MissingToolError(message, hint=hint)
+        raise MissingToolError(message, hint)
     match = _VERSION.search(run([path, "--version"]).output)
     if match is None or not same_version(match[0], version):
         has = f"oneAPI {match[0]}" if match else "no version that kci can read"
-        raise MissingToolError(f"{path} is {has}, and the variant needs {version}", hint=hint)
+        raise MissingToolError(f"{path} is {has}, and the variant needs {version}", hint)
     return (path,)
 
 
@@ -71,9 +71,7 @@ def default_extensions(icpx: tuple[str, ...]) -> str:
     result = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
     match = _EXTENSIONS.search(result.output)
     if result.code != 0 or match is None:
-        raise MissingToolError(
-            f"{icpx[0]} does not say which SPIR-V extensions it uses", hint="see what `icpx -###` says"
-        )
+        raise MissingToolError(f"{icpx[0]} does not say which SPIR-V extensions it uses", "see what `icpx -###` says")
     return match[1]
 
 

@@ -62,7 +62,7 @@ class Rocm(FetchedTool, frozen=True):
             if (folder / "libamdhip64.so").exists():
                 return folder
         hint = "install ROCm's development packages"
-        raise MissingToolError(f"libamdhip64.so is missing from the ROCm at {self.root}", hint=hint)
+        raise MissingToolError(f"libamdhip64.so is missing from the ROCm at {self.root}", hint)
 
 
 def find_rocm(compute: str, system: str, log: Log) -> Rocm:
@@ -82,7 +82,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
     image = build.image_for(system, version)
     hint = f"install ROCm {version} and set ROCM_PATH to its directory"
     hint += f", or build in the image {image} (--container auto)" if image else ""
-    raise MissingToolError(f"there is no hipcc of ROCm {version} on this machine{others}", hint=hint)
+    raise MissingToolError(f"there is no hipcc of ROCm {version} on this machine{others}", hint)
 
 
 def _roots(version: str) -> Iterator[Path]:

@@ -117,24 +117,24 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
         name = parse_variant_name(path.name)
     except ValueError as error:
         name = None
-        findings.append(finding("KCI701", str(error), path=shown))
+        findings.append(finding("KCI701", str(error), shown))
     try:
         metadata = read_metadata(path / FILE_NAME)
     except FindingsError as error:
         metadata = None
         message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
-        findings.append(finding("KCI710", message, path=f"{shown}/{FILE_NAME}"))
+        findings.append(finding("KCI710", message, f"{shown}/{FILE_NAME}"))
     try:
         files = tuple(walk(path))
     except FindingsError as error:
         files = ()
-        findings.append(finding("KCI700", error.message, path=shown))
+        findings.append(finding("KCI700", error.message, shown))
     hashes = None
     try:
         hashes = file_hashes(path)
     except FindingsError as error:
         if not any(item.rule == "KCI700" for item in findings):
-            findings.append(finding("KCI700", error.message.replace(str(path), shown), path=shown))
+            findings.append(finding("KCI700", error.message.replace(str(path), shown), shown))
     return VariantDir(path, shown, name, metadata, files, hashes), findings
 
 
@@ -191,7 +191,7 @@ def find_places(shown: str) -> list[VerifiedPlace]:
     root = Path(shown)
     _require_not_aside(root, shown)
     if not root.is_dir():
-        raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
+        raise UsageError(f"{shown} is not a directory", "name a tree, a variant directory or a kernel")
     if (root / BUILD_TOML).exists() and not _is_built(root):
         return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
     places = _built_places(root, shown)
@@ -202,7 +202,7 @@ def find_places(shown: str) -> list[VerifiedPlace]:
         places += _built_places(below, join_shown(shown, "build"))
     if not places:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
-        raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
+        raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint)
     return places
 
 
@@ -264,4 +264,4 @@ def _tree(root: Path, shown: str) -> VerifiedPlace:
 def _require_not_aside(root: Path, shown: str) -> None:
     if not root.is_dir() and (aside := sibling_path(root.absolute(), "old")).is_dir():
         hint = f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}"
-        raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint=hint)
+        raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint)

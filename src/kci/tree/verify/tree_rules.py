@@ -42,24 +42,24 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
     """Yield findings about file names and links."""
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
-        yield finding("KCI702", "there is no __init__.py at the variant's root", path=variant.shown)
+        yield finding("KCI702", "there is no __init__.py at the variant's root", variant.shown)
     package = python_name(variant.metadata.name) if variant.metadata is not None else ""
     if package and ((variant.path / package).is_dir() or package in names):
         message = f"the package holds an entry called {package}, as it is called itself"
-        yield finding("KCI703", message, path=variant.shown)
+        yield finding("KCI703", message, variant.shown)
     for item in variant.files:
         if is_bytecode(item.name):
-            yield finding("KCI705", "it is Python bytecode", path=variant.at(item.name))
+            yield finding("KCI705", "it is Python bytecode", variant.at(item.name))
     packed = [item for item in variant.files if not is_bytecode(item.name)]
     for item, rule, reason in unpackable_entries(packed):
-        yield finding(rule, f"it cannot travel: {reason}", path=variant.at(item.name))
+        yield finding(rule, f"it cannot travel: {reason}", variant.at(item.name))
     try:
         size = size_problem(packed)
     except OSError as error:
-        yield finding("KCI700", f"cannot read it: {error.strerror}", path=variant.shown)
+        yield finding("KCI700", f"cannot read it: {error.strerror}", variant.shown)
         return
     if size:
-        yield finding("KCI709", f"no artifact can hold it: {size}", path=variant.shown)
+        yield finding("KCI709", f"no artifact can hold it: {size}", variant.shown)
 
 
 def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
@@ -70,24 +70,22 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
     where = variant.at(FILE_NAME)
     backend = metadata.backend.type.value
     if variant.name is not None and variant.name.backend != backend:
-        yield finding("KCI711", f"the name is one of {variant.name.backend}, `backend.type` is {backend}", path=where)
+        yield finding("KCI711", f"the name is one of {variant.name.backend}, `backend.type` is {backend}", where)
     if not metadata.id.startswith(kernel_id(metadata.name, backend, "")):
         hint = f"an id of this kernel starts with {kernel_id(metadata.name, backend, '')}"
-        yield finding(
-            "KCI711", f"the id {metadata.id} is not one of {metadata.name} for {backend}", hint=hint, path=where
-        )
+        yield finding("KCI711", f"the id {metadata.id} is not one of {metadata.name} for {backend}", where, hint=hint)
     if variant.name is not None and not variant.noarch and BACKENDS[backend].archs and not metadata.backend.archs:
-        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", path=where)
+        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", where)
     for name in metadata.python_depends:
         if depends_table().lookup(name, backend) is None:
-            yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", path=where)
+            yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", where)
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
     if metadata.kernels_minver is not None and version_numbers(metadata.kernels_minver) != version_numbers(needed):
         message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
-        yield finding("KCI725", message, path=where)
+        yield finding("KCI725", message, where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
         message = f"it was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
-        yield finding("KCI722", message, path=where)
+        yield finding("KCI722", message, where)
     yield from _module(variant, metadata)
 
 
@@ -97,11 +95,11 @@ def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
     if variant.noarch:
         for item, kind in variant.libraries():
             what = f"native code ({kind.value})" if kind else "a native library"
-            yield finding("KCI717", f"a noarch variant holds {what}", path=variant.at(item.name))
+            yield finding("KCI717", f"a noarch variant holds {what}", variant.at(item.name))
         return
     expected = module_file(variant, metadata)
     if not any(item.name == expected for item in variant.files):
-        yield finding("KCI716", f"the native module {expected} is missing", path=variant.shown)
+        yield finding("KCI716", f"the native module {expected} is missing", variant.shown)
 
 
 def module_file(variant: VariantDir, metadata: Metadata) -> str:
@@ -118,18 +116,18 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
     if variant.metadata is None:
         return
     if variant.metadata.digest is None:
-        yield finding("KCI730", "the metadata has no digest", path=variant.at(FILE_NAME))
+        yield finding("KCI730", "the metadata has no digest", variant.at(FILE_NAME))
         return
     if variant.hashes is None:
         return  # already reported
     try:
         violations = validate_dir(variant.path, variant.metadata.digest, variant.hashes)
     except FindingsError as error:
-        yield finding("KCI700", error.message.replace(str(variant.path), variant.shown), path=variant.shown)
+        yield finding("KCI700", error.message.replace(str(variant.path), variant.shown), variant.shown)
         return
     for violation in violations:
         where = variant.at(violation.path) if violation.path else variant.shown
-        yield finding("KCI731", str(violation), path=where)
+        yield finding("KCI731", str(violation), where)
 
 
 def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
@@ -141,7 +139,7 @@ def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
     except (OSError, ValueError) as error:
         problem = f"it cannot be read: {error}"
     if problem and variant.metadata is not None:
-        yield finding("KCI729", problem, path=variant.at(SIGNATURE))
+        yield finding("KCI729", problem, variant.at(SIGNATURE))
 
 
 def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
@@ -176,7 +174,7 @@ def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
         for _, name, other in others:
             if tag in ("", "abi3") or other in ("", "abi3", tag):
                 message = f"{first} is imported in its place: it comes first for every Python that can load it"
-                yield finding("KCI766", message, path=variant.at(name))
+                yield finding("KCI766", message, variant.at(name))
 
 
 def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
@@ -193,7 +191,7 @@ def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]
         named = set(re.findall(rf"(?<![A-Za-z0-9_]){re.escape(start)}[A-Za-z0-9_]+", text))
         if others := sorted(named - {metadata.id}):
             message = f"it names {', '.join(others[:3])}; the metadata's id is {metadata.id}"
-            yield finding("KCI724", message, path=variant.at(item.name))
+            yield finding("KCI724", message, variant.at(item.name))
 
 
 _CARD_BYTES = 1024 * 1024
@@ -216,13 +214,13 @@ def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
         if entry.name in TOP_ENTRIES:
             continue
         if entry.is_symlink():
-            yield finding("KCI706", "it is a link", path=path)
+            yield finding("KCI706", "it is a link", path)
         elif holds_variants(entry):
-            yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
+            yield finding("KCI704", "the variants in it lie one directory too deep", path)
         elif not looks_like_variant(entry):
-            yield finding("KCI707", f"{name} does not belong in a tree", path=path)
+            yield finding("KCI707", f"{name} does not belong in a tree", path)
     for item, rule, reason in unpackable_entries(files_at_top(tree)):
-        yield finding(rule, f"it cannot travel: {reason}", path=f"{shown}/{item.name}")
+        yield finding(rule, f"it cannot travel: {reason}", f"{shown}/{item.name}")
 
 
 def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
@@ -230,7 +228,7 @@ def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Iterator[Di
     identities = sorted({(metadata.name, metadata.version) for metadata in known})
     if len(identities) > 1:
         listed = ", ".join(f"{name} version {version}" for name, version in identities)
-        yield finding("KCI713", f"the tree mixes {listed}", path=shown)
+        yield finding("KCI713", f"the tree mixes {listed}", shown)
 
 
 def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
@@ -238,10 +236,10 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     try:
         manifest = read_manifest(tree)
     except FindingsError as error:
-        yield finding("KCI718", error.message.replace(str(tree), shown), path=where)
+        yield finding("KCI718", error.message.replace(str(tree), shown), where)
         return
     if manifest is None:
-        yield finding("KCI723", f"there is no {MANIFEST_NAME}", path=shown)
+        yield finding("KCI723", f"there is no {MANIFEST_NAME}", shown)
         yield from _checksums(tree, shown, variants, {MANIFEST_NAME}, merged=False)
         return
     listed = {entry.variant: entry for entry in manifest.present}
@@ -257,10 +255,10 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     contradictions += [f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())]
     contradictions += [message for entry in entries for message in _entry(manifest, entry, there[entry.variant])]
     for message in contradictions:
-        yield finding("KCI718", message, path=where)
+        yield finding("KCI718", message, where)
     for name in missing_variants(manifest.planned, manifest.present):
         from_another = " (what is there was made from another source)" if name in there else ""
-        yield finding("KCI721", f"the planned variant {name} is missing{from_another}", path=where)
+        yield finding("KCI721", f"the planned variant {name} is missing{from_another}", where)
     same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
     reported = (listed.keys() | there.keys()) - same | ({MANIFEST_NAME} if contradictions else set())
     yield from _checksums(tree, shown, variants, reported, merged=True)
@@ -313,17 +311,17 @@ def _checksums(
         hashes = {variant.path.name: variant.hashes or {} for variant in variants}
         actual = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
     except FindingsError as error:
-        yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
+        yield finding("KCI700", error.message.replace(str(tree), shown), shown)
         return
     where = f"{shown}/{SUMS_NAME}"
     try:
         recorded = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(actual)) + 65536))
     except FileNotFoundError:
         if merged:
-            yield finding("KCI726", f"there is no {SUMS_NAME}", path=shown)
+            yield finding("KCI726", f"there is no {SUMS_NAME}", shown)
         return
     except (OSError, ValueError) as error:
-        yield finding("KCI726", f"it is not what kci writes: {error}", path=where)
+        yield finding("KCI726", f"it is not what kci writes: {error}", where)
         return
     wrong = [
         file
@@ -331,7 +329,7 @@ def _checksums(
         if recorded.get(file) != actual.get(file) and file.partition("/")[0] not in reported
     ]
     if wrong:
-        yield finding("KCI726", _difference(wrong, recorded, actual), path=where)
+        yield finding("KCI726", _difference(wrong, recorded, actual), where)
 
 
 def _difference(wrong: Sequence[str], recorded: Collection[str], actual: Collection[str]) -> str:
@@ -354,7 +352,7 @@ def _card(tree: Path, shown: str) -> Iterator[Diagnostic]:
     except (OSError, ValueError) as error:
         reason = str(error)
     if reason:
-        yield finding("KCI728", f"it cannot become a front page: {reason}", path=f"{shown}/{CARD}")
+        yield finding("KCI728", f"it cannot become a front page: {reason}", f"{shown}/{CARD}")
 
 
 def _header_problem(text: str) -> str:
@@ -382,7 +380,7 @@ def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
 def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Iterator[Diagnostic]:
     """Verify the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
-        yield finding("KCI790", f"there is no {BUNDLE_NAME}", path=shown)
+        yield finding("KCI790", f"there is no {BUNDLE_NAME}", shown)
         return
     yield from _attestation_problems(tree, shown, partial(verify_bundle, context=context, trust=trust), context)
 
@@ -394,12 +392,12 @@ def _attestation_problems(
     try:
         statement = read(read_bounded(tree / BUNDLE_NAME))
     except (OSError, ValueError) as error:
-        yield finding("KCI791", f"the attestation does not count: {error}", path=where)
+        yield finding("KCI791", f"the attestation does not count: {error}", where)
         return
     try:
         wrong = tree_differences(tree, statement, context)
     except FindingsError as error:
-        yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
+        yield finding("KCI700", error.message.replace(str(tree), shown), shown)
         return
     for message in wrong[:_SHOWN]:
-        yield finding("KCI792", message, path=where)
+        yield finding("KCI792", message, where)
