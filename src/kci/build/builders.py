@@ -39,8 +39,11 @@ def _files(request: Request) -> dict[str, Path]:
         raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", "use --builder native")
     if request.build.torch_noarch is None:
         framework = request.build.framework_name
-        message = f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
-        raise kernel_error("KCI507", message, kind=BuildFailedError)
+        raise kernel_error(
+            "KCI507",
+            f"{variant.name}: [{framework}] declares {variant.backend} without a component for it",
+            kind=BuildFailedError,
+        )
     return package_files(request.kernel_dir, request.build, compiled=False)
 
 
@@ -63,8 +66,7 @@ def nix_command(request: Request) -> list[str]:
 def build_with_nix(request: Request, log: Log) -> BuildResult:
     """Run nix and copy its result, which is sealed. Raises MissingToolError or BuildFailedError."""
     if shutil.which("nix") is None:
-        hint = "install nix, or use --builder native"
-        raise MissingToolError("nix is not installed on this machine", hint)
+        raise MissingToolError("nix is not installed on this machine", "install nix, or use --builder native")
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", "use --builder native")
     visible = VisibleFiles(request, everything=True)

@@ -176,8 +176,12 @@ class VisibleFiles:
                 raise self._changed(real)
 
     def _changed(self, real: str) -> KciError:
-        message = f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it"
-        return kernel_error("KCI511", message, self.inputs.shown(real), BuildFailedError)
+        return kernel_error(
+            "KCI511",
+            f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it",
+            self.inputs.shown(real),
+            BuildFailedError,
+        )
 
 
 REGISTRATION_H = """\
@@ -322,6 +326,7 @@ def noarch_ops(kernel_name: str, backend: str, kernel_id: str) -> str:
 def checked_id(kernel_id: str) -> str:
     """Return an id that is safe in generated code. Raises BuildFailedError for any other."""
     if not (kernel_id.isascii() and kernel_id.isidentifier()):
-        hint = "an id has ASCII letters, digits and underscores only"
-        raise BuildFailedError(f"{kernel_id!r} is not a kernel id", hint)
+        raise BuildFailedError(
+            f"{kernel_id!r} is not a kernel id", "an id has ASCII letters, digits and underscores only"
+        )
     return kernel_id

@@ -152,8 +152,12 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
         raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", where, hint=hint)
     name = name or variant_dir.name
     if metadata.kci is not None and metadata.kci.variant != name:
-        message = f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
-        raise rule_error("KCI612", message, where, hint=f"call it {metadata.kci.variant}, or build {name}")
+        raise rule_error(
+            "KCI612",
+            f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant",
+            where,
+            hint=f"call it {metadata.kci.variant}, or build {name}",
+        )
     return SealedVariant(metadata, hashes)
 
 

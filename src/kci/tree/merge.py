@@ -82,8 +82,9 @@ def _put_once(put: _Put, source: str, target: str) -> None:
     try:
         put(source, target)
     except OSError as error:
-        message = f"cannot copy {source} to {failed_path(error, target)}: {error.strerror or error}"
-        raise FindingsError(message, full_disk_hint(error)) from error
+        raise FindingsError(
+            f"cannot copy {source} to {failed_path(error, target)}: {error.strerror or error}", full_disk_hint(error)
+        ) from error
 
 
 def _bytecode(_directory: str, names: list[str]) -> list[str]:

@@ -47,9 +47,12 @@ def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) 
     choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
     for name in names:
         if name not in known:
-            message = f"{key} names {name!r}, which the loader does not know"
-            hint = f"{choice}; no other package can be a dependency"
-            raise rule_error("KCI720", message, "build.toml", hint=hint)
+            raise rule_error(
+                "KCI720",
+                f"{key} names {name!r}, which the loader does not know",
+                "build.toml",
+                hint=f"{choice}; no other package can be a dependency",
+            )
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
@@ -278,5 +281,9 @@ def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
 def refuse_partial(variant_dir: Path) -> None:
     """Raise FindingsError (KCI617) for a partial variant."""
     if (variant_dir / MARK).exists():
-        message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
-        raise rule_error("KCI617", message, variant_dir, hint="build the variant again without --arch")
+        raise rule_error(
+            "KCI617",
+            f"{variant_dir} was built with --arch and lacks code for the other GPUs",
+            variant_dir,
+            hint="build the variant again without --arch",
+        )

@@ -46,8 +46,9 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
             with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
                 _write_members(archive, leg, files)
         except OSError as error:
-            message = f"cannot write {out_file}: {error.strerror or error}"
-            raise rule_error("KCI604", message, out_file, hint=full_disk_hint(error)) from error
+            raise rule_error(
+                "KCI604", f"cannot write {out_file}: {error.strerror or error}", out_file, hint=full_disk_hint(error)
+            ) from error
         replacement.commit()
     return out_file
 
@@ -154,21 +155,24 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
             yield archive
     except RefusedError as error:
         message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
-        hint = "kci pack never creates such an archive; find out where it comes from"
-        raise UnsafeError(message, hint, diagnostics=[finding("KCI605", message, where)]) from error
+        raise UnsafeError(
+            message,
+            "kci pack never creates such an archive; find out where it comes from",
+            diagnostics=[finding("KCI605", message, where)],
+        ) from error
     except OSError as error:
         raise rule_error("KCI604", f"cannot read {artifact}: {error.strerror}", where) from error
     except DamagedError as error:
-        message = f"{artifact} is truncated or corrupt: {error}"
-        raise rule_error("KCI604", message, where, hint="download it again, or rerun its leg") from error
+        raise rule_error(
+            "KCI604", f"{artifact} is truncated or corrupt: {error}", where, hint="download it again, or rerun its leg"
+        ) from error
 
 
 def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:
     first = next(members, None)
     if first is None or first.name != LEG_NAME or first.isdir():
         shown = "nothing" if first is None else repr(first.name)
-        message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
-        raise rule_error("KCI604", message, artifact)
+        raise rule_error("KCI604", f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}", artifact)
     if first.size > LIMITS.leg:
         raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
     try:
@@ -226,6 +230,5 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
     ):
         if claimed != recorded:
             difference = f"{LEG_NAME} says {claimed}, metadata.json says {recorded}"
-            message = f"{artifact} contradicts itself about the {field}: {difference}"
-            raise rule_error("KCI604", message, artifact)
+            raise rule_error("KCI604", f"{artifact} contradicts itself about the {field}: {difference}", artifact)
     return sealed

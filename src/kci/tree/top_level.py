@@ -82,11 +82,19 @@ def require_tree(target: Path) -> None:
         raise rule_error("KCI610", f"{target} is not a directory", target, hint="name another one")
     for entry in sorted(target.iterdir()):
         if entry.name not in TOP_ENTRIES and not is_variant_dir(entry):
-            message = f"{target} is not a tree: it holds {entry.name!r}"
-            raise rule_error("KCI610", message, target, hint="merge into an empty or new directory")
+            raise rule_error(
+                "KCI610",
+                f"{target} is not a tree: it holds {entry.name!r}",
+                target,
+                hint="merge into an empty or new directory",
+            )
     for item, _, reason in unpackable_entries(files_at_top(target)):
-        message = f"{target} cannot be added to: {item.name!r}: {reason}"
-        raise rule_error("KCI610", message, target, hint="remove it, or merge into an empty or new directory")
+        raise rule_error(
+            "KCI610",
+            f"{target} cannot be added to: {item.name!r}: {reason}",
+            target,
+            hint="remove it, or merge into an empty or new directory",
+        )
 
 
 def files_at_top(tree: Path) -> Iterator[Entry]:

@@ -137,8 +137,10 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"cannot write {failed_path(error, place)}: {error.strerror or error}"
-        raise ClientError(message, full_disk_hint(error) or _WRITABLE_PLACE_HINT) from error
+        raise ClientError(
+            f"cannot write {failed_path(error, place)}: {error.strerror or error}",
+            full_disk_hint(error) or _WRITABLE_PLACE_HINT,
+        ) from error
 
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
@@ -188,8 +190,10 @@ class Replacement:
                 self.staging.replace(self.target)
             _flush_directory(self.target.parent)
         except OSError as error:
-            hint = full_disk_hint(error) or "it must be a plain file or directory, not a mount point"
-            raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint) from error
+            raise ClientError(
+                f"cannot replace {self.target}: {error.strerror}",
+                full_disk_hint(error) or "it must be a plain file or directory, not a mount point",
+            ) from error
 
     def _swap(self) -> None:
         # `recover` cleans up if the process is killed between the two renames

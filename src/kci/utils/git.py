@@ -53,8 +53,9 @@ def _run(
     try:
         return subprocess.run(command, env=own, capture_output=True, check=False, timeout=_SECONDS, **how)
     except (OSError, subprocess.TimeoutExpired) as error:
-        hint = "see what `git status` says, and whether the network is there"
-        raise GitRefusedError(f"git cannot be run in {directory}: {error}", hint) from error
+        raise GitRefusedError(
+            f"git cannot be run in {directory}: {error}", "see what `git status` says, and whether the network is there"
+        ) from error
 
 
 def run_git(directory: Path, *arguments: str, settings: Sequence[str] = (), stdin: bytes | None = None) -> bytes | None:

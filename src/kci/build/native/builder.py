@@ -185,18 +185,24 @@ def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
 def _require_buildable(request: Request) -> None:
     variant = request.variant
     if variant.kind is Kind.NOARCH:
-        message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
-        raise kernel_error("KCI507", message, kind=BuildFailedError)
+        raise kernel_error(
+            "KCI507",
+            f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}",
+            kind=BuildFailedError,
+        )
     facts = BACKENDS[variant.backend]
     compiled = facts.tvm_ffi if variant.kind is Kind.TVM_FFI else facts.compiled
     if not compiled or not variant.system.endswith("-linux"):
-        message = f"the native builder does not compile {variant.name}"
-        hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
-        raise MissingToolError(message, hint)
+        raise MissingToolError(
+            f"the native builder does not compile {variant.name}",
+            "build it with --builder nix, or pack what another builder made (kci pack) and merge it",
+        )
     here = this_system()
     if here != variant.system:
-        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
-        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint)
+        raise MissingToolError(
+            f"{variant.name} needs a machine of {variant.system}, and this is {here}",
+            f"run this on a {variant.system} machine; kci plan says which runner has one",
+        )
 
 
 def _environment(request: Request) -> Environment:
@@ -220,8 +226,9 @@ def _check_torch(request: Request, environment: Environment) -> None:
     if variant.kind is Kind.STABLE_ABI:
         # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
-            message = f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
-            raise MissingToolError(message, hint)
+            raise MissingToolError(
+                f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}", hint
+            )
         return
     if not same_version(torch.minor, text_of(variant.torch)):
         raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint)

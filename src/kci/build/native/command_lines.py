@@ -55,8 +55,10 @@ def tvm_ffi_definitions(backend: str, kernel_id: str, *, with_name: bool) -> lis
 def stable_abi_define(stable_abi: Version) -> str:
     """Limit torch's headers to a stable ABI version. Raises BuildFailedError without a minor version."""
     if len(stable_abi) < 2:
-        hint = "name a version with a minor other than 0, such as 2.11"
-        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint)
+        raise BuildFailedError(
+            f"the stable ABI version {stable_abi} cannot be built for",
+            "name a version with a minor other than 0, such as 2.11",
+        )
     return f"-DTORCH_TARGET_VERSION=0x{(stable_abi[0] << 56) | (stable_abi[1] << 48):016x}"
 
 

@@ -132,8 +132,10 @@ def _column(match: re.Match[str]) -> int:
 
 def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
     """The error for an unwritable work directory, such as a full disk."""
-    hint = full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place"
-    return BuildFailedError(f"cannot write {failed_path(error, work)}: {error.strerror or error}", hint)
+    return BuildFailedError(
+        f"cannot write {failed_path(error, work)}: {error.strerror or error}",
+        full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place",
+    )
 
 
 def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent) -> BuildFailedError:
@@ -216,5 +218,9 @@ def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
 def timeout_error(request: Request, objects: Objects) -> KciError:
     """The error for a build that reached its time limit."""
     done = objects.count()
-    hint = "" if objects.use().made else "nothing was done in this time; give it more"
-    return UnfinishedBuildError(request.variant.name, done, objects.expected, hint)
+    return UnfinishedBuildError(
+        request.variant.name,
+        done,
+        objects.expected,
+        "" if objects.use().made else "nothing was done in this time; give it more",
+    )

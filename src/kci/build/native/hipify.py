@@ -116,12 +116,16 @@ def translate(plan: Translation, log: Log) -> None:
     unsupported = _unsupported_calls(plan.work / _TOLD)
     if done.code != 0 or unsupported is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
-        hint = hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), "")
-        raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint)
+        raise BuildFailedError(
+            f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}",
+            hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), ""),
+        )
     if unsupported:
-        hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
         calls = ", ".join(sorted(unsupported))
-        raise BuildFailedError(f"hipify reports calls that HIP does not have: {calls}", hint)
+        raise BuildFailedError(
+            f"hipify reports calls that HIP does not have: {calls}",
+            "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file",
+        )
     for output in (project, headers):
         _replace_changed(output, output.with_suffix(""))
 

@@ -199,6 +199,8 @@ def was_killed(output: str) -> bool:
 
 
 def _too_big(output: str) -> BuildFailedError:
-    hint = "build on a machine with more memory, or compile less at once: fewer archs (--arch), a source that is split"
     message = f"compiling {output} was killed for want of memory, alone as well"
-    return BuildFailedError(f"{message}; this machine has {memory() / 2**30:.1f} GiB for a build", hint)
+    return BuildFailedError(
+        f"{message}; this machine has {memory() / 2**30:.1f} GiB for a build",
+        "build on a machine with more memory, or compile less at once: fewer archs (--arch), a source that is split",
+    )

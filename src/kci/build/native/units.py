@@ -195,13 +195,17 @@ def collect_units(request: Request, log: Log) -> Sources:
     assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
     components = _active(request, log)
     if not components:
-        hint = "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant out"
-        raise BuildFailedError(f"{request.variant.name} has no component to compile", hint)
+        raise BuildFailedError(
+            f"{request.variant.name} has no component to compile",
+            "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant out",
+        )
     origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
     if request.options.archs and all(origin.lacks_archs for origin in origins if origin.archs):
-        hint = "`kci matrix --format json` lists its archs"
-        raise UsageError(f"no component has code for {', '.join(request.options.archs)}", hint)
+        raise UsageError(
+            f"no component has code for {', '.join(request.options.archs)}",
+            "`kci matrix --format json` lists its archs",
+        )
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
         for unit in _units(request, origin):

@@ -275,8 +275,10 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
         _tell_digest(image, log)
         return done
     if done.code in _ENGINE_CODES:
-        hint = "check the image's name, and that this machine may fetch it"
-        raise MissingToolError(f"{container_engine()} cannot run {image}:\n{done.tail()}", hint)
+        raise MissingToolError(
+            f"{container_engine()} cannot run {image}:\n{done.tail()}",
+            "check the image's name, and that this machine may fetch it",
+        )
     unfinished = UNFINISHED.search(done.output)
     if unfinished and done.code == UnfinishedBuildError.exit_code:
         raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
@@ -317,8 +319,9 @@ def require_engine() -> None:
     """Raise MissingToolError unless a container engine answers, or UsageError for an unknown one."""
     name = container_engine()
     if shutil.which(name) is None:
-        hint = f"install {' or '.join(ENGINES)}, or use --container none"
-        raise MissingToolError(f"{name} is not installed on this machine", hint)
+        raise MissingToolError(
+            f"{name} is not installed on this machine", f"install {' or '.join(ENGINES)}, or use --container none"
+        )
     try:
         done = subprocess.run(
             [name, "version", "--format", _VERSION[name]],

@@ -40,8 +40,10 @@ def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
     name = choice or "ccache"
     program = str(own) if name == "ccache" and own.is_file() else shutil.which(name)
     if choice and not (program and is_compiler_cache(choice)):
-        hint = f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off"
-        raise MissingToolError(f"{CACHE_VARIABLE}={choice} names no compiler cache that is here", hint)
+        raise MissingToolError(
+            f"{CACHE_VARIABLE}={choice} names no compiler cache that is here",
+            f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off",
+        )
     return Path(program).absolute() if program else None
 
 
@@ -81,8 +83,9 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     for name in _CXX_NAMES:
         if program := shutil.which(name):
             return _for_nvcc((_absolute(program),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
-    hint = "install one, for example: apt-get install g++"
-    raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint)
+    raise MissingToolError(
+        "there is no C++ compiler (looked for g++, clang++, c++)", "install one, for example: apt-get install g++"
+    )
 
 
 def variant_compiler(variant: Variant) -> tuple[str, ...]:
@@ -141,8 +144,10 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> 
     for other in others:
         if int(other.rpartition("-")[2]) <= newest and (program := shutil.which(other)):
             return (_absolute(program),)
-    hint = f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto"
-    raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint)
+    raise MissingToolError(
+        f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}",
+        f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto",
+    )
 
 
 def _absolute(word: str) -> str:
@@ -189,9 +194,10 @@ def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
     done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
     if done.code != 0:
         if "cstdlib" in done.output:  # g++'s and clang++'s words for a missing file
-            hint = "install them, for example: apt-get install g++"
-            message = f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}"
-            raise MissingToolError(message, hint)
+            raise MissingToolError(
+                f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}",
+                "install them, for example: apt-get install g++",
+            )
         raise MissingToolError(f"{shlex.join(cxx)} cannot be run:\n{done.tail()}")
     macros = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
     return Version.parse(f"{macros['']}.{macros.get('_MINOR', 0)}") if "" in macros else None

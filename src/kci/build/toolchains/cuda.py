@@ -110,8 +110,10 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
         release = nvcc_version(Path(nvcc)) if nvcc else None
         if nvcc is None or not same_version(release, version):
             what = f"is CUDA {release}" if release else "does not run"
-            hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
-            raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint)
+            raise MissingToolError(
+                f"NVCC={explicit} {what}, but the variant needs CUDA {version}",
+                f"set NVCC to the nvcc of CUDA {version}, or unset it",
+            )
         return _toolkit(version, Path(nvcc).absolute())
     for nvcc_path in _candidates(version):
         release = nvcc_version(nvcc_path)
@@ -145,16 +147,20 @@ def _root(nvcc: Path) -> Path:
     top = _TOP.search(done.output)
     root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
     if not (root / "include" / "cuda_runtime.h").is_file():
-        hint = "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit"
-        raise MissingToolError(f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)", hint)
+        raise MissingToolError(
+            f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)",
+            "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit",
+        )
     return root
 
 
 def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
     if version not in toolchains().cuda:
         known = ", ".join(sorted(toolchains().cuda))
-        hint = f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})"
-        raise MissingToolError(f"no nvcc of CUDA {version} on this machine", hint)
+        raise MissingToolError(
+            f"no nvcc of CUDA {version} on this machine",
+            f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})",
+        )
     wheels = cache / "cuda" / version
     # wheels of a major version share a directory
     root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"

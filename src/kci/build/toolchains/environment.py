@@ -181,8 +181,10 @@ class Environment(FetchedTool, frozen=True):
         reachable = bool(self.requirement) or is_reachable(index)
         only = (facts.title for name, facts in BACKENDS.items() if facts.only_index and self.flavour.startswith(name))
         if not reachable and (title := self.release if self.own_index else next(only, "")):
-            hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
-            raise MissingToolError(f"{index} cannot be reached, and no other index has torch for {title}", hint)
+            raise MissingToolError(
+                f"{index} cannot be reached, and no other index has torch for {title}",
+                f"make {index} reachable, or build with --no-isolation where this Python has that torch",
+            )
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         venv, *torch, ninja = self.setup(from_index=reachable)
@@ -240,12 +242,12 @@ def python_environment() -> Environment:
     """This Python's torch and ninja, for `--no-isolation`. Raises MissingToolError."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        hint = "pip install torch, or leave out --no-isolation"
-        raise MissingToolError(f"torch is not installed for {sys.executable}", hint)
+        raise MissingToolError(
+            f"torch is not installed for {sys.executable}", "pip install torch, or leave out --no-isolation"
+        )
     ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or shutil.which("ninja")
     if ninja is None:
-        hint = "pip install ninja, or leave out --no-isolation"
-        raise MissingToolError("ninja is not installed", hint)
+        raise MissingToolError("ninja is not installed", "pip install ninja, or leave out --no-isolation")
     return Environment(
         python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja).absolute(), root=None
     )
@@ -277,8 +279,10 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
             install([*pip_install(environment.python), *index, *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
-                hint = f"test with another torch, or have this one made again: rm -r {root}"
-                raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint)
+                raise MissingToolError(
+                    f"torch {torch} does not import: {last_line(check.output)}",
+                    f"test with another torch, or have this one made again: rm -r {root}",
+                )
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
 
@@ -291,12 +295,16 @@ def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
     # before gigabytes of another toolkit's are downloaded
     index = toolchains().torch_wheel(torch, flavour)[1]
     if not is_reachable(index) and toolchains().pypi.get(torch) != flavour:
-        hint = f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}"
-        raise MissingToolError(f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}", hint)
+        raise MissingToolError(
+            f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}",
+            f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}",
+        )
     cache.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(cache).free // 10**9) < GPU_ROOM:
-        message = f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} has {free}"
-        raise MissingToolError(message, f"make room, or set {CACHE_VARIABLE} to another disk")
+        raise MissingToolError(
+            f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} has {free}",
+            f"make room, or set {CACHE_VARIABLE} to another disk",
+        )
 
 
 def python_include() -> Path:
@@ -304,8 +312,10 @@ def python_include() -> Path:
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").is_file():
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        hint = f"install Python's headers, for example: apt-get install python{version}-dev"
-        raise MissingToolError(f"Python.h is missing (looked in {include})", hint)
+        raise MissingToolError(
+            f"Python.h is missing (looked in {include})",
+            f"install Python's headers, for example: apt-get install python{version}-dev",
+        )
     return include
 
 
@@ -340,7 +350,7 @@ def _check_flavour(environment: Environment) -> None:
     known = {toolchains().flavour(backend, Version.parse(version)) for backend, version in torch.toolkits.items()}
     # version.py names no toolkit of XPU
     if environment.flavour not in (known or {torch.release.partition("+")[2]}):
-        hint = f"make {environment.index} reachable"
         raise MissingToolError(
-            f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}", hint
+            f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}",
+            f"make {environment.index} reachable",
         )

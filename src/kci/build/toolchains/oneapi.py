@@ -32,8 +32,7 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
     path = shutil.which(ICPX)
     if path is None:
-        message = f"building for xpu needs icpx {version}, which is not installed on this machine"
-        raise MissingToolError(message, hint)
+        raise MissingToolError(f"building for xpu needs icpx {version}, which is not installed on this machine", hint)
     match = _VERSION.search(run([path, "--version"]).output)
     if match is None or not same_version(match[0], version):
         has = f"oneAPI {match[0]}" if match else "no version that kci can read"

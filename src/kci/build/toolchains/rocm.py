@@ -61,8 +61,9 @@ class Rocm(FetchedTool, frozen=True):
         for folder in (self.root / "lib", self.root / "lib64", *sorted(self.root.glob("lib/*-linux-gnu"))):
             if (folder / "libamdhip64.so").exists():
                 return folder
-        hint = "install ROCm's development packages"
-        raise MissingToolError(f"libamdhip64.so is missing from the ROCm at {self.root}", hint)
+        raise MissingToolError(
+            f"libamdhip64.so is missing from the ROCm at {self.root}", "install ROCm's development packages"
+        )
 
 
 def find_rocm(compute: str, system: str, log: Log) -> Rocm:

@@ -69,8 +69,7 @@ def verify_with_suppressions(
     """Like `verify`, with the places and the suppressed findings."""
     for name in (*select, *ignore):
         if not name or not any(rule.startswith(name) for rule in rules()):
-            hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
-            raise UsageError(f"there is no rule {name!r}", hint)
+            raise UsageError(f"there is no rule {name!r}", "a rule has an id such as KCI742; KCI74 means all of KCI74x")
     places = find_places(str(path))
     kernel = next((place.directory for place in places if place.kind is PlaceKind.SOURCES), kernel)
     parts = [apply_suppressions(list(_check(place)), place, kernel) for place in places]

@@ -201,8 +201,10 @@ def find_places(shown: str) -> list[VerifiedPlace]:
         places = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
         places += _built_places(below, join_shown(shown, "build"))
     if not places:
-        hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
-        raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint)
+        raise UsageError(
+            f"{shown} is neither a tree nor a variant directory nor a kernel",
+            "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml",
+        )
     return places
 
 
@@ -263,5 +265,7 @@ def _tree(root: Path, shown: str) -> VerifiedPlace:
 
 def _require_not_aside(root: Path, shown: str) -> None:
     if not root.is_dir() and (aside := sibling_path(root.absolute(), "old")).is_dir():
-        hint = f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}"
-        raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint)
+        raise UsageError(
+            f"{shown} is not there: a kci that died had moved it to {aside}",
+            f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}",
+        )
