@@ -307,7 +307,7 @@ def add_op_namespace_prefix(op_name: str) -> str:
 '''
 
 
-def compiled_ops(kernel_id: str, *, tvm_ffi: bool = False) -> str:
+def compiled_ops(kernel_id: str, *, tvm_ffi: bool) -> str:
     """Generate `_ops.py` for a compiled variant."""
     return (_TVM_FFI_OPS if tvm_ffi else _COMPILED_OPS).format(id=checked_id(kernel_id))
 

@@ -49,8 +49,8 @@ class Symbol(msgspec.Struct, frozen=True):
     """A dynamic symbol; `version` is empty for an unversioned one."""
 
     name: str
-    version: str = ""
-    weak: bool = False
+    version: str
+    weak: bool
 
 
 class Elf(msgspec.Struct, frozen=True):
@@ -68,13 +68,13 @@ class Elf(msgspec.Struct, frozen=True):
     defined: frozenset[str]
     required_versions: frozenset[str]
     """Versions such as `GLIBC_2.28` of other libraries."""
-    text_relocations: bool = False
-    executable_stack: bool = False
-    cpu_level: int = 1
+    text_relocations: bool
+    executable_stack: bool
+    cpu_level: int
     """Required x86-64 level: 2 for x86-64-v2."""
-    static_tls: tuple[int, int] = (0, 0)
+    static_tls: tuple[int, int]
     """Size and alignment of thread-local data, if it has to lie in the static block."""
-    program: bool = False
+    program: bool
     """True with a program interpreter, as executables have."""
 
 

@@ -92,11 +92,10 @@ def leg_for(
     builder: str,
     attempt: int = 1,
     run: str = "",
-    source: GitState | None = None,
     seconds: float | None = None,
     objects: ObjectUse | None = None,
 ) -> LegRecord:
-    """Describe a sealed variant. `system` is for names without one, `source` for metadata without a commit."""
+    """Describe a sealed variant. `system` is for names without one."""
     try:
         name = parse_variant_name(variant_dir.name)
     except ValueError as error:
@@ -117,7 +116,7 @@ def leg_for(
             builder=builder,
             attempt=attempt,
             run=run,
-            source=kernel or source,
+            source=kernel,
             seconds=seconds,
             archs=metadata.backend.archs,
             objects=objects,
@@ -138,8 +137,8 @@ class SealedVariant(msgspec.Struct, frozen=True):
         return directory_digest(self.hashes)
 
 
-def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: str | None = None) -> SealedVariant:
-    """Check a variant's files against its metadata. Raises FindingsError. `name` replaces the directory's name."""
+def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> SealedVariant:
+    """Check a variant's files against its metadata. Raises FindingsError."""
     metadata = read_metadata(variant_dir / METADATA_NAME)
     hint = "seal it again: kci pack --seal"
     where = str(variant_dir)
@@ -150,7 +149,7 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
         shown = "; ".join(str(violation) for violation in violations[:5])
         more = f" (and {len(violations) - 5} more)" if len(violations) > 5 else ""
         raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", where, hint=hint)
-    name = name or variant_dir.name
+    name = variant_dir.name
     if metadata.kci is not None and metadata.kci.variant != name:
         raise rule_error(
             "KCI612",

@@ -109,10 +109,10 @@ class _Job(msgspec.Struct, frozen=True):
     planned: KernelPlan | None
     sources: tuple[Source, ...]
     target: Path
-    commit: str | None = None
-    replaced: tuple[Replaced, ...] = ()
-    loads: tuple[str, ...] = ()
-    card: str | None = None
+    commit: str | None
+    replaced: tuple[Replaced, ...]
+    loads: tuple[str, ...]
+    card: str | None
 
     def fingerprint(self, leg: LegRecord) -> str | None:
         # none for a leg that was built from another commit

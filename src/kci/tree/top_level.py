@@ -139,7 +139,7 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
     return _statement(signed_files(tree), predicate)
 
 
-def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
+def sign_tree(tree: Path, context: SigningContext, trust: Path | None) -> list[Path]:
     """Sign each variant's metadata (for the loader) and the tree; return the written files, or write nothing."""
     statement = tree_statement(tree, context)
     bundles = {}

@@ -117,7 +117,7 @@ class Recipe(msgspec.Struct, frozen=True):
     jobs: int
     pools: dict[str, int]
     """Parallel compilers that fit into memory, by pool."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[str, ...]
     """Messages about limits of parallelism and time."""
 
     def ninja(self) -> list[str]:

@@ -78,7 +78,7 @@ class VariantDir(msgspec.Struct, frozen=True):
     name: VariantName | None
     metadata: Metadata | None
     files: tuple[Entry, ...]
-    hashes: dict[str, str] | None = None
+    hashes: dict[str, str] | None
     """Hex sha256 by file name."""
 
     @property
