@@ -73,12 +73,14 @@ def run_git(directory: Path, *arguments: str, settings: Sequence[str] = (), stdi
     return bytes(done.stdout) if done.returncode == 0 else None
 
 
-def remote_git(directory: Path, *arguments: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def remote_git(
+    directory: Path, *arguments: str, environment: Mapping[str, str] | None
+) -> subprocess.CompletedProcess[str]:
     """Run a git command in a clone of kci's own or against a remote; `environment` adds variables such as a login.
 
     Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git, GitRefusedError on timeout.
     """
-    own = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **environment}
+    own = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
     return _run(directory, ("core.hooksPath=/dev/null",), arguments, own, text=True, errors="replace")
 
 

@@ -7,7 +7,6 @@ functions behind `USE_CUDA`.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -96,7 +95,7 @@ def translate(plan: Translation, log: Log) -> None:
     for folder in (project, headers):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    _copy(plan.kernel, project)
+    shutil.copytree(plan.kernel, project, copy_function=shutil.copyfile, dirs_exist_ok=True)
     request = {
         "hipify": str(plan.environment.torch / "utils" / "hipify"),
         "project": str(project),
@@ -113,7 +112,10 @@ def translate(plan: Translation, log: Log) -> None:
     (plan.work / _TOLD).unlink(missing_ok=True)
     log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
     done = run(plan.command())
-    unsupported = _unsupported_calls(plan.work / _TOLD)
+    try:
+        unsupported = read_json(plan.work / _TOLD, list[str])
+    except (OSError, ValueError):
+        unsupported = None  # the script failed before
     if done.code != 0 or unsupported is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
         raise BuildFailedError(
@@ -128,23 +130,6 @@ def translate(plan: Translation, log: Log) -> None:
         )
     for output in (project, headers):
         _replace_changed(output, output.with_suffix(""))
-
-
-def _unsupported_calls(path: Path) -> list[str] | None:
-    # None if the script failed before
-    try:
-        return read_json(path, list[str])
-    except (OSError, ValueError):
-        return None
-
-
-def _copy(kernel: Path, into: Path) -> None:
-    for folder, _, names in os.walk(kernel):
-        target = into / os.path.relpath(folder, kernel)
-        target.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            shutil.copyfile(Path(folder, name), target / name)
-            (target / name).chmod(0o644)
 
 
 def _replace_changed(output: Path, folder: Path) -> None:

@@ -23,7 +23,7 @@ class Step(msgspec.Struct, frozen=True):
 
     output: str
     inputs: tuple[str, ...]
-    command: tuple[str, ...]
+    command: Sequence[str]
     label: str
     implicit: tuple[str, ...] = ()
     """Dependencies that are not on the command line."""
