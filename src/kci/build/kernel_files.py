@@ -152,7 +152,7 @@ class VisibleFiles:
             if real.exists():
                 raise
             raise self._changed(name) from None
-        if file_digest(str(target)) != self._digests.get(name):
+        if file_digest(target) != self._digests.get(name):
             raise self._changed(name)
 
     def lay_out(self, work: Path) -> None:

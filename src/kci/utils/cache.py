@@ -260,7 +260,7 @@ def _stat_key(status: os.stat_result) -> tuple[int, int, int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
-def file_digest(place: str) -> str:
+def file_digest(place: str | Path) -> str:
     """The SHA-256 of a file's content, in hex."""
     with open(place, "rb", buffering=0) as file:  # noqa: PTH123  - a Path for each file costs more than reading
         digest = hashlib.sha256()  # `hashlib.file_digest` allocates 256 KiB for each file

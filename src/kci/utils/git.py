@@ -184,7 +184,7 @@ def _same_as_pointer(top: Path, commit: str, names: Sequence[str]) -> set[str]:
     blobs = list_blobs(top, commit, [name for name in names if (top / name).is_file()])
 
     def pointed(file: Path, like: Blob) -> Blob:
-        text = b"%sv1\noid sha256:%s\nsize %d\n" % (LFS_VERSION, file_digest(str(file)).encode(), file.stat().st_size)
+        text = b"%sv1\noid sha256:%s\nsize %d\n" % (LFS_VERSION, file_digest(file).encode(), file.stat().st_size)
         kind = hashlib.sha256 if len(like.id) == 64 else hashlib.sha1
         return Blob("100755" if is_executable(file) else "100644", kind(b"blob %d\0%s" % (len(text), text)).hexdigest())
 

@@ -240,7 +240,8 @@ def build_command(build: ContainerBuild) -> list[str]:
     mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
     mounts += [Mount(path.resolve()) for path in build.readable]
     mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
-    mounts += [Mount(path) for name in PATH_VARIABLES for path in _variable_paths(name)]
+    words = [word for name in PATH_VARIABLES for word in os.environ.get(name, "").split() if word.startswith("/")]
+    mounts += [Mount(path) for path in map(Path, words) if path.exists()]
     variables = [name for name in (*FORWARDED_VARIABLES, *PATH_VARIABLES) if name in os.environ]
     # an environment fits one image and one kci
     kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
@@ -304,15 +305,14 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
     """The image of `--container`; `auto` is the leg's, None this machine. Raises MissingToolError without an engine."""
     if option == "none" or (option == "auto" and not image):
         return None
-    if option != "auto":
-        require_engine()
-        return option
     try:
         require_engine()
     except MissingToolError as error:
+        if option != "auto":
+            raise
         log(f"{error.message}: building on this machine instead of in {image}")
         return None
-    return image
+    return image if option == "auto" else option
 
 
 def require_engine() -> None:
@@ -363,10 +363,6 @@ def _cache_variables() -> list[str]:
         prefixes.append("AWS_")  # S3 credentials
     names = [name for name in os.environ if name.startswith(tuple(prefixes)) and name not in PATH_VARIABLES]
     return [name for name in names if not os.environ[name].startswith(("/", "~"))]
-
-
-def _variable_paths(variable: str) -> list[Path]:
-    return [Path(word) for word in os.environ.get(variable, "").split() if word.startswith("/") and Path(word).exists()]
 
 
 def _mount(mount: Mount) -> str:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,6 +97,11 @@ def silent(_line: str) -> None:
     """Discard a line."""
 
 
+def own_program(name: str) -> str | None:
+    """The path of a program: beside this Python, else on the PATH."""
+    return shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+
+
 def program_output(*command: str) -> str:
     """A program's output; empty if it fails or does not exist."""
     try:
@@ -103,13 +109,6 @@ def program_output(*command: str) -> str:
     except MissingToolError:
         return ""
     return done.output if done.code == 0 else ""
-
-
-def run(
-    command: Sequence[str], log: Log = silent, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
-) -> ProgramResult:
-    """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError."""
-    return _finish(command, log, cwd, env)
 
 
 def run_in_group(
@@ -128,26 +127,32 @@ def run_in_group(
     the session id, except on Windows.
     """
     if sys.platform == "win32":  # pragma: no cover - Windows cannot adopt processes
-        return _finish(command, log, cwd, env)
+        return run(command, log, cwd=cwd, env=env)
     if shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
         raise MissingToolError(f"cannot run {command[0]}: there is no such program")
     alive, ours = os.pipe()
     try:
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), str(len(undo)), *undo, *command]
-        return _finish(guard, log, cwd, env, (alive,) if lock is None else (alive, lock), started)
+        inherited = (alive,) if lock is None else (alive, lock)
+        return run(guard, log, cwd=cwd, env=env, inherited=inherited, started=started)
     finally:
         os.close(ours)
         os.close(alive)
 
 
-def _finish(
+def run(
     command: Sequence[str],
-    log: Log,
-    cwd: Path | None,
-    env: Mapping[str, str] | None,
+    log: Log = silent,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
     inherited: tuple[int, ...] = (),
     started: Callable[[int], None] = lambda _session: None,
 ) -> ProgramResult:
+    """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError.
+
+    With `inherited` handles it has a session of its own, whose id `started` receives.
+    """
     lines: list[str] = []
 
     def start() -> _Process:

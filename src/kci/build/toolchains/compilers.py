@@ -7,13 +7,11 @@ import os
 import re
 import shlex
 import shutil
-import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache as remembered
 from pathlib import Path
 
-from kci.build.process.run import Log, program_output, run, silent
+from kci.build.process.run import Log, own_program, program_output, run, silent
 from kci.build.toolchains.cuda import Toolkit, find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import python_environment, read_torch_version
@@ -22,6 +20,7 @@ from kci.build.toolchains.rocm import Rocm, find_rocm
 from kci.config.values import Backend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
+from kci.utils.cache import file_digest
 
 CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 """`sccache`, its path, or `off`; ccache if unset."""
@@ -36,9 +35,7 @@ def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
     choice = os.environ.get(CACHE_VARIABLE, "")
     if choice == "off" or (cxx and is_compiler_cache(cxx[0])):
         return None
-    own = Path(sysconfig.get_path("scripts")) / "ccache"
-    name = choice or "ccache"
-    program = str(own) if name == "ccache" and own.is_file() else shutil.which(name)
+    program = own_program(choice or "ccache")
     if choice and not (program and is_compiler_cache(choice)):
         raise MissingToolError(
             f"{CACHE_VARIABLE}={choice} names no compiler cache that is here",
@@ -223,7 +220,7 @@ def toolchain_identity(
     `flags` are those of build.toml; `outside` is `outside_files`, or a function that remembers its answers.
     """
     if builder == "nix":
-        return f"nix\n{_first_line('nix', '--version')}"
+        return f"nix\n{version_line(('nix',))}"
     if variant.kind is Kind.NOARCH:
         return ""
     cxx = variant_compiler(variant)
@@ -231,7 +228,7 @@ def toolchain_identity(
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
         *_compiler(compiler := build_compiler(variant)),
-        _first_line(binutils_program(cxx, "ld"), "--version"),
+        version_line((binutils_program(cxx, "ld"),)),
         _torch(variant, isolation=isolation),
     ]
     device = find_device(variant.backend, text_of(variant.compute), variant.system, cache) if variant.compute else None
@@ -274,14 +271,14 @@ def outside_files(
     paths = {Path(os.path.realpath(path)) for path in found if path}
     if device is not None:
         paths |= {path for part in device.parts for path in device.root.glob(part) if path.is_file()}
-    lines = sorted(f"{path.name} {_digest(path)}" for path in paths)
+    lines = sorted(f"{path.name} {file_digest(path)}" for path in paths)
     # the search list has the folders of CXX's words and of CPATH
     output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
     named = [match[1] for word in (*cxx[1:], *flags) if (match := _NAMES_FILES.fullmatch(word))]
     folders = [f"{device.root}/{folder}" for folder in device.include] if device is not None else []
     for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
         path = Path(place)
-        lines.append(f"{place} {_digest(path) if path.is_file() else _listed(path, contents=contents)}")
+        lines.append(f"{place} {file_digest(path) if path.is_file() else _listed(path, contents=contents)}")
     return lines
 
 
@@ -298,11 +295,6 @@ def _listed(folder: Path, *, contents: bool) -> str:
     return total.hexdigest()
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _torch(variant: Variant, *, isolation: bool) -> str:
     if variant.kind is Kind.TVM_FFI:
         return f"tvm-ffi {toolchains().tvm_ffi.get(text_of(variant.tvm_ffi), '')}"
@@ -310,8 +302,3 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
         torch = read_torch_version(python_environment().torch)
         return f"torch {torch.release} of this Python, for {torch.device}"
     return f"torch {variant.wheel or toolchains().torch_release(variant.torch.text)}" if variant.torch else "no torch"
-
-
-@remembered
-def _first_line(*command: str) -> str:
-    return next(iter(program_output(*command).splitlines()), "")

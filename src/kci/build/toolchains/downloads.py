@@ -11,7 +11,6 @@ import re
 import shutil
 import struct
 import sys
-import sysconfig
 import tempfile
 import urllib.error
 import urllib.parse
@@ -30,7 +29,7 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from kci.build.process.run import Log, ProgramResult, run_in_group, shell_line
+from kci.build.process.run import Log, ProgramResult, own_program, run_in_group, shell_line
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE, default_cache, make_once
@@ -139,7 +138,7 @@ def _uv_environment() -> dict[str, str]:
 
 def uv(*arguments: str) -> list[str]:
     """A command of uv. Raises MissingToolError without it."""
-    own = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
+    own = own_program("uv")
     if own is None:
         raise MissingToolError("uv is not installed, with which kci makes Python environments", "pip install uv")
     return [own, *arguments]
@@ -194,10 +193,6 @@ def is_reachable(url: str) -> bool:
     return "no-index" not in pip_settings() and _fault(url) is None
 
 
-def _fault_text(fault: Exception | None) -> str:
-    return str(fault or "").removeprefix("<urlopen error ").removesuffix(">")[:200]
-
-
 def pip_index() -> str:
     """The index of pip, by its variables and configuration files."""
     return pip_settings().get("index-url", "https://pypi.org/simple")
@@ -213,7 +208,8 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
         elif "no-index" in pip_settings():
             away = "PIP_NO_INDEX is set, so no index is asked"
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
-            away = f"there is no way to the package index {pip_index()}: {_fault_text(fault)}"
+            reason = str(fault).removeprefix("<urlopen error ").removesuffix(">")[:200]
+            away = f"there is no way to the package index {pip_index()}: {reason}"
         none = "check that this Python has wheels for it" if "No solution found" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""

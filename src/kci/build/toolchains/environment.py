@@ -5,7 +5,6 @@ Torch has no dependencies there and is never imported: `torch/version.py` is rea
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import re
@@ -17,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kci.build.process.run import Log, run
+from kci.build.process.run import Log, own_program, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
@@ -65,19 +64,16 @@ TO_TEST = (
 )
 
 
+_ASSIGNED = re.compile(r"""^(\w+)\b[^=\n]*= *["']([^"'\n]*)["']""", re.MULTILINE)
+
+
 def read_torch_version(torch: Path) -> TorchVersion:
     """Read the version of a torch package directory. Raises MissingToolError."""
     path = torch / "version.py"
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError) as error:
+        values = dict(_ASSIGNED.findall(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
         raise MissingToolError(f"cannot read the torch version of: {path}", "install torch again") from error
-    values: dict[str, str | None] = {}
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            values[target.id] = value.value if isinstance(value.value, str) else None
     release = values.get("__version__")
     if release is None:
         raise MissingToolError(f"{path} does not state the torch version", "install torch again")
@@ -245,7 +241,7 @@ def python_environment() -> Environment:
         raise MissingToolError(
             f"torch is not installed for {sys.executable}", "pip install torch, or leave out --no-isolation"
         )
-    ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or shutil.which("ninja")
+    ninja = own_program("ninja")
     if ninja is None:
         raise MissingToolError("ninja is not installed", "pip install ninja, or leave out --no-isolation")
     return Environment(
