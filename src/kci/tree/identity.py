@@ -178,15 +178,8 @@ def content_hash(kernel_dir: Path) -> bytes:
     for entry in walk(kernel_dir):
         if not is_own(entry.name):
             continue
-        try:
-            if entry.regular:
-                with entry.path.open("rb") as file:
-                    content = hashlib.file_digest(file, "sha256").hexdigest()
-            elif entry.link:
-                content = f"-> {entry.path.readlink()}"
-            else:
-                continue
-        except OSError as error:
-            raise FindingsError(f"cannot read {entry.path}: {error.strerror}") from error
+        if not (entry.regular or entry.link):
+            continue
+        content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
         total.update(f"{entry.name}\0{content}\0".encode())
     return total.digest()

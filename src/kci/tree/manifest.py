@@ -21,7 +21,7 @@ from kci.plan.hardware_tests import tree_under_test
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
-from kci.utils.bounded_json import decode_json, read_json, require_schema
+from kci.utils.bounded_json import read_json, require_schema
 from kci.version import __version__
 
 SCHEMA = 1
@@ -97,12 +97,8 @@ def leg_for(
 ) -> LegRecord:
     """Describe a sealed variant. `system` is for names without one."""
     try:
-        name = parse_variant_name(variant_dir.name)
-    except ValueError as error:
-        raise rule_error("KCI710", f"{variant_dir}: {error}", variant_dir) from error
-    sealed = read_sealed(variant_dir)
-    metadata = sealed.metadata
-    try:
+        name, sealed = parse_variant_name(variant_dir.name), read_sealed(variant_dir)
+        metadata = sealed.metadata
         kernel = metadata.provenance.kernel if metadata.provenance else None
         return LegRecord(
             schema=SCHEMA,
@@ -158,11 +154,6 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
             hint=f"call it {metadata.kci.variant}, or build {name}",
         )
     return SealedVariant(metadata, hashes)
-
-
-def decode_leg(data: bytes) -> LegRecord:
-    """Read a `leg.json`. Raises ValueError."""
-    return decode_json(data, LegRecord)
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -258,17 +249,17 @@ def missing_variants(planned: Iterable[str] | None, present: Iterable[Present]) 
 def read_manifest(tree: Path) -> Manifest | None:
     """Read a tree's manifest, if it has one. Raises FindingsError."""
     path = tree / FILE_NAME
-    return _load(path, "KCI611", "remove it and merge again") if os.path.lexists(path) else None
+    return _load(path, "remove it and merge again") if os.path.lexists(path) else None
 
 
-def _load(path: Path, rule: str, hint: str) -> Manifest:
+def _load(path: Path, hint: str) -> Manifest:
     try:
         return read_json(path, Manifest)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
     except ValueError as error:
         message = f"{path} is not a manifest: {error}"
-    raise rule_error(rule, message, path, hint=hint)
+    raise rule_error("KCI611", message, path, hint=hint)
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
@@ -277,7 +268,7 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     problems: list[Diagnostic] = []
     for place in places:
         for path in _manifests(place):
-            manifest = _load(path, "KCI611", f"name the {FILE_NAME} of a published tree, or the tree")
+            manifest = _load(path, f"name the {FILE_NAME} of a published tree, or the tree")
             beside = path.name == FILE_NAME and any((path.parent / item.variant).is_dir() for item in manifest.present)
             with_tree = place.is_dir() or beside
             for entry in manifest.present:

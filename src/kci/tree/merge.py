@@ -343,15 +343,13 @@ def _carried_variants(job: _Job, present: dict[str, Present]) -> list[tuple[Pres
         if directory.name in present:
             continue
         sealed = read_sealed(directory, _known_hashes(directory, seen))
-        digest, backend = sealed.digest, sealed.metadata.backend.type.value
-        before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
+        name, backend = directory.name, sealed.metadata.backend.type.value
+        before = known.get(name, Present(name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
-        # replaced by hand since the merge
-        same = before.digest == digest
-        made_from = before.fingerprint if same else None
-        taken = before.objects if same else None
-        loaded = job.loading(directory.name, before.loaded if same else None)
-        entry = Present(directory.name, digest, backend, origin, made_from, objects=taken, loaded=loaded)
+        if before.digest != sealed.digest:  # replaced by hand since the merge
+            before = Present(name, sealed.digest, "", origin)
+        loaded = job.loading(name, before.loaded)
+        entry = msgspec.structs.replace(before, backend=backend, origin=origin, loaded=loaded)
         carried.append((entry, sealed))
     return carried
 

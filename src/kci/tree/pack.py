@@ -16,7 +16,7 @@ import msgspec
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UnsafeError, UsageError, rule_error
 from kci.tree.identity import directory_digest
-from kci.tree.manifest import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
+from kci.tree.manifest import LEG_NAME, LegRecord, SealedVariant, read_sealed
 from kci.utils.archive import (
     LIMITS,
     SUFFIXES,
@@ -28,6 +28,7 @@ from kci.utils.archive import (
     written_archive,
 )
 from kci.utils.atomic import full_disk_hint, replacing, writing
+from kci.utils.bounded_json import decode_json
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, collision, is_bytecode, is_executable, is_lfs_pointer, unsafe_name, walk
 
@@ -176,7 +177,7 @@ def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path)
     if first.size > LIMITS.leg:
         raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
     try:
-        return decode_leg(archive.read(first.size))
+        return decode_json(archive.read(first.size), LegRecord)
     except ValueError as error:
         raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", artifact) from error
 

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -114,13 +113,11 @@ PREDICATE_TYPE = f"{HOME}/attestations/v1"
 
 def signed_files(tree: Path) -> dict[str, str]:
     """Hashes of all files but signatures."""
-    return {name: digest for name, digest in file_hashes(tree).items() if _is_signed(name)}
-
-
-def _is_signed(name: str) -> bool:
-    parts = name.split("/")
-    signature = len(parts) == 2 and parts[1] == SIGNATURE
-    return name != BUNDLE_NAME and not is_bytecode(name) and not signature
+    return {
+        name: digest
+        for name, digest in file_hashes(tree).items()
+        if name != BUNDLE_NAME and not is_bytecode(name) and name.partition("/")[2] != SIGNATURE
+    }
 
 
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
@@ -136,7 +133,8 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
             entry.variant: {"digest": entry.digest, "commit": entry.origin.commit} for entry in manifest.present
         },
     }
-    return _statement(signed_files(tree), predicate)
+    subjects = tuple(StatementSubject(name, {"sha256": digest}) for name, digest in sorted(signed_files(tree).items()))
+    return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)
 
 
 def sign_tree(tree: Path, context: SigningContext, trust: Path | None) -> list[Path]:
@@ -173,8 +171,3 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
         elif signed[name] != there[name]:
             differences.append(f"{name} is not the file that was signed")
     return differences
-
-
-def _statement(files: Mapping[str, str], predicate: dict[str, Any]) -> Statement:
-    subjects = tuple(StatementSubject(name, {"sha256": files[name]}) for name in sorted(files))
-    return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)
