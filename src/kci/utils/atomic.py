@@ -64,7 +64,8 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = sibling_path(path, "lock")
-    handle = _acquire(file, lambda: log(f"waiting for another {_holder(file)} that uses {path}"))
+    holder = "build of this run" if file in _OWN_LOCKS else "kci process"
+    handle = _acquire(file, lambda: log(f"waiting for another {holder} that uses {path}"))
     _OWN_LOCKS.add(file)
     try:
         yield handle
@@ -78,10 +79,6 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
             with suppress(OSError):
                 file.unlink()
             os.close(handle)
-
-
-def _holder(file: Path) -> str:
-    return "build of this run" if file in _OWN_LOCKS else "kci process"
 
 
 def in_use(path: Path) -> bool:
@@ -110,20 +107,13 @@ def _acquire(file: Path, waiting: Callable[[], None]) -> int:
                     waiting()
                     is_logged = True
                 _wait(handle)
-            if _is_at(handle, file):
-                return handle
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), file.stat()):
+                    return handle
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)  # its owner removed it in between: the next attempt makes a new file
-
-
-def _is_at(handle: int, file: Path) -> bool:
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(handle), status)
 
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
@@ -156,17 +146,12 @@ def full_disk_hint(error: OSError, option: str = "") -> str:
     return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
 
 
-def is_disk_full(output: str) -> bool:
-    """True if a program's output reports a full disk."""
-    return any(message in output for message in _FULL_DISK_MESSAGES)
-
-
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
     """The hint for a program that met a full disk at `place`, which `option` replaces; empty for other output."""
-    if not is_disk_full(output):
+    if not any(message in output for message in _FULL_DISK_MESSAGES):
         return ""
-    where = os.fspath(place)
-    return f"free space in {where} or {tempfile.gettempdir()}; {option} names another place for the first"
+    where = f"{os.fspath(place)} or {tempfile.gettempdir()}"
+    return f"free space in {where}; {option} names another place for the first"
 
 
 Log = Callable[[str], None]
@@ -220,7 +205,10 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
         try:
             yield replacement
         finally:
-            _clean(target, log)
+            try:
+                recover(target, lambda _line: None)
+            except OSError as error:
+                log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -228,13 +216,6 @@ def write_atomic(path: Path, data: bytes) -> None:
     with replacing(path) as replacement:
         replacement.staging.write_bytes(data)
         replacement.commit()
-
-
-def _clean(target: Path, log: Log) -> None:
-    try:
-        recover(target, lambda _line: None)
-    except OSError as error:
-        log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
 
 
 def recover(target: Path, log: Log) -> None:

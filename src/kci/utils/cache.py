@@ -113,11 +113,7 @@ def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
 def _entries(folder: Path) -> Iterator[Path]:
     if folder.is_symlink() or not folder.is_dir():
         return
-    yield from sorted(path for path in folder.iterdir() if not path.is_symlink() and _counts(path.name))
-
-
-def _counts(name: str) -> bool:
-    return not name.endswith(".lock")
+    yield from sorted(path for path in folder.iterdir() if not path.is_symlink() and path.suffix != ".lock")
 
 
 def _measure(path: Path) -> tuple[int, float]:

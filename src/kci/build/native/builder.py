@@ -14,7 +14,7 @@ from kci.build.kernel_files import VisibleFiles, compiled_ops, kernel_error, wri
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.failures import build_error, show_kernel_paths, timeout_error, unwritable_error
-from kci.build.native.ninja import NINJA_LOG, NinjaRun, deadline, is_failure_output, ninja_text, run_ninja
+from kci.build.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
 from kci.build.native.objects import Objects, missing_parts
 from kci.build.native.recipe import Recipe, checked_sources, make_recipe
 from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
@@ -153,9 +153,9 @@ def _compile(
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
-    run = NinjaRun(recipe.ninja(), recipe.work, tools, names, lock, ends_at)
+    shown = _display_log(log, recipe, request.kernel_dir)
     try:
-        done = run_ninja(run, _display_log(log, recipe, request.kernel_dir))
+        done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
     except KeyboardInterrupt:
         done = None
     if done is None:

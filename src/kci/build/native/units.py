@@ -43,7 +43,6 @@ class FlagContext(msgspec.Struct, frozen=True):
     """As in CMake: `CXX`, `CUDA` or `HIP`."""
     compilers: dict[str, str]
     """CMake's compiler id by language, such as `GNU`."""
-    configuration: str = "Release"
 
 
 def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
@@ -63,7 +62,7 @@ def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
 def _value(inside: str, facts: FlagContext) -> str:
     name, colon, argument = inside.partition(":")
     values = {f"{language}_COMPILER_ID": compiler for language, compiler in facts.compilers.items()}
-    values |= {"PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
+    values |= {"PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": "Release"}
     unknown = f"{_OPEN}{inside}>"
     if not colon:
         return (values | _LITERALS).get(name, unknown)
@@ -94,7 +93,7 @@ def _holds(name: str, arguments: list[str], facts: FlagContext, values: dict[str
         case "COMPILE_LANG_AND_ID":
             return arguments[0] == facts.language and facts.compilers.get(facts.language) in arguments[1:]
         case "CONFIG":
-            return facts.configuration.upper() in (argument.upper() for argument in arguments)
+            return "RELEASE" in map(str.upper, arguments)
     return values[name] in arguments if name in values else None
 
 

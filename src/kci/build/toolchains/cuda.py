@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import FetchedTool, install, pip_install
+from kci.build.toolchains.downloads import FetchedTool, extract, find_wheel, install, pip_install
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -193,8 +193,6 @@ class WheelFiles(FetchedTool, frozen=True):
 
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
         # a megabyte out of wheels of hundreds
-        from kci.build.toolchains.downloads import extract, find_wheel
-
         for requirement in self.requirements:
             package, _, version = requirement.partition("==")
             log(f"taking the headers out of {requirement}")

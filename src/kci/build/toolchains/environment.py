@@ -20,6 +20,8 @@ from kci.build.process.run import Log, own_program, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
+    extract,
+    find_wheel,
     install,
     is_reachable,
     pip_install,
@@ -317,8 +319,6 @@ def python_include() -> Path:
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     # ten of the wheel's five hundred megabytes
-    from kci.build.toolchains.downloads import extract, find_wheel
-
     package, _, release = environment.requirement.partition("==")
     if not package:
         package, release = (

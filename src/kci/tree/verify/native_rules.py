@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from kci.config.facts import BACKENDS, floors
+from kci.config.values import Version
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
@@ -29,7 +30,6 @@ from kci.tree.verify.abi import (
     tvm_ffi_exports,
     tvm_ffi_table,
     uses_old_string,
-    version_numbers,
 )
 from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
 from kci.tree.verify.subject import BinaryKind, VariantDir, is_static_executable
@@ -90,7 +90,7 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str
     yield from _hygiene(elf, where)
     yield from _dependencies(elf, name, where)
     if name.kind is Kind.STABLE_ABI:
-        yield from _stable(elf, version_numbers(name.framework_version or "0"), where)
+        yield from _stable(elf, Version.parse(name.framework_version), where)
     elif name.kind is Kind.FULL:
         yield from _torch(elf, name, where)
     metadata = variant.metadata
@@ -151,7 +151,7 @@ def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
         if added is None and symbol.name.startswith(("Py", "_Py")):
             outside.append(symbol.name)
         elif added is not None and added > floors().python:
-            outside.append(f"{symbol.name} ({'.'.join(map(str, added))})")
+            outside.append(f"{symbol.name} ({added})")
     if outside:
         yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}", where)
 
@@ -170,7 +170,8 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
     if exports is not None:
         toolkit_names = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
         missing = exports.missing(toolkit_names, name.compute_version or "")
-        yield from _toolkit(exports, missing, name, where)
+        if missing:
+            yield _toolkit(exports, missing, name, where)
     yield from _tvm_ffi(elf, name, where)
     torch = name.framework_version if name.kind is Kind.FULL else None
     loaded = loaded_libraries(elf.needed, groups, torch or "")
@@ -211,15 +212,12 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         yield finding("KCI746", message, where, hint=hint)
 
 
-def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Iterator[Diagnostic]:
-    if not missing:
-        return
+def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Diagnostic:
     fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
     hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name" if fitting else ""
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    message = f"{title} {name.compute_version} does not export {_shortened(missing)}"
-    yield finding("KCI746", message, where, hint=hint)
+    return finding("KCI746", f"{title} {name.compute_version} does not export {_shortened(missing)}", where, hint=hint)
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -229,9 +227,9 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     symbols = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
     if unknown := symbols - known.keys():
         yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}", where)
-    newer = {symbol: known[symbol] for symbol in symbols & known.keys() if known[symbol] > version_numbers(oldest)}
+    newer = {symbol: known[symbol] for symbol in symbols & known.keys() if known[symbol] > Version.parse(oldest)}
     if newer:
-        listed = _shortened(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
+        listed = _shortened(f"{symbol} ({since})" for symbol, since in newer.items())
         hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
         yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", where, hint=hint)
 
@@ -254,28 +252,27 @@ def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
     own = name.framework_version or "0"
     if name.kind is Kind.FULL:
         return [own]
-    return [item for item in torch_exports().versions if version_numbers(item) >= version_numbers(own)] or [own]
+    return [item for item in torch_exports().versions if Version.parse(item) >= Version.parse(own)] or [own]
 
 
-def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnostic]:
+def _stable(elf: Elf, version: Version, where: str) -> Iterator[Diagnostic]:
     unstable = []
     newer = []
-    shown = ".".join(map(str, version))
     for symbol in elf.undefined:
         scope = cpp_scope(symbol.name)
         if scope and scope[0] in _TORCH_CPP and scope[:2] not in _STABLE_CPP:
             unstable.append(symbol.name)
         added = torch_shims().get(symbol.name)
         if added is not None and added > version:
-            newer.append(f"{symbol.name} ({'.'.join(map(str, added))})")
+            newer.append(f"{symbol.name} ({added})")
     c_names = [item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None]
-    missing = torch_exports().missing(filter(is_torch_name, c_names), shown)
-    if missing := [symbol for symbol in missing if torch_shims().get(symbol, (0,)) <= version]:
-        yield finding("KCI751", f"torch {shown} does not export {_shortened(missing)}", where)
+    missing = torch_exports().missing(filter(is_torch_name, c_names), version.text)
+    if missing := [symbol for symbol in missing if torch_shims().get(symbol, version) <= version]:
+        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", where)
     if unstable:
         yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}", where)
     if newer:
-        yield finding("KCI748", f"the name says {shown}, it uses newer functions: {_shortened(newer)}", where)
+        yield finding("KCI748", f"the name says {version}, it uses newer functions: {_shortened(newer)}", where)
 
 
 def _shortened(names: Iterable[str]) -> str:

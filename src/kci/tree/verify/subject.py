@@ -92,14 +92,14 @@ class VariantDir(msgspec.Struct, frozen=True):
     def at(self, name: str) -> str:
         return f"{self.shown}/{name}"
 
-    def regular(self, *suffixes: str) -> list[Entry]:
-        """Regular files with one of the suffixes."""
-        return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
+    def regular(self) -> list[Entry]:
+        """The regular files."""
+        return [item for item in self.files if item.regular and not item.link]
 
     def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
         """Native libraries by content or name, with their detected kind."""
         libraries = []
-        for item in self.regular(""):
+        for item in self.regular():
             try:
                 kind = binary_kind(item.path)
             except OSError:
@@ -124,17 +124,13 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
         metadata = None
         message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
         findings.append(finding("KCI710", message, f"{shown}/{FILE_NAME}"))
-    try:
-        files = tuple(walk(path))
-    except FindingsError as error:
-        files = ()
-        findings.append(finding("KCI700", error.message, shown))
+    files: tuple[Entry, ...] = ()
     hashes = None
     try:
+        files = tuple(walk(path))
         hashes = file_hashes(path)
     except FindingsError as error:
-        if not any(item.rule == "KCI700" for item in findings):
-            findings.append(finding("KCI700", error.message.replace(str(path), shown), shown))
+        findings.append(finding("KCI700", error.message.replace(str(path), shown), shown))
     return VariantDir(path, shown, name, metadata, files, hashes), findings
 
 

@@ -11,7 +11,7 @@ from kci.config.facts import BACKENDS, depends_table
 from kci.config.sources.card import CARD
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
-from kci.config.values import python_name
+from kci.config.values import Version, python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import Kind, parse_variant_name
@@ -32,7 +32,6 @@ from kci.tree.top_level import (
     tree_differences,
     tree_hashes,
 )
-from kci.tree.verify.abi import version_numbers
 from kci.tree.verify.subject import VariantDir, holds_variants, looks_like_variant
 from kci.utils.bounded_json import read_bounded
 from kci.utils.walk import is_bytecode
@@ -80,7 +79,7 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
         if depends_table().lookup(name, backend) is None:
             yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", where)
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
-    if metadata.kernels_minver is not None and version_numbers(metadata.kernels_minver) != version_numbers(needed):
+    if metadata.kernels_minver is not None and Version.parse(metadata.kernels_minver) != Version.parse(needed):
         message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
         yield finding("KCI725", message, where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
@@ -132,7 +131,7 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
 
 def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
     """Yield findings about the loader's signature; its signer is not verified."""
-    if not any(item.name == SIGNATURE and item.regular and not item.link for item in variant.files):
+    if not any(item.name == SIGNATURE for item in variant.regular()):
         return
     try:
         problem = signature_problem(read_bounded(variant.path / SIGNATURE), read_bounded(variant.path / FILE_NAME))
@@ -163,9 +162,9 @@ _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|
 def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
     # Python prefers packages to modules, and compiled code to source
     candidates: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
-    for item in variant.files:
+    for item in variant.regular():
         _, _, name = item.name.rpartition("/")
-        if item.regular and not item.link and (match := _MODULE.fullmatch(name)):
+        if match := _MODULE.fullmatch(name):
             single = not name.startswith("__init__.")
             order = (single, name.endswith((".py", ".pyw")), match[1] is None, match[1] == "abi3")
             candidates.setdefault(module_name(item.name), []).append((order, item.name, match[1] or ""))
@@ -179,9 +178,7 @@ def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
 
 def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
     # torch finds the ops only under the id in the metadata
-    for item in variant.regular(f"{OPS}.py"):
-        if item.name != f"{OPS}.py":
-            continue
+    for item in (item for item in variant.regular() if item.name == f"{OPS}.py"):
         try:
             with item.path.open("rb") as file:
                 text = file.read(MAX_BYTES).decode("utf-8", "replace")
