@@ -22,6 +22,7 @@ from kci.tree.identity import GitState, directory_digest, file_hashes, validate_
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
 from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.suggest import first_of
 from kci.version import __version__
 
 SCHEMA = 1
@@ -142,9 +143,8 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
         raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", where, hint=hint)
     hashes = file_hashes(variant_dir) if hashes is None else hashes
     if violations := validate_dir(variant_dir, metadata.digest, hashes):
-        shown = "; ".join(str(violation) for violation in violations[:5])
-        more = f" (and {len(violations) - 5} more)" if len(violations) > 5 else ""
-        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", where, hint=hint)
+        shown = first_of([message for _, message in violations], 5)
+        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", where, hint=hint)
     name = variant_dir.name
     if metadata.kci is not None and metadata.kci.variant != name:
         raise rule_error(

@@ -11,7 +11,7 @@ import msgspec
 from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings, settings_of_tree
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
-from kci.diagnostics import Diagnostic, in_file_order, rules
+from kci.diagnostics import Diagnostic, finding, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, tree_rules
 from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
@@ -85,20 +85,21 @@ def verify_with_suppressions(
 
 
 def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
-    match place.kind:
-        case PlaceKind.SOURCES:
-            try:
+    try:
+        match place.kind:
+            case PlaceKind.SOURCES:
                 kernel = read_kernel(place.path)
-            except FindingsError as error:
-                yield from error.diagnostics
-                return
-            yield from (*kernel.diagnostics, *check_sources(kernel))
-        case PlaceKind.VARIANT:
-            yield from _variant(place.directory.resolve(), place.path)[1]
-        case PlaceKind.TREE:
-            yield from _tree(place)
-        case PlaceKind.OTHER:
-            pass
+                yield from (*kernel.diagnostics, *check_sources(kernel))
+            case PlaceKind.VARIANT:
+                yield from _variant(place.directory.resolve(), place.path)[1]
+            case PlaceKind.TREE:
+                yield from _tree(place)
+            case PlaceKind.OTHER:
+                pass
+    except FindingsError as error:
+        yield from error.diagnostics or [finding("KCI700", error.message, place.path)]
+    except OSError as error:
+        yield finding("KCI700", f"cannot read it: {error}", place.path)
 
 
 def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
