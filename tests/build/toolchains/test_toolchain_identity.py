@@ -22,7 +22,7 @@ NOARCH = "torch-cpu"
 def only_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PATH with one compiler, and no variable that it reads."""
     program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
-    for name in (*toolchains().environment["variables"], "CXX"):
+    for name in (*toolchains().compiler_variables, "CXX"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -243,8 +243,8 @@ def toolchain_identity(
 
 def environment_flags() -> list[str]:
     """Compiler variables that are set, as sorted `NAME=value`."""
-    names = toolchains().environment["variables"]
-    return [f"{name}={os.environ[name]}" for name in sorted(names) if os.environ.get(name)]
+    names = sorted(toolchains().compiler_variables)
+    return [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
 
 
 def _compiler(words: tuple[str, ...]) -> list[str]:

@@ -27,30 +27,33 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirement of a wheel of this version, if any."""
 
 
-class Sycl(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class SyclTargets(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """icpx's targets."""
 
     targets: tuple[str, ...]
     devices: tuple[str, ...]
     """The devices of `spir64_gen`."""
+
+
+class Sycl(SyclTargets, frozen=True):
+    """What all builds with icpx have."""
+
     device_options: tuple[str, ...]
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
 
 
-class SyclApart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SyclApart(SyclTargets, frozen=True):
     """Targets of sources for one GPU only."""
 
     mark: str
     """Part of such a source's flags."""
-    targets: tuple[str, ...]
-    devices: tuple[str, ...]
 
 
-class SyclTlaVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SyclTlaVersion(SyclTargets, frozen=True):
     """SYCL*TLA for one oneAPI version."""
 
     release: CutlassRelease
-    targets: tuple[str, ...]
-    devices: tuple[str, ...]
     apart: SyclApart | None = None
 
 
@@ -76,9 +79,11 @@ class Toolchains(Dated, frozen=True):
     cuda_headers: dict[str, dict[str, str]]
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
-    runtime: dict[str, tuple[str, ...]]
-    tools: dict[str, str]
-    environment: dict[str, tuple[str, ...]]
+    pip: dict[str, str]
+    """uv's variables for settings of pip."""
+    runtime_packages: tuple[str, ...]
+    ninja: str
+    compiler_variables: tuple[str, ...]
     defines: dict[str, tuple[str, ...]]
     openmp: str
     tvm_ffi: dict[str, str]

@@ -30,6 +30,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from kci.build.process.run import Log, ProgramResult, own_program, run_in_group, shell_line
+from kci.build.toolchains.data import toolchains
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE, default_cache, make_once
@@ -86,27 +87,11 @@ def ensure_all(tools: Sequence[FetchedTool], python: Path, log: Log) -> None:
             future.result()
 
 
-_OF_PIP = {
-    "cert": "SSL_CERT_FILE",
-    "client-cert": "SSL_CLIENT_CERT",
-    "constraint": "UV_CONSTRAINT",
-    "default-timeout": "UV_HTTP_TIMEOUT",
-    "extra-index-url": "UV_INDEX",
-    "find-links": "UV_FIND_LINKS",
-    "index-url": "UV_DEFAULT_INDEX",
-    "keyring-provider": "UV_KEYRING_PROVIDER",
-    "no-index": "UV_NO_INDEX",
-    "proxy": "ALL_PROXY",
-    "retries": "UV_HTTP_RETRIES",
-    "timeout": "UV_HTTP_TIMEOUT",
-    "trusted-host": "UV_INSECURE_HOST",
-}
-"""Settings of pip, and uv's variables for them (pip's "Configuration", uv's "Environment variables")."""
 _OFF = ("", "0", "false", "no", "off")
 
 
 def pip_settings() -> dict[str, str]:
-    """Read the settings in `_OF_PIP` from pip's configuration files and `PIP_*` variables."""
+    """Read the settings that uv has too from pip's configuration files and `PIP_*` variables."""
     home, only = Path(os.path.expanduser("~")), os.environ.get("PIP_CONFIG_FILE", "")  # noqa: PTH111  - no home is fine
     shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
     places = [*(Path(place, "pip") for place in shared.split(":")), Path("/etc"), home / ".pip"]
@@ -123,12 +108,12 @@ def pip_settings() -> dict[str, str]:
     }
     if found.get("no-index", "").lower() in _OFF:
         found.pop("no-index", None)
-    return {name: found[name] for name in sorted(_OF_PIP) if found.get(name)}
+    return {name: found[name] for name in sorted(toolchains().pip) if found.get(name)}
 
 
 def _uv_environment() -> dict[str, str]:
     # uv's own variables come first; its files are not read, for a kernel may have one
-    settings = {_OF_PIP[name]: " ".join(value.split()) for name, value in pip_settings().items()}
+    settings = {toolchains().pip[name]: " ".join(value.split()) for name, value in pip_settings().items()}
     if links := settings.get("UV_FIND_LINKS"):
         settings["UV_FIND_LINKS"] = links.replace(" ", ",")
     settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: all indexes count alike

@@ -157,7 +157,7 @@ class Environment(FetchedTool, frozen=True):
         return [
             uv("venv", "--no-project", "--python", base_python(), str(self.root)),
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
-            [*pip, "--no-deps", toolchains().tools["ninja"]],
+            [*pip, "--no-deps", toolchains().ninja],
         ]
 
     def ensure(self, python: Path, log: Log) -> None:
@@ -267,7 +267,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
         raise MissingToolError(version.test_limitation, f"{TO_TEST}; then remove this one: rm -r {root}")
     # torch is there, and pip adds what the one for a GPU needs
     own = f"torch=={environment.release}" if environment.own_index else "torch"
-    packages = [*toolchains().runtime["packages"], *([] if flavour == HOST else [own])]
+    packages = [*toolchains().runtime_packages, *([] if flavour == HOST else [own])]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:

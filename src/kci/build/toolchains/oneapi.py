@@ -22,8 +22,6 @@ ICPX = "icpx"
 # extensions behind the leading `-all`, in the command line of llvm-spirv
 _EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
 _VERSION = re.compile(r"\d+\.\d+")
-_PRECISE = ("-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt")
-"""IEEE division and square root, as in torch; for compiling and linking."""
 
 
 def find_icpx(compute: str) -> tuple[str, ...]:
@@ -76,14 +74,12 @@ def default_extensions(icpx: tuple[str, ...]) -> str:
 
 def compile_flags(code: SyclCode) -> list[str]:
     """Flags of component sources, on top of C++'s."""
-    strict = ("-fhonor-nans", "-fhonor-infinities", "-fno-associative-math", "-fno-approx-func")
-    rest = ("-fno-sycl-instrument-device-code", "--offload-compress", _targets(code))
-    return ["-fPIC", "-fsycl", *strict, *_PRECISE, *rest]
+    return [*toolchains().sycl.compile_flags, _targets(code)]
 
 
 def link_flags(code: SyclCode, extensions: str) -> list[str]:
     """Flags of the link, which compiles ahead of time; `extensions` are `default_extensions`."""
-    flags = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", *_PRECISE, _targets(code)]
+    flags = [*toolchains().sycl.link_flags, _targets(code)]
     options = f"-options ' {' '.join(toolchains().sycl.device_options)}'"
     for target in code.targets:
         if target == "spir64_gen":
