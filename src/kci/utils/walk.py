@@ -83,22 +83,12 @@ def _require_text(name: str, root: Path) -> None:
 
 
 OUTPUT_DIRECTORIES = ("build", "dist", "result")
-_OUTPUT_PREFIXES = tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES)
-
-
-def is_hidden(name: str) -> bool:
-    """True if a relative path, or a directory in it, begins with a dot."""
-    return name.startswith(".") or "/." in name
-
-
-def is_output(name: str) -> bool:
-    """True if a path relative to a kernel is in one of its `OUTPUT_DIRECTORIES`."""
-    return name.startswith(_OUTPUT_PREFIXES)
+_NOT_OWN = (".", *(f"{folder}/" for folder in OUTPUT_DIRECTORIES))
 
 
 def is_own(name: str) -> bool:
     """True if a path relative to a kernel is a source: not hidden, no bytecode, no build output."""
-    return not (is_hidden(name) or is_bytecode(name) or is_output(name))
+    return not (name.startswith(_NOT_OWN) or "/." in name or is_bytecode(name))
 
 
 def is_bytecode(name: str) -> bool:

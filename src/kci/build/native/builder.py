@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import VisibleFiles, compiled_ops, kernel_error, write_package
+from kci.build.kernel_files import VisibleFiles, checked_id, compiled_ops, kernel_error, package_files, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.failures import build_error, show_kernel_paths, timeout_error, unwritable_error
 from kci.build.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
 from kci.build.native.objects import Objects, missing_parts
-from kci.build.native.recipe import Recipe, checked_sources, make_recipe
+from kci.build.native.recipe import Recipe, make_recipe
+from kci.build.native.units import collect_units
 from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
 from kci.build.process.run import Log, ProgramResult
 from kci.build.request import BuildResult, Request
@@ -58,7 +59,9 @@ from kci.utils.atomic import locked
 def plan(request: Request, log: Log) -> Recipe:
     """Plan the build of a variant. Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError."""
     _require_buildable(request)
-    sources = checked_sources(request, log)
+    checked_id(request.kernel_id)
+    package_files(request.kernel_dir, request.build, compiled=True)
+    sources = collect_units(request, log)
     environment = _environment(request)
     variant, compute = request.variant, text_of(request.variant.compute)
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)

@@ -263,7 +263,8 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         return [facts.defines[0], f"-DTVM_FFI_EXTENSION_NAME={name}"]
     major, minor = (*floors().python, 0)[:2]  # limited API of the oldest Python (docs/format.md#python-abi)
     defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000"]
-    defines += [*facts.defines, *toolchains().torch_defines(variant.backend)]
+    of_torch = toolchains().defines
+    defines += [*facts.defines, *(f"-D{name}" for name in (*of_torch["torch"], *of_torch.get(variant.backend, ())))]
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
         defines.append(stable_abi_define(variant.stable_abi))
     return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]

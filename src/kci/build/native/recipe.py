@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, checked_id, package_files
+from kci.build.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, package_files
 from kci.build.native import hipify
 from kci.build.native.command_lines import (
     COMPAT_OBJECT,
@@ -27,9 +27,9 @@ from kci.build.native.command_lines import (
     work_path,
 )
 from kci.build.native.ninja import Step
-from kci.build.native.units import CXX, Sources, Unit, collect_units
+from kci.build.native.units import CXX, Sources, Unit
 from kci.build.process.machine import job_count, pool_depth
-from kci.build.process.run import Log, shell_line
+from kci.build.process.run import shell_line
 from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags
 from kci.build.toolchains.glibc import FOLDER, old_libraries
@@ -122,13 +122,6 @@ class Recipe(msgspec.Struct, frozen=True):
     def ninja(self) -> list[str]:
         """The ninja command."""
         return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
-
-
-def checked_sources(request: Request, log: Log) -> Sources:
-    """Check a kernel's files and list its sources. Raises FindingsError, UnsafeError or BuildFailedError."""
-    checked_id(request.kernel_id)
-    package_files(request.kernel_dir, request.build, compiled=True)
-    return collect_units(request, log)
 
 
 def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:

@@ -201,12 +201,6 @@ def container_engine() -> str:
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
 
-def _init(name: str) -> list[str]:
-    # an init forwards signals; podman needs an extra package for it
-    there = name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN)
-    return ["--init"] if there else []
-
-
 def container_command(
     image: str,
     mounts: Iterable[Mount],
@@ -220,7 +214,10 @@ def container_command(
     if not _IMAGE.fullmatch(image):
         raise UsageError(f"{image!r} is not the name of an image", "write it as registry/name:tag or name@digest")
     name = container_engine()
-    arguments = [name, "run", "--rm", *_init(name), "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    arguments = [name, "run", "--rm", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    # an init forwards signals; podman needs an extra package for it
+    if name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN):
+        arguments.insert(3, "--init")
     if sys.platform != "win32":
         arguments.append(f"--user={os.getuid()}:{os.getgid()}")
         if name == "podman" and os.getuid() != 0:

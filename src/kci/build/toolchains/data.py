@@ -85,6 +85,7 @@ class Toolchains(Dated, frozen=True):
     ninja: str
     compiler_variables: tuple[str, ...]
     defines: dict[str, tuple[str, ...]]
+    """Macros of torch's CMake targets: those of all, and more by backend."""
     openmp: str
     tvm_ffi: dict[str, str]
     sycl: Sycl
@@ -99,10 +100,6 @@ class Toolchains(Dated, frozen=True):
         """C++ standard of a torch's headers (docs/format.md#flags)."""
         before = torch < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
-
-    def torch_defines(self, backend: str) -> list[str]:
-        """Macros of torch's CMake targets."""
-        return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
 
     def flavour(self, backend: str, compute: Version | None) -> str:
         """Last part of a wheel index: `cpu`, `cu130`, `rocm7.1`."""

@@ -173,9 +173,6 @@ class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
     def below(self, name: str) -> str:
         return join_shown(self.path, name)
 
-    def variant_paths(self) -> list[str]:
-        return [self.path] if self.kind is PlaceKind.VARIANT else [self.below(name) for name in self.variants]
-
 
 def join_shown(shown: str, name: str) -> str:
     """Append a name to a path that the user wrote."""
@@ -218,7 +215,7 @@ def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
         elif place.kind is PlaceKind.OTHER:
             where += " (no variants)"
         parts.append(where)
-    names = [Path(path).name for place in places for path in place.variant_paths()]
+    names = [name for place in places for name in place.variants or [place.directory.name]]
     if unchecked := [shown for ending, shown in _UNCHECKED.items() if any(name.endswith(ending) for name in names)]:
         parts.append(f"libraries for {' and '.join(unchecked)} not checked")
     if [place.kind for place in places] == [PlaceKind.SOURCES]:
