@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -47,19 +46,18 @@ def find_sources(
     paths: Iterable[Path], skip: Path | None = None, report: Report = lambda _finding: None
 ) -> list[Source]:
     """Find artifacts and variant directories below paths, sorted. Raises UsageError or UnsafeError."""
-    files: set[Path] = set()
-    directories: set[Path] = set()
+    found: set[Path] = set()
     for path in paths:
         if path.is_file():
-            files.add(path.resolve())
+            found.add(path.resolve())
         elif path.is_dir():
-            _search(path.resolve(), files, directories, skip, report)
+            found.update(_search(path.resolve(), skip, report))
         else:
             raise UsageError(f"{path} does not exist", "name artifacts, folders of artifacts or variant directories")
-    sources = [Source(path, read_leg(path), path.name) for path in sorted(files)]
+    artifacts = [Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()]
     # the system does not matter for noarch names
-    legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(directories))
-    return sources + [Source(path, leg, "") for path, leg in legs]
+    legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(found) if path.is_dir())
+    return artifacts + [Source(path, leg, "") for path, leg in legs]
 
 
 def is_variant_dir(path: Path) -> bool:
@@ -67,20 +65,21 @@ def is_variant_dir(path: Path) -> bool:
     return is_variant_name(path.name) and (path / metadata.FILE_NAME).is_file()
 
 
-def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path | None, report: Report) -> None:
+def _search(folder: Path, skip: Path | None, report: Report) -> Iterator[Path]:
     if is_variant_dir(folder):
-        directories.add(folder)
+        yield folder
         return
-    for entry in sorted(os.scandir(folder), key=lambda item: item.name):
-        if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith(".") and Path(entry.path) != skip:
-                _search(Path(entry.path), files, directories, skip, report)
-        elif entry.is_file(follow_symlinks=False) and entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIXES):
-            files.add(Path(entry.path))
-        elif entry.name.lower().endswith(_ARCHIVES):
-            message = f"{entry.path} is passed over: it is not called like an artifact"
+    for path in sorted(folder.iterdir()):
+        plain = not path.is_symlink()
+        if plain and path.is_dir():
+            if not path.name.startswith(".") and path != skip:
+                yield from _search(path, skip, report)
+        elif plain and path.is_file() and path.name.startswith(PREFIX) and path.name.endswith(SUFFIXES):
+            yield path
+        elif path.name.lower().endswith(_ARCHIVES):
+            message = f"{path} is passed over: it is not called like an artifact"
             hint = "an artifact is called kci-<kernel>-<variant>.tar or .tar.zst; name the file itself to merge it"
-            report(finding("KCI615", message, entry.path, hint=hint))
+            report(finding("KCI615", message, path, hint=hint))
 
 
 def newest_source(sources: Iterable[Source]) -> Source:

@@ -50,7 +50,7 @@ from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
 from kci.utils.walk import is_bytecode, walk
 
-_Put = Callable[[str, str], object]
+_Put = Callable[[Path, Path], object]
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -60,42 +60,31 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy without bytecode; links stay links."""
-    _put(source, target, shutil.copy2)
+    _put(source, target, _copied)
 
 
 def _put(source: Path, target: Path, put: _Put) -> None:
-    try:
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(
-                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _put_once(put, *two)
-            )
-        elif source.is_symlink():
-            target.symlink_to(source.readlink())
-        else:
-            _put_once(put, str(source), str(target))
-    except (OSError, shutil.Error) as error:
-        raise FindingsError(f"cannot copy {source}: {error}") from error
+    pairs = [(source, target)]
+    if source.is_dir() and not source.is_symlink():
+        pairs = [(item.path, target / item.name) for item in walk(source) if not is_bytecode(item.name)]
+    for old, new in pairs:
+        try:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            put(old, new)
+        except OSError as error:
+            message = f"cannot copy {old} to {failed_path(error, new)}: {error.strerror or error}"
+            raise FindingsError(message, full_disk_hint(error)) from error
 
 
-def _put_once(put: _Put, source: str, target: str) -> None:
-    # `copytree` goes on after a failure
-    try:
-        put(source, target)
-    except OSError as error:
-        raise FindingsError(
-            f"cannot copy {source} to {failed_path(error, target)}: {error.strerror or error}", full_disk_hint(error)
-        ) from error
+def _copied(source: Path, target: Path) -> None:
+    shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _bytecode(_directory: str, names: list[str]) -> list[str]:
-    return [name for name in names if is_bytecode(name)]
-
-
-def _linked(source: str, target: str) -> None:
+def _linked(source: Path, target: Path) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
     except (OSError, NotImplementedError):  # other file system, no links, link count at its limit, Windows
-        shutil.copy2(source, target)
+        _copied(source, target)
 
 
 class _MergedTree(NamedTuple):

@@ -10,9 +10,9 @@ import hashlib
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import msgspec
 
@@ -176,17 +176,12 @@ def _records(data: bytes) -> dict[str, str]:
 @contextmanager
 def written_archive(path: Path, *, zstd: bool, level: int = 10) -> Iterator[tarfile.TarFile]:
     """A tar to fill with members of `plain_member`; OSError, or MissingToolError for zstd without its package."""
-    with path.open("wb") as raw:
-        if not zstd:
-            with tarfile.open(fileobj=raw, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-                yield archive
-            return
-        compressor = zstandard().ZstdCompressor(level=level, write_checksum=True)
-        with (
-            compressor.stream_writer(raw, closefd=False) as stream,
-            tarfile.open(fileobj=cast("IO[bytes]", stream), mode="w|", format=tarfile.PAX_FORMAT) as archive,
-        ):
-            yield archive
+    with ExitStack() as stack:
+        stream: Any = stack.enter_context(path.open("wb"))
+        if zstd:
+            compressor = zstandard().ZstdCompressor(level=level, write_checksum=True)
+            stream = stack.enter_context(compressor.stream_writer(stream, closefd=False))
+        yield stack.enter_context(tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT))
 
 
 def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:

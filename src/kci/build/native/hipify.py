@@ -133,18 +133,10 @@ def translate(plan: Translation, log: Log) -> None:
 
 
 def _replace_changed(output: Path, folder: Path) -> None:
-    # only changed files are written
-    folder.mkdir(exist_ok=True)
-    new = {path.relative_to(output) for path in output.rglob("*") if path.is_file()}
-    for old in sorted(folder.rglob("*"), reverse=True):
-        if old.is_dir():
-            if not any(old.iterdir()):
-                old.rmdir()
-        elif old.relative_to(folder) not in new:
-            old.unlink()
-    for name in sorted(new):
-        source, target = output / name, folder / name
-        if not target.is_file() or source.read_bytes() != target.read_bytes():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.replace(target)
-    shutil.rmtree(output)
+    # ninja goes by the time of a file: an unchanged one keeps its own
+    for new in output.rglob("*"):
+        old = folder / new.relative_to(output)
+        if new.is_file() and old.is_file() and new.read_bytes() == old.read_bytes():
+            shutil.copystat(old, new)
+    shutil.rmtree(folder, ignore_errors=True)
+    output.rename(folder)
