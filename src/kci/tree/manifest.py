@@ -81,7 +81,7 @@ class LegRecord(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
         if parse_variant_name(self.variant).backend != self.backend:
-            raise ValueError(f"the variant {self.variant} is not one of backend {self.backend!r}")
+            raise ValueError(f"the variant {self.variant} is not one of backend '{self.backend}'")
         if self.system not in SYSTEMS:
             raise ValueError(f"{self.system!r} is not a system")
 
@@ -106,7 +106,7 @@ def leg_for(
             kernel=metadata.name,
             version=metadata.version,
             variant=variant_dir.name,
-            backend=metadata.backend.type.value,
+            backend=metadata.backend.type,
             system=name.system or system,
             digest=sealed.digest,
             kci=__version__,

@@ -332,7 +332,7 @@ def _carried_variants(job: _Job, present: dict[str, Present]) -> list[tuple[Pres
         if directory.name in present:
             continue
         sealed = read_sealed(directory, _known_hashes(directory, seen))
-        name, backend = directory.name, sealed.metadata.backend.type.value
+        name, backend = directory.name, sealed.metadata.backend.type
         before = known.get(name, Present(name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
         if before.digest != sealed.digest:  # replaced by hand since the merge

@@ -143,7 +143,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     @property
     def unique(self) -> str:
         """The part of the kernel id that identifies the source."""
-        return self.id.rpartition(f"_{self.backend.type.value}_")[2]
+        return self.id.rpartition(f"_{self.backend.type}_")[2]
 
     @property
     def upstreams(self) -> tuple[str, ...]:

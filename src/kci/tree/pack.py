@@ -225,7 +225,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
     for field, claimed, recorded in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),
-        ("backend", leg.backend, metadata.backend.type.value),
+        ("backend", leg.backend, metadata.backend.type),
         ("architectures", leg.archs, metadata.backend.archs),
         ("commit", leg.source, source),
     ):

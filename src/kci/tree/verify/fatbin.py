@@ -211,7 +211,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     metadata = variant.metadata
     if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
         return
-    backend = metadata.backend.type.value
+    backend = metadata.backend.type
     if not BACKENDS[backend].archs or not metadata.backend.archs:
         return
     code = DeviceCode()

@@ -62,7 +62,7 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
     if metadata is None:
         return
     where = variant.at(FILE_NAME)
-    backend = metadata.backend.type.value
+    backend = metadata.backend.type
     if variant.name is not None and variant.name.backend != backend:
         yield finding("KCI711", f"the name is one of {variant.name.backend}, `backend.type` is {backend}", where)
     if not metadata.id.startswith(kernel_id(metadata.name, backend, "")):
@@ -136,7 +136,7 @@ def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
     metadata = variant.metadata
     if metadata is None:
         return
-    backend = metadata.backend.type.value
+    backend = metadata.backend.type
     tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
     depends = (*metadata.python_depends, *unrecorded_depends(backend))
     package = make_package(metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi)
@@ -173,7 +173,7 @@ def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]
                 text = file.read(MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             return  # already reported
-        start = f"_{python_name(metadata.name)}_{metadata.backend.type.value}_"
+        start = f"_{python_name(metadata.name)}_{metadata.backend.type}_"
         named = set(re.findall(rf"(?<![A-Za-z0-9_]){re.escape(start)}[A-Za-z0-9_]+", text))
         if others := sorted(named - {metadata.id}):
             message = f"it names {', '.join(others[:3])}; the metadata's id is {metadata.id}"
@@ -274,8 +274,8 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
     if metadata is not None:
         if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
             yield f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
-        if entry.backend != metadata.backend.type.value:
-            yield f"the manifest says that {name} is for {entry.backend!r}, it is for {metadata.backend.type.value}"
+        if entry.backend != metadata.backend.type:
+            yield f"the manifest says that {name} is for {entry.backend!r}, it is for {metadata.backend.type}"
         made_from = metadata.provenance.kernel if metadata.provenance else None
         origin = entry.origin
         if made_from and origin.commit and (origin.commit, origin.dirty) != (made_from.commit, made_from.dirty):
