@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -87,9 +86,8 @@ def _linked(source: Path, target: Path) -> None:
         _copied(source, target)
 
 
-class _MergedTree(NamedTuple):
-    manifest: Manifest
-    hashes: dict[str, dict[str, str]]
+_Hashes = dict[str, dict[str, str]]
+"""Hex SHA-256 by variant and file name."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -103,13 +101,14 @@ class _Job(msgspec.Struct, frozen=True):
     loads: tuple[str, ...]
     card: str | None
 
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        return (self.planned.fingerprints if self.planned is not None else None) or {}
+
     def fingerprint(self, leg: LegRecord) -> str | None:
         # none for a leg that was built from another commit
-        if self.planned is None or self.planned.fingerprints is None or leg.source is None:
-            return None
-        if leg.source.dirty or leg.source.commit != self.commit:
-            return None
-        return self.planned.fingerprints.get(leg.variant)
+        same = leg.source is not None and not leg.source.dirty and leg.source.commit == self.commit
+        return self.fingerprints.get(leg.variant) if same else None
 
     def loading(self, variant: str, known: Loading | None) -> Loading | None:
         """The known outcome of loading it, or that it had to be loaded and nobody says so."""
@@ -117,8 +116,7 @@ class _Job(msgspec.Struct, frozen=True):
         return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 
     def fits(self, entry: Present) -> bool:
-        prints = self.planned.fingerprints if self.planned is not None else None
-        return entry.fingerprint is not None and prints is not None and prints.get(entry.variant) == entry.fingerprint
+        return entry.fingerprint is not None and self.fingerprints.get(entry.variant) == entry.fingerprint
 
 
 def merge(
@@ -172,14 +170,14 @@ def merge(
         # sorted: two merges must lock in the same order
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
         built = [_build(job, result.staging) for job, result in zip(jobs, replacements, strict=True)]
-        findings = [item for result in built for item in _missing(result.manifest)]
+        findings = [item for manifest, _ in built for item in _missing(manifest)]
         if findings and not allow_partial:
             raise combined_error(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
-    for job, result in zip(jobs, built, strict=True):
-        _remember_files(job.target, result.hashes)
-    return [result.manifest for result in built]
+    for job, (_, hashes) in zip(jobs, built, strict=True):
+        _remember_files(job.target, hashes)
+    return [manifest for manifest, _ in built]
 
 
 def _resolved(path: Path) -> Path:
@@ -232,11 +230,11 @@ def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -
     return next(iter(versions))
 
 
-def _build(job: _Job, tree: Path) -> _MergedTree:
+def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
     tree.mkdir()
     require_tree(job.target)
     present: dict[str, Present] = {}
-    hashes: dict[str, dict[str, str]] = {}
+    hashes: _Hashes = {}
     ids = set()
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
@@ -268,7 +266,7 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
     _carry_at_top("benchmarks", job, tree)
     every = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
     (tree / SUMS_NAME).write_bytes(encode_sums(every))
-    return _MergedTree(manifest, hashes)
+    return manifest, hashes
 
 
 def _put_card(job: _Job, tree: Path) -> str | None:
@@ -348,7 +346,7 @@ def _files_seen(tree: Path) -> StatCache:
     return StatCache(tree, default_cache() / "trees")
 
 
-def _remember_files(tree: Path, hashes: dict[str, dict[str, str]]) -> None:
+def _remember_files(tree: Path, hashes: _Hashes) -> None:
     seen = _files_seen(tree)
     with suppress(OSError):  # another process changes the tree
         seen.put_written(

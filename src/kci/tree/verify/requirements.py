@@ -22,19 +22,8 @@ class Verification(msgspec.Struct, frozen=True):
     """The findings about one path."""
 
     diagnostics: tuple[Diagnostic, ...]
-    suppressed: tuple[SuppressedFinding, ...] = ()
-    places: tuple[VerifiedPlace, ...] = ()
-
-
-def apply_suppressions(findings: Sequence[Diagnostic], place: VerifiedPlace, kernel: Path | None) -> Verification:
-    """Split findings into reported and suppressed ones; `kernel` is None if only the place is named."""
-    try:
-        settings = settings_of_tree(place.path) if kernel is None else find_settings(kernel)
-    except FindingsError as error:
-        return Verification((*findings, *error.diagnostics))
-    suppressed: list[SuppressedFinding] = []
-    kept = drop_suppressed(findings, settings, suppressed.append)
-    return Verification(tuple(kept), tuple(suppressed))
+    suppressed: tuple[SuppressedFinding, ...]
+    places: tuple[VerifiedPlace, ...]
 
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
@@ -72,16 +61,19 @@ def verify_with_suppressions(
             raise UsageError(f"there is no rule {name!r}", "a rule has an id such as KCI742; KCI74 means all of KCI74x")
     places = find_places(str(path))
     kernel = next((place.directory for place in places if place.kind is PlaceKind.SOURCES), kernel)
-    parts = [apply_suppressions(list(_check(place)), place, kernel) for place in places]
-    verifications = [
-        item
-        for part in parts
-        for item in part.diagnostics
-        if (not select or item.rule.startswith((*select, *_UNREAD))) and not item.rule.startswith(tuple(ignore))
-    ]
-    ordered = sorted(verifications, key=in_file_order)
-    suppressed = tuple(item for part in parts for item in part.suppressed)
-    return Verification(tuple(ordered), suppressed, tuple(places))
+    found: list[Diagnostic] = []
+    suppressed: list[SuppressedFinding] = []
+    for place in places:
+        findings = list(_check(place))
+        try:
+            settings = settings_of_tree(place.path) if kernel is None else find_settings(kernel)
+        except FindingsError as error:
+            found += (*findings, *error.diagnostics)
+        else:
+            found += drop_suppressed(findings, settings, suppressed.append)
+    chosen = [item for item in found if not select or item.rule.startswith((*select, *_UNREAD))]
+    chosen = [item for item in chosen if not item.rule.startswith(tuple(ignore))]
+    return Verification(tuple(sorted(chosen, key=in_file_order)), tuple(suppressed), tuple(places))
 
 
 def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
