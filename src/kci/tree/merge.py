@@ -44,7 +44,7 @@ from kci.tree.manifest import (
 )
 from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import files_to_pack, unpack
-from kci.tree.top_level import SUMS_NAME, TOP_ENTRIES_WITH_SUMS, encode_sums, require_tree, tree_hashes
+from kci.tree.top_level import SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
 from kci.utils.walk import is_bytecode, walk
@@ -264,13 +264,12 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
     manifest = _manifest(job, present, _put_card(job, tree))
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     _carry_at_top("benchmarks", job, tree)
-    every = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
-    (tree / SUMS_NAME).write_bytes(encode_sums(every))
+    (tree / SUMS_NAME).write_bytes(encode_sums(tree_hashes(hashes, tree)))
     return manifest, hashes
 
 
 def _put_card(job: _Job, tree: Path) -> str | None:
-    old = read_manifest(job.target) if job.target.is_dir() else None
+    old = read_manifest(job.target)
     rendered = old.card if old is not None else None
     if job.card:
         content = job.card.encode()
@@ -291,16 +290,7 @@ def _manifest(job: _Job, present: dict[str, Present], card: str | None) -> Manif
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_variants(planned, entries)
-    return Manifest(
-        job.kernel,
-        job.version,
-        planned,
-        entries,
-        missing,
-        complete=not missing,
-        replaced=job.replaced,
-        card=card,
-    )
+    return Manifest(job.kernel, job.version, planned, entries, missing, not missing, job.replaced, card)
 
 
 def _place(source: Source, tree: Path) -> SealedVariant:

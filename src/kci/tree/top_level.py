@@ -29,10 +29,6 @@ SUMS_NAME = "SHA256SUMS"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-TOP_ENTRIES_WITH_SUMS = (FILE_NAME, "benchmarks")
-"""Entries with checksums, besides variants."""
-
-
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
     """Encode hex sha256 by path as coreutils' sha256sum does."""
     lines = []
@@ -51,18 +47,19 @@ def decode_sums(data: bytes) -> dict[str, str]:
     return hashes
 
 
-def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
-    """Map every path of a tree to its hash; variants are hashed already."""
+def tree_hashes(variants: Mapping[str, Mapping[str, str]], tree: Path) -> dict[str, str]:
+    """Map every path of a tree that has a checksum to its hash; variants are hashed already."""
     hashes = {
         f"{variant}/{name}": digest
         for variant, files in variants.items()
         for name, digest in files.items()
         if name != SIGNATURE
     }
-    for name, path in others.items():
+    for name in ("benchmarks", FILE_NAME):
+        path = tree / name
         if path.is_dir():
             hashes |= {f"{name}/{inner}": digest for inner, digest in file_hashes(path).items()}
-        else:
+        elif path.exists():
             hashes[name] = file_hash(path)
     return {name: digest for name, digest in hashes.items() if not is_bytecode(name)}
 

@@ -25,7 +25,6 @@ from kci.tree.top_level import (
     BUNDLE_NAME,
     SUMS_NAME,
     TOP_ENTRIES,
-    TOP_ENTRIES_WITH_SUMS,
     decode_sums,
     encode_sums,
     files_at_top,
@@ -293,8 +292,7 @@ def _checksums(
     # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
         return  # already reported
-    hashes = {variant.path.name: variant.hashes or {} for variant in variants}
-    actual = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
+    actual = tree_hashes({variant.path.name: variant.hashes or {} for variant in variants}, tree)
     where = f"{shown}/{SUMS_NAME}"
     try:
         recorded = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(actual)) + 65536))
