@@ -71,7 +71,7 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     replaces one that is too new.
     """
     for variable in ("NVCC_CCBIN" if cuda else "", "CXX"):
-        if named := os.environ.get(variable) if variable else None:
+        if named := os.environ.get(variable):
             words = _ccbin_compiler(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
                 wrong = f"unset {variable}, or name a compiler that is here"

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import FetchedTool, extract, find_wheel, install, pip_install
+from kci.build.toolchains.downloads import FetchedTool, extract, find_wheel, install, library_folder, pip_install
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -52,12 +52,7 @@ class Toolkit(FetchedTool, frozen=True):
     def library_dir(self) -> Path:
         if self.wheels is not None:
             return self.root / "lib"
-        for folder in (self.root / "lib64", self.root / "lib", *sorted(self.root.glob("targets/*/lib"))):
-            if (folder / self.runtime).exists():
-                return folder
-        raise MissingToolError(
-            f"{self.runtime} is missing from the CUDA toolkit at {self.root}", "install its runtime libraries"
-        )
+        return library_folder("CUDA toolkit", self.root, self.runtime, "lib64", "lib", "targets/*/lib")
 
     @property
     def place(self) -> Path | None:

@@ -77,6 +77,14 @@ class FetchedTool(msgspec.Struct, frozen=True):
             make_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
 
 
+def library_folder(title: str, root: Path, library: str, *patterns: str) -> Path:
+    """The first folder below `root` with a library. Raises MissingToolError."""
+    for folder in (folder for pattern in patterns for folder in sorted(root.glob(pattern))):
+        if (folder / library).exists():
+            return folder
+    raise MissingToolError(f"{library} is missing from the {title} at {root}", "install its development packages")
+
+
 def ensure_all(tools: Sequence[FetchedTool], python: Path, log: Log) -> None:
     """Download what is missing, side by side. Raises MissingToolError."""
     missing = [tool for tool in tools if not tool.complete]
