@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ class Runs:
         self.command, self.environment = [ninja, "-C", str(work), jobs], environment
         self.objects = {name: name for name in commands}
 
-    def go(self, ends_at: float | None = None) -> ProgramResult | None:
+    def go(self, ends_at: float = math.inf) -> ProgramResult | None:
         return run_ninja(self.command, self.objects, self.said.append, env=self.environment, ends_at=ends_at)
 
 

@@ -150,9 +150,7 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
         objects.finish()
 
 
-def _compile(
-    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
-) -> ProgramResult:
+def _compile(recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float) -> ProgramResult:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import math
 import re
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -95,9 +92,9 @@ class FailedCommand(msgspec.Struct, frozen=True):
     """True if it ran out of memory."""
 
 
-def deadline(minutes: float | None) -> float | None:
-    """Convert minutes from now to a `time.monotonic` value."""
-    return None if minutes is None else time.monotonic() + 60 * minutes
+def deadline(minutes: float | None) -> float:
+    """Convert minutes from now to a `time.monotonic` value; None is never."""
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
 
 
 def run_ninja(
@@ -107,7 +104,7 @@ def run_ninja(
     *,
     env: Mapping[str, str],
     lock: int | None = None,
-    ends_at: float | None = None,
+    ends_at: float = math.inf,
 ) -> ProgramResult | None:
     """Run ninja; None if the deadline, a `time.monotonic` value, ended it.
 
@@ -116,9 +113,9 @@ def run_ninja(
     tried, queue = set[str](), list[str]()
     while True:
         alone = ["-j1", queue.pop(0)] if queue else []
-        with _time_limit(ends_at) as limit:
-            done = run_in_group([*command, *alone], log, env=env, lock=lock, started=limit.follow)
-        if limit.over:
+        seconds = max(0.0, ends_at - time.monotonic())
+        done = run_in_group([*command, *alone], log, env=env, lock=lock, seconds=seconds)
+        if done.code != 0 and time.monotonic() >= ends_at:
             return None
         killed = [item.output for item in failed_commands(done.output) if item.killed and item.output in objects]
         for output in killed:
@@ -132,40 +129,6 @@ def run_ninja(
             queue.append(output)
         if not killed and (done.code != 0 or not alone):
             return done
-
-
-class _TimeLimit:
-    # ends a session's first process at the deadline
-    def __init__(self) -> None:
-        self.over = False
-        self._session: int | None = None
-
-    def follow(self, session: int) -> None:
-        self._session = session
-        if self.over:
-            self.end()
-
-    def end(self) -> None:
-        self.over = True
-        if self._session is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._session, signal.SIGTERM)
-
-
-@contextmanager
-def _time_limit(ends_at: float | None) -> Iterator[_TimeLimit]:
-    limit = _TimeLimit()
-    if ends_at is None:
-        yield limit
-        return
-    timer = threading.Timer(max(0.0, ends_at - time.monotonic()), limit.end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield limit
-    finally:
-        timer.cancel()
-        timer.join()
 
 
 def failed_commands(output: str) -> list[FailedCommand]:

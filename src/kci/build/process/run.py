@@ -21,6 +21,8 @@ from kci.utils.suggest import count
 
 _Process = subprocess.Popen[str]
 _SHOWN_LINES = 200
+_MOST_SECONDS = 1e8
+"""Three years, for select(2)."""
 _GUARD = Path(__file__).with_name("guard_script.py")
 
 Log = Callable[[str], None]
@@ -119,12 +121,11 @@ def run_in_group(
     env: Mapping[str, str] | None = None,
     lock: int | None = None,
     undo: Sequence[str] = (),
-    started: Callable[[int], None] = lambda _session: None,
+    seconds: float = _MOST_SECONDS,
 ) -> ProgramResult:
-    """Like `run`, but all descendants end with this process.
+    """Like `run`, but all descendants end with this process, or after some seconds, except on Windows.
 
-    `lock` is an open lock file that they inherit, `undo` a command that cleans up after a stop, and `started` receives
-    the session id, except on Windows.
+    `lock` is an open lock file that they inherit, and `undo` a command that cleans up after a stop.
     """
     if sys.platform == "win32":  # pragma: no cover - Windows cannot adopt processes
         return run(command, log, cwd=cwd, env=env)
@@ -132,9 +133,9 @@ def run_in_group(
         raise MissingToolError(f"cannot run {command[0]}: there is no such program")
     alive, ours = os.pipe()
     try:
-        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), str(len(undo)), *undo, *command]
-        inherited = (alive,) if lock is None else (alive, lock)
-        return run(guard, log, cwd=cwd, env=env, inherited=inherited, started=started)
+        limit = str(min(seconds, _MOST_SECONDS))
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), limit, str(len(undo)), *undo, *command]
+        return run(guard, log, cwd=cwd, env=env, inherited=(alive,) if lock is None else (alive, lock))
     finally:
         os.close(ours)
         os.close(alive)
@@ -147,11 +148,10 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     inherited: tuple[int, ...] = (),
-    started: Callable[[int], None] = lambda _session: None,
 ) -> ProgramResult:
     """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError.
 
-    With `inherited` handles it has a session of its own, whose id `started` receives.
+    With `inherited` handles it has a session of its own.
     """
     lines: list[str] = []
 
@@ -176,7 +176,6 @@ def run(
     with _CURRENT.get(_NEVER_STOPPED)._holds(start) as process, process:
         assert process.stdout is not None  # noqa: S101  - PIPE was asked for
         try:
-            started(process.pid)
             for line in process.stdout:
                 lines.append(line)
                 log(line.rstrip("\n"))
