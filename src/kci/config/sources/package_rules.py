@@ -33,15 +33,7 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import (
-    PREFIXES,
-    SUFFIXES,
-    check_cpp,
-    check_libraries,
-    check_ops,
-    may_define_ops,
-    resolve_names,
-)
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -136,13 +128,7 @@ def check_package(
     for where, module in modules:
         for site in module.sites:
             yield from _import(graph, module, site, where, package)
-        for found, function in module.op_names:
-            if graph.origin(module, function) not in _PREFIX_FUNCTIONS:
-                yield found(path=where)
     yield from _backend_gaps(graph, modules, package)
-
-
-_PREFIX_FUNCTIONS = tuple(f"_ops.{name}" for name in PREFIXES)
 
 
 def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
@@ -150,15 +136,17 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         tree = _tree(text)
-        ops = list(check_ops(tree, list(ast.walk(tree)), package.name)) if may_define_ops(text, package.name) else []
-        module = msgspec.structs.replace(read_module(name, tree), op_names=tuple(item for item in ops if item[1]))
-        return module, [found() for found, function in ops if not function]
+        own = name != f"{OPS}.py" and any(word in text for word in _OF_OPS)  # most files have none
+        return read_module(name, tree), list(check_ops(tree, package.name)) if own else []
     except SyntaxError as error:
         message = f"it does not parse for Python {python_table().loader}: {error.msg}"
         line, column = error.lineno or 1, max(1, error.offset or 1)
         return None, [finding("KCI770", message, span=Span(line, column, line, column + 1))]
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
+
+
+_OF_OPS = (b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
 
 
 def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Diagnostic]:
@@ -169,10 +157,10 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
         with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # running them says it
             text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
             nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
-        names, assigned = resolve_names(nodes), [node for node in nodes if isinstance(node, ast.Assign)]
+        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
         values = {name.id: node.value for node in assigned for name in node.targets if isinstance(name, ast.Name)}
         for node in nodes:
-            if isinstance(node, ast.Call) and names.canonical(node.func).startswith("kernels."):
+            if isinstance(node, ast.Call):
                 given = {key.arg: key.value for key in node.keywords} | dict(zip(["repo_id"], node.args, strict=False))
                 parts = (given.get("repo_id"), given.get("version"))
                 match tuple(values.get(part.id) if isinstance(part, ast.Name) else part for part in parts):
@@ -325,7 +313,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         yield finding("KCI700", error.message, path=where)
         return
     listed = list(_source_paths(kernel_dir, shown, build))
-    base, prefix = os.path.realpath(root), "" if shown == "." else f"{shown.rstrip('/')}/"
+    base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
@@ -335,11 +323,6 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
-        twice = [
-            item
-            for names in _variants(build)
-            for item in check_libraries([one for one in code if one[1].removeprefix(prefix) in names])
-        ]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
@@ -347,7 +330,6 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
             *check_cpp(code),
-            *dict.fromkeys(twice),
             *render_card(kernel).findings,
         ]
 
@@ -370,13 +352,6 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
         other = collision(item.name, seen)
         if reason := unsafe_name(item.name) or (f"it differs from {other!r} in case only" if other else ""):
             yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", path=f"{where}/{item.name}")
-
-
-def _variants(build: Build) -> Iterator[set[str]]:
-    # the sources of one component of each backend are compiled together, with those of the binding
-    binding = {*(build.torch.src if build.torch else ())}
-    for backend in build.general.backends:
-        yield binding.union(*(part.src for part in build.components(backend).values()))
 
 
 def listed_sources(build: Build) -> set[str]:
