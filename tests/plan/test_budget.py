@@ -32,17 +32,9 @@ from kci.matrix.catalog.runners import (
     price_of,
 )
 from kci.matrix.selection import compute_matrix
-from kci.plan.estimates import (
-    Alternative,
-    Duration,
-    check_budget,
-    check_time,
-    encode,
-    estimate,
-    read_durations,
-    recorded_minutes,
-    simulate,
-)
+from kci.plan.budget import Alternative, check_budget, check_time
+from kci.plan.durations import Duration, encode, read_durations, recorded_minutes
+from kci.plan.estimates import estimate, simulate
 from kci.plan.legs import make_plan
 from planning import leg, plan
 

@@ -14,17 +14,10 @@ from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, clean_commit, only_affected, touched_since
+from kci.plan.budget import Alternative, check_budget, check_time
 from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
-from kci.plan.estimates import (
-    Alternative,
-    Duration,
-    Estimate,
-    check_budget,
-    check_time,
-    estimate,
-    read_durations,
-    sizes,
-)
+from kci.plan.durations import Duration, read_durations
+from kci.plan.estimates import Estimate, estimate, sizes
 from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.kernel_inputs import KernelInputs
