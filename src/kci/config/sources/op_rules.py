@@ -26,18 +26,19 @@ def check_ops(tree: ast.Module, package: str) -> Iterator[Diagnostic]:
     for definition in tree.body:
         for decorator in getattr(definition, "decorator_list", ()):
             match decorator:
-                case ast.Call(func=function, args=[name, *_]) if last_name(function) in _DECORATORS:
-                    yield from _name_of_op(decorator, last_name(function), name)
+                case ast.Call(func=function, args=[op_name, *_]) if last_name(function) in _DECORATORS:
+                    yield from _name_of_op(decorator, last_name(function), op_name)
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef(name=name) if name in _PREFIXES and any(map(_has_namespace, ast.walk(node))):
                 message = f"{name} of this file gives ops a fixed namespace, also to those of another build"
                 yield finding("KCI779", message, hint=_IMPORT_IT, span=node_span(node))
-            case ast.Attribute(attr=name, value=ast.Attribute(attr="ops", value=ast.Name(id="torch"))):
-                if name == package:
-                    message = f"it uses torch.ops.{package}, and no build of this kernel registers that namespace"
-                    hint = "from ._ops import ops, then ops.<name>"
-                    yield finding("KCI780", message, hint=hint, span=node_span(node))
+            case ast.Attribute(attr=used, value=ast.Attribute(attr="ops", value=ast.Name(id="torch"))) if (
+                used == package
+            ):
+                message = f"it uses torch.ops.{package}, and no build of this kernel registers that namespace"
+                hint = "from ._ops import ops, then ops.<name>"
+                yield finding("KCI780", message, hint=hint, span=node_span(node))
 
 
 def _name_of_op(decorator: ast.Call, function: str, name: ast.expr) -> Iterator[Diagnostic]:
