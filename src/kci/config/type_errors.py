@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import types
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from itertools import islice
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -159,8 +159,8 @@ class _Walk:
             yield self.problem("KCI104", path, f"`{path_text(path)}` {what}")
 
     def check_plain(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if expected_type in _SPELLINGS:
-            yield from self.check_one_or_many(expected_type, value, path)
+        if expected_type in _SHAPES:
+            yield from _SHAPES[expected_type](self, value, path)
         elif expected_type in _NEAR:
             yield from self.check_parsed(expected_type, value, path)
         elif issubclass(expected_type, enum.StrEnum):
@@ -222,19 +222,26 @@ class _Walk:
         if struct is KernelDependency and ("version" in value) == ("revision" in value):
             yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
 
-    def check_one_or_many(self, expected_type: type, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        single, several, expected, hint = _SPELLINGS[expected_type]
+    def check_stable_abi(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if isinstance(value, str):
-            yield from self.check_parsed(single, value, path)
-        elif not isinstance(value, several):
-            yield self.wrong_type(expected, value, path, hint)
+            yield from self.check_plain(Version, value, path)
+        elif not isinstance(value, dict):
+            yield self.wrong_type("a version or a table of backend to version", value, path, 'such as "2.11"')
         else:
-            pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, element in pairs:
-                if isinstance(value, dict) and key not in list(Backend):
+            for key, element in value.items():
+                if key not in list(Backend):
                     yield self.unknown_key(key, path, [str(backend) for backend in Backend], value)
                 else:
-                    yield from self.check_parsed(single, element, (*path, key))
+                    yield from self.check_plain(Version, element, (*path, key))
+
+    def check_upstream(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, str):
+            yield from self.check_plain(GitUrl, value, path)
+        elif not isinstance(value, list):
+            yield self.wrong_type("a git URL, or a list of git URLs", value, path)
+        else:
+            for index, element in enumerate(value):
+                yield from self.check_plain(GitUrl, element, (*path, index))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str], siblings: Container[str]) -> Diagnostic:
         where = f"`[{path_text(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
@@ -306,11 +313,11 @@ _ADD = {
 """Hints for missing keys, where an example helps."""
 
 
-_SPELLINGS: dict[type, tuple[type, type, str, str]] = {
-    StableAbi: (Version, dict, "a version or a table of backend to version", 'such as "2.11"'),
-    Upstream: (GitUrl, list, "a git URL, or a list of git URLs", ""),
+_SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {
+    StableAbi: _Walk.check_stable_abi,
+    Upstream: _Walk.check_upstream,
 }
-"""Types that a single value can stand for: it, its container, what is expected in words, and a hint."""
+"""Types with several spellings."""
 
 
 @cache

@@ -56,7 +56,7 @@ def test_each_header_with_pybind_is_told(tmp_path: Path, include: str) -> None:
     ],
 )
 def test_what_may_compile_is_not_told(tmp_path: Path, text: str) -> None:
-    """A header through one of the kernel, one that stands behind a condition, and one of the kernel's own with that name."""
+    """A header through one of the kernel, one behind a condition, and one of the kernel's own with that name."""
     files = {"csrc/a.cpp": text, "csrc/a.h": "#include <torch/extension.h>\n"}
     own = {"csrc/torch/extension.h": "#include <torch/all.h>\n"} if '"torch' in text else {}
     assert said(tmp_path, files | own) == []

@@ -51,6 +51,11 @@ class ImportSite(msgspec.Struct, frozen=True):
     """True if the file catches ImportError."""
     span: Span
 
+    @property
+    def imported(self) -> list[str]:
+        """The full names that it imports."""
+        return [f"{self.module}.{name}" for name in self.names] or [self.module]
+
 
 class PackageModule(msgspec.Struct, frozen=True):
     """A Python file of a package."""
@@ -60,8 +65,6 @@ class PackageModule(msgspec.Struct, frozen=True):
     package: bool
     """True for an `__init__.py`."""
     sites: tuple[ImportSite, ...]
-    top_names: frozenset[str] | None
-    """Names at top level; None if they cannot be known."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
 
@@ -74,10 +77,9 @@ def module_name(path: str) -> str:
 
 
 def read_module(path: str, tree: ast.Module) -> PackageModule:
-    """Extract a file's imports and top-level names."""
+    """Extract a file's imports."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
-    package = path.rpartition("/")[2] == "__init__.py"
-    return PackageModule(module_name(path), package, sites, _bound(tree, package=package), _registered(tree))
+    return PackageModule(module_name(path), path.rpartition("/")[2] == "__init__.py", sites, _registered(tree))
 
 
 class ImportGraph:
@@ -112,20 +114,10 @@ class ImportGraph:
         return [base, *(name for item in site.names if (name := _join(base, item)) in self._known)]
 
     def import_problem(self, module: PackageModule, site: ImportSite) -> str | None:
-        """The reason why a relative import fails; None if it works."""
-        if not site.level:
-            return None
-        base = resolve(module, site)
-        if base is None:
+        """The reason why a relative import finds no module; None if it does."""
+        if (base := resolve(module, site)) is None:
             return f"{'.' * site.level}{site.module} is beyond the package"
-        if base not in self._known:
-            return f"there is no module {base}"
-        owner = self.modules.get(base)
-        if owner is None or owner.top_names is None or site.names == ("*",):
-            return None
-        lacking = [item for item in site.names if item not in owner.top_names and _join(base, item) not in self._known]
-        lacking = [item for item in lacking if not (item.startswith("__") and item.endswith("__"))]
-        return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
+        return None if base in self._known else f"there is no module {base}"
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
@@ -220,37 +212,6 @@ _IMPORT_FAILURES = frozenset(
 
 def _catches_import(kinds: Iterable[ast.expr | None]) -> bool:
     return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
-
-
-def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
-    # names of every branch count; None if the module binds names in other ways
-    bound: set[str] = set()
-    pending: list[ast.AST] = list(tree.body)
-    while pending:
-        node = pending.pop()
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
-                continue
-            case ast.ImportFrom(module=None, level=1, names=names) if package:
-                # An import from itself adds only renamed names.
-                bound |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                if any(alias.name == "*" for alias in names):
-                    return None
-                bound |= {alias.asname or alias.name.partition(".")[0] for alias in names}
-            case ast.Name(id=name, ctx=ast.Store()):
-                bound.add(name)
-            case ast.Name(id="globals" | "vars" | "exec" | "setattr" | "locals"):
-                return None
-            case ast.Attribute(attr="modules" | "__dict__"):
-                return None
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                bound.add(name)
-            case ast.Lambda():
-                continue
-        pending += ast.iter_child_nodes(node)
-    return None if "__getattr__" in bound else frozenset(bound)
 
 
 def _registered(tree: ast.Module) -> frozenset[str]:

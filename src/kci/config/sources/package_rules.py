@@ -124,11 +124,7 @@ def check_package(
             module, findings = _check_file(item.name, text, package)
             yield from (msgspec.structs.replace(one, path=where) for one in findings)
             modules += [(where, module)] if module is not None else []
-    graph = ImportGraph((module for _, module in modules), others)
-    for where, module in modules:
-        for site in module.sites:
-            yield from _import(graph, module, site, where, package)
-    yield from _backend_gaps(graph, modules, package)
+    yield from _check_imports(ImportGraph((module for _, module in modules), others), modules, package)
 
 
 def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
@@ -210,60 +206,47 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
             return False
 
 
-def _import(
-    graph: ImportGraph, module: PackageModule, site: ImportSite, where: str, package: Package
-) -> Iterator[Diagnostic]:
-    reach = min(graph.reach[module.name], site.reach)
-    if site.level:
-        reason = graph.import_problem(module, site)
-        if reason and not site.guarded and reach is Reach.LOADED:
-            yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
-        return
-    top = site.module.partition(".")[0]
-    if reach is Reach.NEVER or top in python_table().modules:
-        return
-    imported = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
-    if top in graph.registered or (top != package.name and all(package.allows(name) for name in imported)):
-        return
-    rule = "KCI771" if reach is Reach.LOADED else "KCI773"
-    if top == package.name:
-        hint = f"import relatively: `from .{site.module.partition('.')[2]} import ...`"
-    else:
-        known = [
-            *sorted(depends_table().general),
-            *sorted({name for table in depends_table().backends.values() for name in table}),
-        ]
-        late = (
-            "import it in the function that needs it"
-            if reach is Reach.LOADED
-            else "say why it may be absent in [[lint.ignore]] of kci.toml"
-        )
-        hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
-    when = "" if reach is Reach.LOADED else " when that code runs"
-    message = f"it imports {site.module}, which the kernel does not declare{when}"
-    yield finding(rule, message, hint=hint, path=where, span=site.span)
-
-
-def _backend_gaps(
+def _check_imports(
     graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package
 ) -> Iterator[Diagnostic]:
-    reported = set(graph.registered)
-    sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
+    reported: set[str] = set()
+    sites = ((where, module, site) for where, module in modules for site in module.sites)
     for where, module, site in sites:
-        imported = [f"{site.module}.{name}" for name in site.names] or [site.module]
-        without = ", ".join(sorted({backend for name in imported for backend in package.backends_without(name)}))
-        top = site.module.partition(".")[0]
-        if (
-            site.level
-            or not without
-            or top in reported
-            or min(graph.reach[module.name], site.reach) is not Reach.LOADED
-        ):
+        reach, top = min(graph.reach[module.name], site.reach), site.module.partition(".")[0]
+        loaded = reach is Reach.LOADED
+        if site.level:
+            reason = graph.import_problem(module, site)
+            if reason and loaded and not site.guarded:
+                yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
+        elif reach is Reach.NEVER or top in python_table().modules or top in graph.registered:
             continue
-        reported.add(top)
-        message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
-        hint = f"import it in the function that needs it, catch the ImportError, or take {without} out of `backends`"
-        yield finding("KCI771", message, hint=hint, path=where, span=site.span)
+        elif top == package.name or not all(map(package.allows, site.imported)):
+            yield _foreign(site, package, where, loaded=loaded)
+        elif loaded and not site.guarded and top not in reported:
+            without = ", ".join(
+                sorted({backend for name in site.imported for backend in package.backends_without(name)})
+            )
+            if without:
+                reported.add(top)
+                message = (
+                    f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
+                )
+                hint = "import it in the function that needs it, catch the ImportError, or take "
+                yield finding("KCI771", message, hint=f"{hint}{without} out of `backends`", path=where, span=site.span)
+
+
+def _foreign(site: ImportSite, package: Package, where: str, *, loaded: bool) -> Diagnostic:
+    inside = site.module.partition(".")
+    if inside[0] == package.name:
+        hint = f"import relatively: `from .{inside[2]} import ...`"
+    else:
+        tables = depends_table()
+        known = [*sorted(tables.general), *sorted({name for own in tables.backends.values() for name in own})]
+        late = "say why it may be absent in [[lint.ignore]] of kci.toml"
+        late = "import it in the function that needs it" if loaded else late
+        hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
+    message = f"it imports {site.module}, which the kernel does not declare{'' if loaded else ' when that code runs'}"
+    return finding("KCI771" if loaded else "KCI773", message, hint=hint, path=where, span=site.span)
 
 
 @cache
