@@ -205,8 +205,7 @@ def split_faulty(
         if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
             sound.append(kernel)
         else:
-            errors = errors or list(backend_without_component(kernel))
-            faulty.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+            faulty.append(_faulty(kernel, errors or list(backend_without_component(kernel))))
     if faulty and not sound:
         every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
@@ -215,6 +214,10 @@ def split_faulty(
         raise error
     faulty.sort(key=lambda item: item.path)
     return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
+
+
+def _faulty(kernel: Kernel, errors: Sequence[Diagnostic]) -> FaultyKernel:
+    return FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors))
 
 
 def _first_fault(faulty: Sequence[FaultyKernel]) -> str:
@@ -265,9 +268,8 @@ def require_readable(workspace: Workspace) -> None:
     """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans, and no sources."""
     wrong = list(workspace.unread)
     for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel, None)
-        if errors:
-            wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+        if errors := kernel_errors(workspace, kernel, None):
+            wrong.append(_faulty(kernel, errors))
     if wrong:
         every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
         raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)

@@ -174,7 +174,8 @@ def make_plan(
     """Plan the variants of a matrix, noarch ones once for all systems; FindingsError (KCI304) for equal names."""
     runners = runners or default_runners()
     options = options or PlanOptions()
-    _refuse_duplicates(matrix)
+    if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
+        raise FindingsError("kernels of one plan need different names", diagnostics=problems)
     recorded = recorded_minutes(durations)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
@@ -343,8 +344,3 @@ def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> s
     if isinstance(placed, NoRunner) or variant.kind is Kind.NOARCH:
         return ""
     return placed.leg.builder or (container if isinstance(container, str) else placed.leg.image)
-
-
-def _refuse_duplicates(matrix: Matrix) -> None:
-    if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
-        raise FindingsError("kernels of one plan need different names", diagnostics=problems)

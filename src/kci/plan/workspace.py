@@ -24,14 +24,13 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import SYSTEMS, Backend, Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, KciError, UsageError, rule_error
-from kci.matrix.catalog.loading import editions, load_catalog
-from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.loading import editions, load_catalog, overlays_of
+from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant, this_system
 from kci.utils.suggest import command_line, containing, count, nearest, nearest_name, suggestion
 
 if TYPE_CHECKING:
-    from kci.matrix.catalog.rows import Overlay
     from kci.matrix.catalog.runners import Runners
 
 
@@ -117,19 +116,16 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             raise UsageError(f"there are {len(self.kernels)} kernels here", hint="name one's directory")
         return self.kernels[0]
 
-    def matrix(self, choice: Choice = _ALL, *, explain: bool = False) -> Matrix:
-        """The variants of a choice, with `explain` also the reason of each decision.
-
-        UsageError for an unknown name, FindingsError for an invalid custom tier.
-        """
-        return self._matrix(choice, explain=explain)
-
     def whole(self, choice: Choice = _ALL) -> Matrix:
         """The superset of a tier: without pairwise thinning, and the release for `pr`. Raises as `matrix`."""
         release = msgspec.structs.replace(choice, tier=str(Tier.RELEASE))
-        return self._matrix(release if choice.tier == Tier.PR else choice, thinned=False)
+        return self.matrix(release if choice.tier == Tier.PR else choice, thinned=False)
 
-    def _matrix(self, choice: Choice, *, explain: bool = False, thinned: bool = True) -> Matrix:
+    def matrix(self, choice: Choice = _ALL, *, explain: bool = False, thinned: bool = True) -> Matrix:
+        """The variants of a choice, with `explain` also the reason of each decision; pairwise tiers are `thinned`.
+
+        UsageError for an unknown name, FindingsError for an invalid custom tier.
+        """
         narrow, base = choice.filters(self.scopes), Tier.RELEASE
         if choice.tier in list(Tier):
             base = Tier(choice.tier)
@@ -176,7 +172,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
                 copy = Path(place) / "catalog.toml"
                 copy.write_bytes(old)
                 rows = load_catalog(str(copy))
-        return msgspec.structs.replace(self, settings=repository, catalog=rows, overlays=_overlays(repository))
+        return msgspec.structs.replace(self, settings=repository, catalog=rows, overlays=tuple(overlays_of(repository)))
 
     def only(self, names: Sequence[str]) -> Workspace:
         """The same workspace with the kernels of these names; FindingsError for one with an invalid build.toml."""
@@ -275,15 +271,7 @@ def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping
             message = f"{settings.document.path} is not valid"
             raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=errors)
     rows = load_catalog(catalog or settings.catalog)
-    return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes, catalog)
-
-
-def _overlays(settings: RepositorySettings) -> tuple[tuple[str | None, Overlay], ...]:
-    if not settings.settings.overlay:
-        return ()
-    from kci.matrix.catalog.loading import overlays_of
-
-    return tuple(overlays_of(settings))
+    return Workspace(tuple(kernels), settings, rows, tuple(overlays_of(settings)), scopes, catalog)
 
 
 def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
