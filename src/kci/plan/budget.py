@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from kci.config.facts import BACKENDS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import rule_error
 from kci.matrix.catalog.runners import OWN_MINUTES, Runners, quotas
 from kci.matrix.variants import Kind
-from kci.plan.estimates import Estimate, costs_of
-from kci.plan.plan import Leg, Plan
+from kci.plan.estimates import Estimate
+from kci.plan.plan import Leg
 from kci.utils.suggest import count
 
 
@@ -29,42 +28,21 @@ def cost_sentence(forecast: Estimate) -> str:
     return f"{few}{money(forecast.costs_at_most)} at the prices of {forecast.prices_as_of}{free}"
 
 
-class Alternative(NamedTuple):
-    """Another plan for the same kernels, for the advice on a budget."""
-
-    option: str
-    legs: Sequence[Leg]
-
-
-def check_budget(
-    plan: Plan,
-    forecast: Estimate,
-    *,
-    max_jobs: int | None = None,
-    max_cost: float | None = None,
-    others: Iterable[Alternative] = (),
-) -> list[Diagnostic]:
+def check_budget(forecast: Estimate, max_jobs: int | None = None, max_cost: float | None = None) -> list[Diagnostic]:
     """Check an estimate against a budget, else FindingsError (KCI309); KCI310 for legs without a price."""
     over = []
     if max_jobs is not None and forecast.legs > max_jobs:
         over.append(f"{count(forecast.legs, 'job')}, and {max_jobs} are allowed")
-    if _too_dear(forecast.costs_at_most, max_cost):
+    if max_cost is not None and any(not cost <= max_cost for cost in forecast.costs_at_most.values()):  # also for NaN
         over.append(f"up to {money(forecast.costs_at_most)}, and {max_cost:.2f} are allowed")
     if over:
-        narrower = [
-            Alternative(f"--{key} {value}", [leg for leg in plan.legs if getattr(leg, key) == value])
-            for key in ("backend", "system")
-            for value in sorted({getattr(leg, key) for leg in plan.legs})
-        ]
-        fitting = _fitting([*narrower, *others], max_jobs, max_cost)
         largest = ", ".join(
             f"{part.kernel} {part.backend} on {part.system} "
             f"({count(part.legs, 'job')}, {part.minutes} min, {money(part.costs)})"
             for part in forecast.parts[:3]
         )
-        message = f"the plan takes {'; '.join(over)}. The most go to {largest}"
-        hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
-        raise rule_error("KCI309", message, hint=hint)
+        hint = "narrow with `--tier pr`, --backend, --system or --only, or set `group` under `[plan]` in kci.toml"
+        raise rule_error("KCI309", f"the plan takes {'; '.join(over)}. The most go to {largest}", hint=hint)
     if max_cost is not None and forecast.unpriced:
         message = (
             f"{forecast.unpriced} of {forecast.legs} legs run on runners without a known price and are counted as free"
@@ -104,17 +82,3 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
 
 _BESIDE = 10
 """Minutes of setup in a part leg, at most, with rounding."""
-
-
-def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:
-    fits = []
-    for option, legs in others:
-        costs = costs_of(legs, at_most=True)
-        if legs and (max_jobs is None or len(legs) <= max_jobs) and not _too_dear(costs, max_cost):
-            variants = sum(len(leg.variants) for leg in legs)
-            fits.append((-variants, len(legs), option, money(costs)))
-    return [f"{option} ({count(jobs, 'job')}, {cost})" for _, jobs, option, cost in sorted(fits)[:3]]
-
-
-def _too_dear(costs: dict[str, float], max_cost: float | None) -> bool:
-    return max_cost is not None and any(not cost <= max_cost for cost in costs.values())  # false for NaN

@@ -132,7 +132,7 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
     for leg in legs:
         grouped.setdefault((leg.kernel, leg.backend, leg.system), []).append(leg)
     parts = [
-        Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), costs=costs_of(same))
+        Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), costs=_costs(same))
         for key, same in grouped.items()
     ]
     parts.sort(key=lambda part: (-sum(part.costs.values()), -part.minutes, part.kernel, part.backend, part.system))
@@ -144,8 +144,8 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
         at_least=sum(leg.ends[0] for leg in legs),
         at_most=sum(leg.ends[1] for leg in legs),
         measured=sum(leg.measured for leg in legs),
-        costs=costs_of(legs),
-        costs_at_most=costs_of(legs, at_most=True),
+        costs=_costs(legs),
+        costs_at_most=_costs(legs, at_most=True),
         prices_as_of=str(default_prices().as_of),
         unpriced=sum(leg.rate is None for leg in legs),
         waves=waves,
@@ -156,8 +156,7 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
     )
 
 
-def costs_of(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
-    """The cost of legs with a price, by currency."""
+def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
     by_currency: dict[str, list[float]] = {}
     for leg in legs:
         if leg.rate is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ import msgspec
 
 from kci.config.discovery import tree_place, tree_suppressions
 from kci.config.reader import Kernel
-from kci.config.values import Grouping, Tier
+from kci.config.values import Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, clean_commit, only_affected, touched_since
-from kci.plan.budget import Alternative, check_budget, check_time
+from kci.plan.budget import check_budget, check_time
 from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
-from kci.plan.durations import Duration, read_durations
+from kci.plan.durations import read_durations
 from kci.plan.estimates import Estimate, estimate, sizes
 from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
@@ -114,8 +114,7 @@ def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no
         leave_out=settings.settings.publish.leave_out if settings.publishes and released else None,
     )
     totals = estimate(plan.legs)
-    others = _other_plans(workspace, request, took) if touches is None else iter(())
-    problems = check_budget(plan, totals, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
+    problems = check_budget(totals, request.max_jobs, request.max_cost)
     problems += check_limits(plan, request.callers, request.part_jobs)
     problems += check_time(plan.legs, workspace.runners)
     return PlannedRun(plan, totals, tuple(touches) if touches is not None else None, tuple(problems))
@@ -174,14 +173,3 @@ def _with_fingerprints(
     carried = {(name, variant) for name, tree in request.trees.items() for variant in tree.digests}
     skip = {key: why for key, why in unchanged.items() if key[0] not in tested or key in carried}
     return msgspec.structs.replace(request, prints=prints, skip=skip, tests=tests, whole=request.affected is None)
-
-
-def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Duration]) -> Iterator[Alternative]:
-    if request.choice.tier != Tier.PR:
-        smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
-        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, request, durations=took).legs)
-    if request.grouping is Grouping.VARIANT:
-        for grouping in (Grouping.IMAGE, Grouping.BACKEND):
-            grouped = msgspec.structs.replace(request, grouping=grouping)
-            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
-            yield Alternative(f'`group = "{grouping}"` under `[plan]`', plan.legs)
