@@ -344,17 +344,11 @@ def listed_sources(build: Build) -> set[str]:
 
 
 def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
-    root, inside = os.path.realpath(kernel_dir), dict[str, tuple[str, set[str]]]()
+    root = os.path.realpath(kernel_dir)
     for name in sorted(listed_sources(build)):
-        folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):
-            if folder not in inside:  # listed once, which costs less than asking for each file
-                with os.scandir(real := os.path.realpath(folder)) as entries:
-                    inside[folder] = real, {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-            real, files = inside[folder]
-            place = f"{real}/{base}" if base in files else os.path.realpath(f"{real}/{base}")
-            regular = base in files or stat.S_ISREG(os.lstat(place).st_mode)
-            if regular and place.startswith(f"{root}/"):
+            place = os.path.realpath(f"{root}/{name}")
+            if stat.S_ISREG(os.stat(place).st_mode) and place.startswith(f"{root}/"):  # noqa: PTH116
                 yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 
