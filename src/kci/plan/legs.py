@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import same_names
 from kci.config.facts import BACKENDS
@@ -44,7 +45,7 @@ class Assignment(NamedTuple):
 def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> Leg:
     """The leg that builds some variants, one after the other."""
     legs = [item.leg for item in placed]
-    whole = msgspec.structs.replace(
+    whole = replace(
         legs[0],
         path=kernel.path,
         variant=" ".join(leg.variant for leg in legs),
@@ -61,7 +62,7 @@ def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> 
 def _timed(leg: Leg, setup: int, minutes: int, *, sure: bool = False) -> Leg:
     sure = sure or leg.measured or leg.kind is Kind.NOARCH
     least, most = (minutes, minutes) if sure else estimates().around(minutes)
-    return msgspec.structs.replace(leg, minutes=setup + minutes, at_least=setup + least, at_most=setup + most)
+    return replace(leg, minutes=setup + minutes, at_least=setup + least, at_most=setup + most)
 
 
 def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
@@ -70,13 +71,13 @@ def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
     names = [f"{whole.name}.part{number}of{placed.parts}" for number in range(1, placed.parts + 1)]
     share = _timed(whole, placed.setup, math.ceil(placed.leg.minutes / placed.parts))
     parts = [
-        msgspec.structs.replace(
+        replace(
             share, name=name, variants=(), artifact=objects_name(whole.kernel, name), part=number, parts=placed.parts
         )
         for number, name in enumerate(names, start=1)
     ]
     link = _timed(whole, placed.setup, estimates().link, sure=True)
-    return [*parts, msgspec.structs.replace(link, parts=placed.parts, takes=tuple(names))]
+    return [*parts, replace(link, parts=placed.parts, takes=tuple(names))]
 
 
 FULL_SHARE = 2
@@ -222,12 +223,12 @@ def make_plan(
         names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
         earlier_objects = [options.objects.get(name, KeptObjects("", "")) for name in names]
         legs = [
-            msgspec.structs.replace(leg, objects_run=item.run, objects_from=item.artifact)
+            replace(leg, objects_run=item.run, objects_from=item.artifact)
             for leg, item in zip(legs, earlier_objects, strict=True)
         ]
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
-    legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
+    legs = [replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
     carried = {item.kernel for item in skipped if options.whole}
     untested = {item.name: why_untested(item.planned, runners, options.marked.get(item.name)) for item in kernels}
     return Plan(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import tree_place, tree_suppressions
 from kci.config.reader import Kernel
@@ -62,7 +63,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
 
     def with_plan(self, plan: Plan) -> PlannedRun:
         """The same run with a part of its plan."""
-        return msgspec.structs.replace(self, plan=plan, estimate=estimate(plan.legs))
+        return replace(self, plan=plan, estimate=estimate(plan.legs))
 
     def as_json(self) -> dict[str, Any]:
         """The documented JSON form (schema 1), for `msgspec.json.encode`."""
@@ -89,7 +90,7 @@ def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no
     matrix, bare = split_without_component(workspace, whole)
     roots = {trees.of(kernel.directory).root for kernel in workspace.kernels}
     commit = clean_commit(Path(roots.pop())) if len(roots) == 1 else None
-    request = msgspec.structs.replace(_complete(request, workspace, matrix), commit=commit)
+    request = replace(_complete(request, workspace, matrix), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = only_affected(
@@ -107,7 +108,7 @@ def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no
     took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, request, durations=took)
     settings, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
-    plan = msgspec.structs.replace(
+    plan = replace(
         _with_suppressions(plan, workspace),
         faulty=faulty,
         left_out=(*plan.left_out, *bare),
@@ -130,7 +131,7 @@ def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> Pla
     grouping, trees, kernels = workspace.settings.settings.plan.group, SourceTrees(), workspace.kernels
     inputs = [KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory)) for kernel in kernels]
     marked = {item.build.name: item.marked for item in inputs}
-    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
+    return replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
@@ -138,8 +139,8 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
     if not entries:
         return plan
     places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
-    kernels = tuple(msgspec.structs.replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
-    return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
+    kernels = tuple(replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
+    return replace(plan, kernels=kernels, suppressions=entries)
 
 
 def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
@@ -164,7 +165,7 @@ def _with_fingerprints(
     if lacking and request.published and request.affected is not None:
         # The release tier may build a variant of this name with another torch.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
-        loaded = workspace.with_kernels(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
+        loaded = workspace.with_kernels(kernels).matrix(replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
         also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
         unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
@@ -172,4 +173,4 @@ def _with_fingerprints(
     # What is tested again is in the tree of an earlier run, or is built.
     carried = {(name, variant) for name, tree in request.trees.items() for variant in tree.digests}
     skip = {key: why for key, why in unchanged.items() if key[0] not in tested or key in carried}
-    return msgspec.structs.replace(request, prints=prints, skip=skip, tests=tests, whole=request.affected is None)
+    return replace(request, prints=prints, skip=skip, tests=tests, whole=request.affected is None)
