@@ -61,14 +61,14 @@ def test_the_reference_computes_the_same_digest(variant: Path, algorithm: str) -
 def test_sha512_is_read(variant: Path) -> None:
     expected = make_digest(file_hashes(variant, "sha512"), "sha512")
     assert expected.files["a.b"] == base64.b64encode(hashlib.sha512(b"").digest()).decode()
-    assert validate_dir(variant, expected) == []
+    assert validate_dir(variant, expected, {}) == []
 
 
 def test_a_report_lists_expected_paths_in_order_and_then_unknown_ones() -> None:
     expected = Digest("sha256", {"zz": "1", "aa": "2", "mm": "3"})
     actual = Digest("sha256", {"mm": "x", "bb": "4", "aa": "2", "ab": "5"})
     violations = validate(expected, actual)
-    assert [(item.path, str(item)) for item in violations] == [
+    assert violations == [
         ("mm", "mm changed after it was hashed"),
         ("zz", "zz is missing"),
         ("ab", "ab is not in the digest"),

@@ -11,8 +11,8 @@ import pytest
 
 from cli.runner import kci
 from conftest import add_package, write_noarch
-from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import FindingsError
+from kci.matrix.variants import ObjectUse
 from kci.plan.plan import KernelPlan, Plan, read_plan
 from kci.tree.artifacts import record_durations
 from kci.tree.identity import GitState

@@ -18,7 +18,7 @@ from kci.config.discovery import (
     read_kernels,
     same_names,
 )
-from kci.config.file_lints import backend_without_component, lint_file
+from kci.config.file_lints import lint_file
 from kci.config.reader import Kernel, build_toml_path, read_kernel
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
@@ -205,8 +205,7 @@ def split_faulty(
         if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
             sound.append(kernel)
         else:
-            errors = errors or list(backend_without_component(kernel))
-            faulty.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+            faulty.append(_faulty(kernel, errors or lint_file(kernel, ["KCI130"])))
     if faulty and not sound:
         every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
@@ -215,6 +214,10 @@ def split_faulty(
         raise error
     faulty.sort(key=lambda item: item.path)
     return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
+
+
+def _faulty(kernel: Kernel, errors: Sequence[Diagnostic]) -> FaultyKernel:
+    return FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors))
 
 
 def _first_fault(faulty: Sequence[FaultyKernel]) -> str:
@@ -250,7 +253,7 @@ def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matri
     for item in matrix.kernels:
         kernel, backends = bare.get(item.name, (None, set()))
         if kernel is not None:
-            faults = {fault.message.partition(" ")[0]: fault for fault in backend_without_component(kernel)}
+            faults = {fault.message.partition(" ")[0]: fault for fault in lint_file(kernel, ["KCI130"])}
             for variant in item.each_once():
                 if variant.backend in backends:
                     why = faults[variant.backend]
@@ -265,9 +268,8 @@ def require_readable(workspace: Workspace) -> None:
     """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans, and no sources."""
     wrong = list(workspace.unread)
     for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel, None)
-        if errors:
-            wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+        if errors := kernel_errors(workspace, kernel, None):
+            wrong.append(_faulty(kernel, errors))
     if wrong:
         every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
         raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)

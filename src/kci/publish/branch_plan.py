@@ -109,20 +109,20 @@ def _read_complete_manifest(tree: Path) -> Manifest:
     manifest = read_manifest(tree)
     if not manifest:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, "merge its variants with `kci merge --plan`", path=str(tree))
+        raise rule_error("KCI811", message, hint="merge its variants with `kci merge --plan`", path=str(tree))
     for entry in sorted(tree.iterdir()):
         if entry.name not in TOP_ENTRIES and not is_variant_dir(entry) and not is_bytecode(entry.name):
             raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
     if manifest.planned is None:
         message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, "merge with --plan, from `kci plan --format json`", path=str(tree))
+        raise rule_error("KCI811", message, hint="merge with --plan, from `kci plan --format json`", path=str(tree))
     if manifest.missing or not manifest.complete:
         names = first_of(manifest.missing, 3) or "something that was planned"
         message = f"not published, {tree} lacks {names}"
-        raise rule_error("KCI811", message, "build what is missing and merge it in", path=str(tree))
+        raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
     for name, why in manifest.unloaded.items():
         message = f"not published, {name} in {tree} is not loaded: {why}"
-        raise rule_error("KCI786", message, rules()["KCI786"].fix, path=str(tree))
+        raise rule_error("KCI786", message, hint=rules()["KCI786"].fix, path=str(tree))
     return manifest
 
 
@@ -313,7 +313,7 @@ class BranchReplacement(Frozen):
             kernel = self.release.manifest.kernel
             message = f"{self.place} has version {version} of {kernel}, and the tree is version {goal.version}"
             hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
-            raise rule_error("KCI813", message, hint)
+            raise rule_error("KCI813", message, hint=hint)
 
     def _require_newer(self, before: Manifest) -> None:
         present = self.release.manifest.present
@@ -335,7 +335,7 @@ class BranchReplacement(Frozen):
             return
         message = f"{self.place} is newer than the tree: {what} would make way for what is built from {_source(new)}"
         if not self.terms.older:
-            raise rule_error("KCI815", message, "publish a newer tree; to go back to this one, say --older")
+            raise rule_error("KCI815", message, hint="publish a newer tree; to go back to this one, say --older")
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
@@ -366,7 +366,7 @@ class BranchReplacement(Frozen):
         hint += '"allow" lets them stay beside the new ones, "remove" removes them'
         if self.terms.expected is None:
             hint += "; with --kernel, only those count that the kernel should have today"
-        raise rule_error("KCI814", message, hint)
+        raise rule_error("KCI814", message, hint=hint)
 
     def _metadata(self, variant: str) -> Metadata | None:
         return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)

@@ -196,7 +196,7 @@ class Publisher(Frozen):
                     other = min(path for path in before.keys() | part.keys() if before.get(path) != part.get(path))
                     message = f"another publisher has changed {other} on {self.name}@{final_goal.branch} meanwhile"
                     hint = "find out which of the two is right, then publish that one again"
-                    raise rule_error("KCI812", message, hint)
+                    raise rule_error("KCI812", message, hint=hint)
                 before, sent = part, changes
                 add = {path: final_goal.files[path] for path in (*changes.added, *changes.changed)}
                 commit = self.target.commit(

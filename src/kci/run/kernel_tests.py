@@ -280,25 +280,33 @@ class Loader(NamedTuple):
     """A Python that can load a variant."""
 
     python: Path
-    pip: Sequence[str]
-    declared: Sequence[str]
+    declared: Sequence[str] = ()
     """Packages that the variant declares and kci installs."""
 
     def install(self, cache: Path, log: Log) -> Path | None:
-        """Install the declared packages into a folder. Raises MissingToolError."""
+        """Install the declared packages, with what they need, into a folder. Raises MissingToolError."""
         if not self.declared:
             return None
-        key = hashlib.sha256(os.fsencode("\n".join([*self.pip, *sorted(self.declared)]))).hexdigest()[:16]
-        folder, what = cache / "test-packages" / key, ", ".join(self.declared)
+        what = ", ".join(self.declared)
+        key = hashlib.sha256(os.fsencode("\n".join([str(self.python), *sorted(self.declared)]))).hexdigest()[:16]
+        folder = cache / "test-packages" / key
 
         def make(place: Path) -> None:
-            log(f"installing {what} for the tests")
-            # without dependencies, which could bring a second torch
-            command = [*self.pip, "--no-deps", "--target", str(place), "--", *self.declared]
-            install(command, what, log, folder.parent)
+            log(f"installing {what}, which the kernel declares")
+            place.mkdir(parents=True, exist_ok=True)
+            # what the environment has stays, torch above all; a .pth file is read in a site's folder only
+            there = self.python.parents[1].glob("lib/python*/site-packages/*.dist-info")
+            names = "".join(f"{path.name.partition('-')[0]}\n" for path in there)
+            (place / "there.txt").write_text(names, encoding="utf-8")
+            options = ["--excludes", str(place / "there.txt"), "--target", str(place)]
+            install([*pip_install(self.python), *options, "--", *self.declared], what, log, folder.parent)
+            (place / "sitecustomize.py").write_text(_AS_SITE, encoding="utf-8")
 
         make_once(folder, folder.is_dir, make, log)
         return folder
+
+
+_AS_SITE = "import os, site\n\nsite.addsitedir(os.path.dirname(__file__))\n"
 
 
 def loader_for(
@@ -316,13 +324,13 @@ def loader_for(
     name = parse_variant_name(variant_dir.name)
     if not isolation or python:
         python = python or Path(sys.executable)
-        return Loader(python, pip_install(python), ())
+        return Loader(python)
     if name.backend != HOST == flavour:
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
-    return Loader(python, pip_install(python), [package.package for package in packages if package is not None])
+    return Loader(python, [package.package for package in packages if package])
 
 
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:

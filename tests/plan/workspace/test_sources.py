@@ -126,43 +126,6 @@ def test_a_name_that_another_system_cannot_hold_is_found_before_the_build(
     assert sources_say(place) == ["KCI708"]
 
 
-LIBRARY = "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}\n"
-
-
-def rules_of_two(tmp_path: Path, second: str, first: str = LIBRARY) -> list[str]:
-    place = kernel(tmp_path, "")
-    (place / "build.toml").write_text(COMPILED)
-    (place / "csrc").mkdir()
-    (place / "csrc" / "a.cpp").write_text(first)
-    (place / "csrc" / "table.h").write_text(second)
-    return sources_say(place)
-
-
-@pytest.mark.rule("KCI782", triggers=True)
-@pytest.mark.parametrize("second", [LIBRARY, f"#if 1\n#endif\nSTABLE_{LIBRARY}"])
-def test_two_libraries_of_one_variant(tmp_path: Path, second: str) -> None:
-    assert rules_of_two(tmp_path, second) == ["KCI782"]
-
-
-@pytest.mark.rule("KCI782", triggers=False)
-@pytest.mark.parametrize("second", [
-    "", f"// {LIBRARY}", f"#if 0\n{LIBRARY}#endif\n", LIBRARY.replace("_EXPAND", "_FRAGMENT"),
-])  # fmt: skip
-def test_one_library_of_a_variant(tmp_path: Path, second: str) -> None:
-    assert rules_of_two(tmp_path, second) == []
-
-
-@pytest.mark.rule("KCI782", triggers=False)
-def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
-    place = kernel(tmp_path, "")
-    part = '[kernel.gpu]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = ["csrc/b.cu"]\n'
-    (place / "build.toml").write_text(COMPILED.replace('["cpu"]', '["cpu", "cuda"]') + part)
-    (place / "csrc").mkdir()
-    for name, text in (("a.cpp", LIBRARY), ("b.cu", LIBRARY), ("table.h", "")):
-        (place / "csrc" / name).write_text(text)
-    assert "KCI782" not in sources_say(place)
-
-
 def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> None:
     (tmp_path / "repo" / "k").mkdir(parents=True)
     place = kernel(tmp_path / "repo" / "k", "")
