@@ -142,7 +142,7 @@ def tier_of(settings: Settings, name: str) -> str:
         return name
     checked = settings.pull_request.tier
     by_event = {"pull_request": checked, "merge_group": checked, "schedule": settings.schedule.tier}
-    return by_event.get(os.environ.get("GITHUB_EVENT_NAME", ""), str(Tier.RELEASE))
+    return by_event.get(os.environ.get("GITHUB_EVENT_NAME", ""), Tier.RELEASE)
 
 
 def part_jobs(text: str) -> int:

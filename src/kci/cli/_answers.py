@@ -237,7 +237,7 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
 def count_findings(findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
     """A summary line: `what`, and the number of findings by severity."""
     counts = {severity: sum(item.severity is severity for item in findings) for severity in Severity}
-    parts = ", ".join(count(number, str(severity)) for severity, number in counts.items())
+    parts = ", ".join(count(number, severity) for severity, number in counts.items())
     return f"{what}: {parts}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
 

@@ -108,7 +108,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = Tru
         if options().quiet and diagnostic.severity is not Severity.ERROR:
             continue
         text = render_text(diagnostic, lines)
-        mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
+        mark = f"{diagnostic.severity}[{diagnostic.rule}]"
         styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
         say(text.replace(mark, styled, 1))
         if annotate and os.environ.get("GITHUB_ACTIONS") == "true":

@@ -46,7 +46,7 @@ def show(catalog: str | None, output: str) -> None:
     rows: list[dict[str, Any]] = [
         {
             "torch": row.torch.text,
-            "backend": str(row.backend),
+            "backend": row.backend,
             "compute": row.compute.text if row.compute else None,
             "system": row.system,
             "bundled": row.bundled,

@@ -36,15 +36,13 @@ def command(kernels: tuple[str, ...]) -> None:
         kci doctor
     """
     workspace = _workspace(kernels)
-    declared = (
-        {str(item) for kernel in workspace.kernels for item in kernel.build.general.backends} if workspace else ()
-    )
+    declared = {item for kernel in workspace.kernels for item in kernel.build.general.backends} if workspace else ()
     catalog = workspace.catalog if workspace else load_catalog()
     checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
     settings = _settings(workspace) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     answer(click.style("This machine", bold=True))
-    rows = [(item.name, item.health.value, item.detail) for item in checks]
+    rows = [(item.name, item.health, item.detail) for item in checks]
     answer(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
     for item in checks:
         if item.remedy:

@@ -25,14 +25,14 @@ def command(rule: str | None) -> None:
     all_rules = rules()
     if rule is None:
         for entry in all_rules.values():
-            answer(f"{entry.id}  {entry.severity.value:<7}  {entry.name:<24} {entry.summary}")
+            answer(f"{entry.id}  {entry.severity:<7}  {entry.name:<24} {entry.summary}")
         return
     by_name = {entry.name: entry for entry in all_rules.values()}
     match = all_rules.get(rule.upper()) or by_name.get(rule.lower())
     if not match:
         near = suggestion(rule.upper(), list(all_rules)) or suggestion(rule.lower(), list(by_name))
         raise UsageError(f"there is no rule {rule[:60]!r}", near or "`kci explain` lists them all")
-    answer(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity.value})\n\n{match.summary}\n")
+    answer(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity})\n\n{match.summary}\n")
     answer(f"Why: {match.why}\n\nFix: {match.fix}")
     for title, example in (("Wrong", match.bad), ("Right", match.good)):
         if example:

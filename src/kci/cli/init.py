@@ -53,7 +53,7 @@ from kci.utils.suggest import command_line, count
     "NAME",
     "The backend; repeat for more. For "
     + "; for ".join(f"{framework}: {', '.join(offered)}" for framework, offered in new_kernel.OFFERED.items()),
-    type=click.Choice([str(item) for item in Backend]),
+    type=click.Choice(list(map(str, Backend))),
 )
 @option("--repo-id", "OWNER/NAME", "The repository on the Hub to publish to.")
 @file_option("--from", "origin", "DIR", "Convert a kernel-builder repository, or a project with a setup.py; see --run.")
@@ -180,7 +180,7 @@ def _convert(
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     built = built_backends(target)
-    lacking = [str(item) for item in read_kernel(target).build.general.backends if item not in built]
+    lacking = [item for item in read_kernel(target).build.general.backends if item not in built]
     if not lacking:
         return "", False
     why = command_line("matrix", "--explain", place=target)

@@ -90,7 +90,7 @@ def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
     return [
         (
             variant.name,
-            variant.kind.value,
+            variant.kind,
             variant.system,
             text_of(variant.torch),
             f"{variant.backend} {variant.compute}" if variant.compute else variant.backend,
@@ -210,10 +210,10 @@ def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
     """The decisions about a kernel's matrix, computed with `explain`; backends with variants come first."""
     kept: dict[str, list[KeptCandidate]] = {}
     for variant, reason in zip(kernel.variants, kernel.kept, strict=True):
-        kept.setdefault(str(variant.backend), []).append(reason)
+        kept.setdefault(variant.backend, []).append(reason)
     dropped: dict[str, dict[tuple[str, str], list[DroppedCandidate]]] = {}
     for item in kernel.dropped:
-        dropped.setdefault(str(item.backend), {}).setdefault((item.rule, item.reason), []).append(item)
+        dropped.setdefault(item.backend, {}).setdefault((item.rule, item.reason), []).append(item)
     found = []
     for backend in sorted({*kept, *dropped}, key=lambda backend: (backend not in kept, backend)):
         reasons = sorted(dropped.get(backend, {}).items())

@@ -56,7 +56,7 @@ from kci.workflows.snakemake import SNAKEFILE
 @choice_option(
     "--purpose",
     "With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
-    of=[str(item) for item in Purpose],
+    of=map(str, Purpose),
 )
 @flag("--force", "Overwrite edits in files that kci wrote.")
 @option(

@@ -185,7 +185,7 @@ class RunDisplay:
             self.live.console.print(outcome.line, markup=False, highlight=False)
         if self.live or self.options.quiet:
             return
-        line = f"{key}: {outcome.state.value}"
+        line = f"{key}: {outcome.state}"
         if outcome.state is OutcomeState.BUILT:
             line += f" in {outcome.seconds:.0f} s"
         if self._said.get(key) != line:
@@ -226,10 +226,10 @@ class RunDisplay:
             begun = self._started.get(f"{outcome.kernel} {outcome.variant.name}", time.monotonic())
             seconds = time.monotonic() - begun if building else outcome.seconds
             grid.add_row(
-                Spinner("dots") if building else Text(_MARKS.get(outcome.state.value, "✓")),
+                Spinner("dots") if building else Text(_MARKS.get(outcome.state, "✓")),
                 *([shorten(outcome.kernel, 18)] if several else []),
                 shorten(outcome.variant.name, room),
-                Text(outcome.state.value, style=_STYLES.get(outcome.state.value, "")),
+                Text(outcome.state, style=_STYLES.get(outcome.state, "")),
                 f"{seconds:.0f} s" if seconds else "",
                 progress_text(outcome) if building else "",
                 Text(shorten(outcome.note, notes), style="dim") if notes > 12 else "",

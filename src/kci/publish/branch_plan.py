@@ -109,20 +109,20 @@ def _read_complete_manifest(tree: Path) -> Manifest:
     manifest = read_manifest(tree)
     if not manifest:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, hint="merge its variants with `kci merge --plan`", path=str(tree))
+        raise rule_error("KCI811", message, tree, hint="merge its variants with `kci merge --plan`")
     for entry in sorted(tree.iterdir()):
         if entry.name not in TOP_ENTRIES and not is_variant_dir(entry) and not is_bytecode(entry.name):
             raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
     if manifest.planned is None:
         message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, hint="merge with --plan, from `kci plan --format json`", path=str(tree))
+        raise rule_error("KCI811", message, tree, hint="merge with --plan, from `kci plan --format json`")
     if manifest.missing or not manifest.complete:
         names = first_of(manifest.missing, 3) or "something that was planned"
         message = f"not published, {tree} lacks {names}"
-        raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
+        raise rule_error("KCI811", message, tree, hint="build what is missing and merge it in")
     for name, why in manifest.unloaded.items():
         message = f"not published, {name} in {tree} is not loaded: {why}"
-        raise rule_error("KCI786", message, hint=rules()["KCI786"].fix, path=str(tree))
+        raise rule_error("KCI786", message, tree, hint=rules()["KCI786"].fix)
     return manifest
 
 

@@ -61,7 +61,7 @@ class LoaderEnvironment(Frozen):
     torch: str = ""
     toolkit: str = ""
     """The version that torch was built with."""
-    backend: str = str(HOST)
+    backend: str = HOST
     lacks: str = ""
 
 
@@ -318,7 +318,7 @@ def loader_for(
     isolation: bool,
     torch: str | None,
     python: Path | None,
-    flavour: str = str(HOST),
+    flavour: str = HOST,
 ) -> Loader:
     """Find the Python for a variant, with a flavour of torch; the rest is as for `run_kernel_tests`."""
     name = parse_variant_name(variant_dir.name)

@@ -35,11 +35,11 @@ FRAMEWORKS = {
 }
 
 OFFERED = {
-    name: tuple(str(one) for one in Backend if name == "torch-noarch" or name in BACKENDS[one].templates)
+    name: tuple(one for one in Backend if name == "torch-noarch" or name in BACKENDS[one].templates)
     for name in FRAMEWORKS
 }
 
-USUAL = {name: tuple(str(one) for one in Backend if name in BACKENDS[one].usual) for name in FRAMEWORKS}
+USUAL = {name: tuple(one for one in Backend if name in BACKENDS[one].usual) for name in FRAMEWORKS}
 """The backends by default."""
 
 OLDEST_STABLE_ABI = Version.parse("2.11")

@@ -193,7 +193,7 @@ def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnost
             results.append(read_record(path, LegResult))
         except (OSError, ValueError) as error:
             message = f"not a result, and not recorded: {error}"
-            problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
+            problems.append(finding("KCI801", message, path, hint="was its job cut off? run it again"))
     return results, problems
 
 
@@ -260,7 +260,7 @@ def read_runs(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[R
                     raise ValueError(f"its name is not that of run {part.run}")
             except (OSError, ValueError) as error:
                 message = f"not a recorded run, and passed over: {error}"
-                report(finding("KCI801", message, path=str(path), hint="restore it from an earlier commit"))
+                report(finding("KCI801", message, path, hint="restore it from an earlier commit"))
             else:
                 parts.append(part)
         if parts:

@@ -141,7 +141,7 @@ class WorkflowExtensions(Frozen):
             finding(
                 "KCI423",
                 f"there is no place for it: no rendered file has {POINTS.get(part, 'room for jobs')!r}",
-                path=f"{FOLDER}/{part}.yml",
+                f"{FOLDER}/{part}.yml",
                 hint="move its steps to another point, or remove the file",
             )
             for part in self.parts()
@@ -155,7 +155,7 @@ class WorkflowExtensions(Frozen):
         for name, job in load_workflow(self.jobs).items() if self.jobs else ():
             gone = {*_needs(job)} - own_ids - {*self.job_ids}
             problems += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
-        return [finding("KCI423", message, path=JOBS_FILE) for message in problems]
+        return [finding("KCI423", message, JOBS_FILE) for message in problems]
 
 
 NO_EXTENSIONS = WorkflowExtensions()
@@ -178,7 +178,7 @@ def read_extensions(root: Path) -> WorkflowExtensions:
             problems += _yaml_problems(path, text, jobs=False)
         elif name != "README.md":
             file_names = [*(f"{file_names}.yml" for file_names in POINTS), "jobs.yml"]
-            problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, file_names)))
+            problems.append(finding("KCI423", f"{name} is not a part", path, hint=nearest(name, file_names)))
     if problems:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
@@ -204,7 +204,7 @@ def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
         yield finding(
             "KCI424",
             f"GitHub skips `{name}` whenever a job before it is skipped, and kci's jobs without work are",
-            path=path,
+            path,
             hint=f"write `if: ${{{{ !cancelled(){results} }}}}`",
         )
 
@@ -213,10 +213,10 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
     try:
         value = load_workflow(text)
     except ValueError as error:
-        yield finding("KCI422", f"not valid YAML: {error}", path=path)
+        yield finding("KCI422", f"not valid YAML: {error}", path)
         return
     if re.search(r"^(---|\.\.\.|%|@@)", text, re.MULTILINE) or "\t" in text:
-        yield finding("KCI422", "it holds a document marker, a directive or a tab", path=path, hint="remove it")
+        yield finding("KCI422", "it holds a document marker, a directive or a tab", path, hint="remove it")
     items = value
     if jobs:
         items = list(value.values()) if isinstance(value, dict) else None
@@ -224,6 +224,6 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
         yield from _skipped_jobs(path, value)
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
         what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
-        yield finding("KCI422", f"it must be {what}", path=path)
+        yield finding("KCI422", f"it must be {what}", path)
     elif not jobs and (wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)):
-        yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path=path)
+        yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path)

@@ -70,12 +70,12 @@ class Inputs(Frozen):
     """The form of kci's own references: `tag` or `sha`."""
     callers: int = 1
     """The number of caller jobs among which the kernels are distributed."""
-    pr_tier: str = str(Tier.PR)
-    forks: str = str(Forks.HOSTED)
+    pr_tier: str = Tier.PR
+    forks: str = Forks.HOSTED
     """The policy for legs on self-hosted machines in pull requests from forks."""
     comment: bool = False
     """True if pull requests get a comment with the state of their runs."""
-    schedule_tier: str = str(Tier.COMPAT)
+    schedule_tier: str = Tier.COMPAT
     schedule: str = ""
     """A cron line; empty for one that `cron` derives from the names."""
     tiers: tuple[str, ...] = ()
@@ -174,7 +174,7 @@ def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
 
 
 _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
-_DISPATCHED = (str(Tier.RELEASE), str(Tier.PR), str(Tier.ALL))
+_DISPATCHED = (Tier.RELEASE, Tier.PR, Tier.ALL)
 
 
 def caller_names(count: int) -> list[str]:

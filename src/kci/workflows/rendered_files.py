@@ -358,7 +358,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
     """KCI401, KCI402 and KCI406 for the committed files."""
     drifted = [(item.path, _DRIFT_FINDINGS[item.state]) for item in comparisons if item.state in _DRIFT_FINDINGS]
-    return [finding(rule, message, path=path, hint=hint) for path, (rule, message, hint) in drifted]
+    return [finding(rule, message, path, hint=hint) for path, (rule, message, hint) in drifted]
 
 
 def header_version(text: str) -> str:

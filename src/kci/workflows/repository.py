@@ -67,7 +67,7 @@ def with_growth(count: int) -> int:
 def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> LargestRuns:
     """Plan everything in each tier that an event builds; KCI419 for what GitHub refuses. Short files have one job."""
     settings = workspace.settings.settings
-    tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
+    tiers = {Tier.RELEASE: "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
     bounds = LargestRuns([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
     # Callers have room for growth, so that no kernel moves to another one then.
@@ -247,7 +247,7 @@ def _compared(
 ) -> RenderedFiles:
     ignored = run_git(root, "check-ignore", "-z", "--stdin", stdin="\0".join(sorted(files)).encode())
     hidden = [
-        finding("KCI455", "git ignores this file, so that it never reaches the server", path=path, hint=_UNHIDE)
+        finding("KCI455", "git ignores this file, so that it never reaches the server", path, hint=_UNHIDE)
         for path in os.fsdecode(ignored or b"").split("\0")
         if path
     ]
