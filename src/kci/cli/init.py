@@ -88,25 +88,23 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     require_new(target)
     beside = kernels_beside(target, origin) if not enclosing_repository(target) else []
     standalone = not enclosing_repository(target) and not beside
-    adopted: ConvertedProject | None = None
     if origin:
-        chosen, adopted = _convert(origin, target, name, choices, may_run=may_run, standalone=standalone)
-        files = adopted.files
+        chosen, made = _convert(origin, target, name, choices, may_run=may_run, standalone=standalone)
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
             _ask(choices)
         chosen = choose(name, **{name: value for name, value in choices.items() if value})
-        files = {path: text.encode() for path, text in new_kernel_files(chosen, standalone=standalone).items()}
-    written, findings = create(target, files, workflows=standalone)
-    draft = bool(adopted and adopted.todo)
-    for line in adopted.converted if adopted else ():
+        texts = new_kernel_files(chosen, standalone=standalone)
+        made = ConvertedProject(name, {path: text.encode() for path, text in texts.items()}, (), ())
+    written, findings = create(target, made.files, workflows=standalone)
+    draft = bool(made.todo)
+    for line in made.converted:
         answer(f"taken over: {line}")
-    for path in written if not adopted or options().verbose else ():
+    for path in written if not origin or options().verbose else ():
         answer(str(target / path))
-    if adopted and adopted.todo:
-        things = count(len(adopted.todo), "thing")
-        answer(click.style(f"{target} is a draft: {things} left", bold=True))
-    for line in adopted.todo if adopted else ():
+    if draft:
+        answer(click.style(f"{target} is a draft: {count(len(made.todo), 'thing')} left", bold=True))
+    for line in made.todo:
         answer(f"  {line}")
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
     print_diagnostics([item for item in findings if item not in notes])
@@ -115,9 +113,8 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
         say(f"`{lists}` reports {count(len(notes), 'finding')} besides")
     faulty = not draft and bool(errors_in(findings))
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
-    todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
-    if adopted and adopted.todo and not todo:
-        todo = "do what is listed above"
+    listed = "do what is listed above" if draft else ""
+    todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else listed
     if not options().quiet:
         say(_next(target, chosen, todo, standalone=standalone))
         click.echo(_one_repository(beside), nl=False, err=True)

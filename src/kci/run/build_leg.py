@@ -167,43 +167,41 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     What fails verification or does not load stays unpacked and raises FindingsError. Other errors: UsageError,
     UnsafeError, MissingToolError, BuildFailedError.
     """
-    if request.options.archs and not BACKENDS[request.variant.backend].archs:
-        raise UsageError(f"{request.variant.name} has no archs to choose from", "leave out --arch")
-    check_replaceable(request.directory, request.kernel.build.name)
-    _require_sources(workspace, request)
-    own = image_of(request.variant, workspace.runners)
-    image = choose_image(request.options.container, own, log)
+    kernel, variant, options, artifact = request.kernel, request.variant, request.options, request.artifact
+    directory = request.directory
+    if options.archs and not BACKENDS[variant.backend].archs:
+        raise UsageError(f"{variant.name} has no archs to choose from", "leave out --arch")
+    check_replaceable(directory, kernel.build.name)
+    image = _checked_image(workspace, request, log)
     if image is None:
-        _require_zstd(request)
         # before the build: its files may change meanwhile
-        card = render_card(request.kernel).text if request.artifact else None
-        record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
-        with locked(request.directory, log):  # another build of the variant may replace it
-            findings = tuple(verify(request.directory, select=_ABOUT_BINARIES, kernel=Path(request.kernel.directory)))
-            if request.artifact:
-                what = f"{request.directory} was built and is not packed: it does not meet"
+        card = render_card(kernel).text if artifact else None
+        record = make_variant_dir(kernel, variant, request.output, options, log)
+        with locked(directory, log):  # another build of the variant may replace it
+            findings = tuple(verify(directory, select=_ABOUT_BINARIES, kernel=Path(kernel.directory)))
+            if artifact:
+                what = f"{directory} was built and is not packed: it does not meet"
                 hint = "build in the leg's image (--container auto), which meets those about older systems"
                 _refuse_errors(findings, what, hint)
-            chosen = workspace.settings.settings.plan.load
-            loaded = load_built(request.directory, request.variant, chosen, request.options, log)
+            loaded = load_built(directory, variant, workspace.settings.settings.plan.load, options, log)
             record = replace(record, loaded=loaded)
-            if request.artifact:
-                request.artifact.parent.mkdir(parents=True, exist_ok=True)
-                pack(request.directory, request.artifact, replace(record, card=card))
-        return BuiltLeg(request.directory, record, request.artifact, findings)
+            if artifact:
+                artifact.parent.mkdir(parents=True, exist_ok=True)
+                pack(directory, artifact, replace(record, card=card))
+        return BuiltLeg(directory, record, artifact, findings)
     began = time.monotonic()
     run_in_container(_in_container(request, image), log)
-    if request.artifact:
-        return BuiltLeg(request.directory, read_leg(request.artifact), request.artifact)
+    if artifact:
+        return BuiltLeg(directory, read_leg(artifact), artifact)
     record = leg_for(
-        request.directory,
-        system=request.variant.system,
-        builder=choose_builder(request.options.builder, request.variant),
-        attempt=request.options.attempt,
-        run=request.options.run,
+        directory,
+        system=variant.system,
+        builder=choose_builder(options.builder, variant),
+        attempt=options.attempt,
+        run=options.run,
         seconds=round(time.monotonic() - began, 1),
     )
-    return BuiltLeg(request.directory, record, None)
+    return BuiltLeg(directory, record, None)
 
 
 def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
@@ -211,36 +209,30 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
     out_file = request.options.objects_to
     if not out_file:
         raise UsageError("nothing says where to put the objects of a part", "give --objects-to FILE, or --pack")
-    _require_sources(workspace, request)
-    image = choose_image(request.options.container, image_of(request.variant, workspace.runners), log)
+    image = _checked_image(workspace, request, log)
     if image is None:
-        _require_zstd(request)
         build_variant(request_for(request.kernel, request.variant, request.directory, request.options), log)
     else:
         run_in_container(_in_container(request, image), log)
     return out_file
 
 
-def _require_zstd(request: LegRequest) -> None:
-    # before compiling, because packing comes last
-    if any(path and path.name.endswith(".zst") for path in (request.artifact, request.options.objects_to)):
-        zstandard()
-
-
-def _require_sources(workspace: Workspace, request: LegRequest) -> None:
+def _checked_image(workspace: Workspace, request: LegRequest, log: Log) -> str | None:
+    # the image to build in, after what can be refused before that
     trees = SourceTrees(request.options.cache / "inputs")
     findings = source_findings(request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered)
     trees.save()
-    _refuse_errors(
-        findings,
-        f"{request.variant.name} is not built: the kernel's sources do not meet",
-        "`kci check` lists all findings",
-    )
+    what = f"{request.variant.name} is not built: the kernel's sources do not meet"
+    _refuse_errors(findings, what, "`kci check` lists all findings")
+    image = choose_image(request.options.container, image_of(request.variant, workspace.runners), log)
+    packed = (request.artifact, request.options.objects_to) if image is None else ()
+    if any(path and path.name.endswith(".zst") for path in packed):
+        zstandard()
+    return image
 
 
 def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> None:
-    errors = errors_in(findings)
-    if errors:
+    if errors := errors_in(findings):
         raise FindingsError(f"{subject} {len(errors)} of the requirements", hint, diagnostics=findings)
 
 

@@ -261,7 +261,8 @@ def run_kernel_tests(
     if name.kind is Kind.FULL and minor not in (None, name.framework_version):
         message = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=message)
-    loader = loader_for(variant_dir, metadata, log, cache=cache, isolation=isolation, torch=torch, python=python)
+    python = python or (None if isolation else Path(sys.executable))
+    loader = loader_for(variant_dir, metadata, log, cache=cache, torch=torch, python=python)
     python = loader.python
     own = loader.install(cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
@@ -315,15 +316,13 @@ def loader_for(
     log: Log,
     *,
     cache: Path,
-    isolation: bool,
     torch: str | None,
     python: Path | None,
     flavour: str = HOST,
 ) -> Loader:
-    """Find the Python for a variant, with a flavour of torch; the rest is as for `run_kernel_tests`."""
+    """The Python for a variant: `python`, or one of kci with a flavour of torch."""
     name = parse_variant_name(variant_dir.name)
-    if not isolation or python:
-        python = python or Path(sys.executable)
+    if python:
         return Loader(python)
     if name.backend != HOST == flavour:
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"

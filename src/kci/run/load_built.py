@@ -87,17 +87,14 @@ def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, opt
     if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
     flavour = toolchains().flavour(variant.backend, variant.compute)
-    loader = loader_for(
-        directory, metadata, log, cache=options.cache, isolation=options.isolation, torch=torch, python=None,
-        flavour=flavour,
-    )  # fmt: skip
+    loader = loader_for(directory, metadata, log, cache=options.cache, torch=torch, python=python, flavour=flavour)
     packages = loader.install(options.cache, log)
     log(f"loading {directory.name} with torch {torch}")
     with tempfile.TemporaryDirectory(prefix="kci-load-") as folder:
         loaded = load_alone(directory, metadata, Path(folder), loader.python, packages)
-    driver, device = BACKENDS[variant.backend].driver, BACKENDS[variant.backend].device
-    if driver and f"{driver}: cannot open shared object file" in loaded.error:
-        raise DriverMissingError(f"it links {driver}, which only a machine with {device} has")
+    facts = BACKENDS[variant.backend]
+    if facts.driver and f"{facts.driver}: cannot open shared object file" in loaded.error:
+        raise DriverMissingError(f"it links {facts.driver}, which only a machine with {facts.device} has")
     if loaded.error:
         summary = f"{variant.name} does not load with torch {torch}: {one_line(demangled(loaded.error))}"
         raise _fault("KCI785", summary, loaded.output)
