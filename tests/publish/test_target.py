@@ -1,4 +1,4 @@
-"""The seam of publishing: any place with branches and commits is a target, not the Hub alone."""
+"""What publishing needs of a repository: branches and commits, as a shelf has them too."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 from kci.publish.branch_plan import LocalFile, read_release
 from kci.publish.hub import HubFile
+from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import Publisher, PublishState
 from publish.test_publish import make_tree
 
 
-class Shelf:
-    """A target in memory."""
+class Shelf(HubKernel):
+    """A repository in memory."""
 
     def __init__(self) -> None:
         self.commits: dict[str, dict[str, bytes]] = {"0": {}}

@@ -70,7 +70,7 @@ def take_choice(selection: dict[str, Any]) -> Choice:
 
 
 def load_workspace(
-    kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False, names: Sequence[str] = ()
+    kernels: Sequence[str], catalog: str | None = None, *, set_aside: bool = False, names: Sequence[str] = ()
 ) -> Workspace:
     """Open a workspace, of the kernels of these names if there are any, and print its diagnostics."""
     workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside or bool(names))

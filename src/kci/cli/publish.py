@@ -58,7 +58,7 @@ def command(
         with suppress(FindingsError, ValueError):  # one kernel, below or around, as for other commands
             (place,) = map(Path, find_kernels(()))
     tree, kernel = locate_tree(place, kernel)
-    workspace = load_workspace([str(kernel)], None) if kernel else None
+    workspace = load_workspace([str(kernel)]) if kernel else None
     request = PublishRequest(
         tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **target_options
     )

@@ -119,14 +119,14 @@ def command(
     before = read_recorded_options(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
     directories = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
-        return _answer(render_gitlab_files(load_workspace(directories, None), root, directories), check, diff, force)
+        return _answer(render_gitlab_files(load_workspace(directories), root, directories), check, diff, force)
     if ci == "snakemake":
-        return _answer(render_snakemake_file(load_workspace(directories, None), root, directories), check, diff, force)
+        return _answer(render_snakemake_file(load_workspace(directories), root, directories), check, diff, force)
     if before.pin not in (None, "tag", "sha"):
         message = f"{RELEASE_FILE}: the pin {before.pin[:40]!r} in its header does not exist"
         raise UsageError(message, "give --pin")
     rendered = render_workflows(
-        load_workspace(directories, None),
+        load_workspace(directories),
         root,
         directories,
         branch=branch or before.branch or default_branch(root),

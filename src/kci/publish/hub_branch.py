@@ -1,4 +1,4 @@
-"""A kernel repository on the Hub as a `PublishTarget`, and the retry policy for its errors."""
+"""A kernel repository on the Hub, and the retry policy for its errors."""
 
 from __future__ import annotations
 
@@ -61,14 +61,17 @@ class HubKernel:
         self.access = access
 
     def heads(self) -> dict[str, str]:
+        """The head commit of each branch."""
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel"))
         return {branch.name: branch.target_commit for branch in refs.branches}
 
     def files(self, commit: str) -> dict[str, HubFile]:
+        """The files of a commit, by path."""
         listing = self._ask(lambda api: listed_files(api, self.repo_id, commit))
         return {file.path: file for file in sorted(listing, key=lambda file: file.path)}
 
     def read(self, commit: str, path: str) -> bytes:
+        """The content of a small file."""
         with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
             local = self._ask(
                 lambda api: api.hf_hub_download(
@@ -78,12 +81,14 @@ class HubKernel:
             return read_bounded(Path(local))
 
     def proposals(self) -> dict[str, str]:
+        """The newest pull requests and their commits, newest first."""
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
         numbered = [item for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
         newest = sorted(numbered, key=lambda item: -int(item.ref.rpartition("/")[2]))[:_PROPOSALS]
         return {item.ref: item.target_commit for item in newest}
 
     def create_branch(self, branch: str) -> None:
+        """Create a branch from the main one unless it exists."""
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
 
     def create_repository(self) -> None:

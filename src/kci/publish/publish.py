@@ -9,10 +9,9 @@ from __future__ import annotations
 import datetime
 import enum
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -78,44 +77,10 @@ class Publication(Frozen):
     card: PublishedBranch | None
 
 
-class PublishTarget(Protocol):
-    """A host of kernels: branches of commits. Each method raises HubAnswerError; `HubKernel` implements it."""
-
-    def heads(self) -> dict[str, str]:
-        """The head commit of each branch."""
-
-    def files(self, commit: str) -> dict[str, HubFile]:
-        """The files of a commit, by path."""
-
-    def read(self, commit: str, path: str) -> bytes:
-        """The content of a small file."""
-
-    def proposals(self) -> dict[str, str]:
-        """The newest pull requests and their commits, newest first."""
-
-    def create_branch(self, branch: str) -> None:
-        """Create a branch from the main one unless it exists."""
-
-    def check_page(self, text: str) -> None:
-        """Refuse a front page that the host would not show."""
-
-    def commit(
-        self,
-        branch: str,
-        parent: str,
-        add: Mapping[str, LocalFile],
-        delete: Iterable[str],
-        message: str,
-        *,
-        propose: bool,
-    ) -> str:
-        """Add one commit to a branch that is still at its parent, or propose it; returns the commit."""
-
-
 class Publisher(Frozen):
-    """Publishes to a target, with retries."""
+    """Publishes to a repository, with retries."""
 
-    target: PublishTarget
+    target: HubKernel
     name: str
     dry_run: bool = False
     propose: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -178,15 +179,18 @@ def read_uploaded(
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     """The newest failure per variant of a kernel. Errors as `read_uploaded`."""
     failures = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
-    by_variant = newest_by_key((item for item in failures if item.kernel == kernel), lambda item: item.variant)
-    return [failure for _, failure in sorted(by_variant.items())]
+    return _newest_of(kernel, failures, "variant")
 
 
 def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
     """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
     objects = [item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)]
-    by_leg = newest_by_key((item for item in objects if item.kernel == kernel), lambda item: item.leg)
-    return tuple(item for _, item in sorted(by_leg.items()))
+    return tuple(_newest_of(kernel, objects, "leg"))
+
+
+def _newest_of(kernel: str, records: Iterable[_Attempted], key: str) -> list[_Attempted]:
+    newest = newest_by_key((item for item in records if item.kernel == kernel), attrgetter(key))
+    return [item for _, item in sorted(newest.items())]
 
 
 def newest_by_key(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:

@@ -47,14 +47,6 @@ from kci.workflows.rendered_files import (
 )
 from kci.workflows.snakemake import render_snakemake
 
-
-class LargestRuns(Frozen):
-    """The largest run of each tier, and what GitHub would refuse of it."""
-
-    refused: list[Diagnostic]
-    plans: dict[str, Plan]
-
-
 _GROWTH = 1.25
 """The factor for kernels and torch releases that come before the files are rendered again: about a year's."""
 
@@ -64,19 +56,19 @@ def with_growth(count: int) -> int:
     return math.ceil(count * _GROWTH)
 
 
-def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> LargestRuns:
-    """Plan everything in each tier that an event builds; KCI419 for what GitHub refuses. Short files have one job."""
+def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> tuple[list[Plan], list[Diagnostic]]:
+    """Everything in each tier that an event builds; KCI419 for what GitHub refuses of it. Short files have one job."""
     settings = workspace.settings.settings
     tiers = {Tier.RELEASE: "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
-    bounds = LargestRuns([], {tier: plan_everything(workspace, tier, split=True) for tier in tiers})
+    plans = {tier: plan_everything(workspace, tier, split=True) for tier in tiers}
+    refused: list[Diagnostic] = []
     # Callers have room for growth, so that no kernel moves to another one then.
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
-        what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
-        errors = errors_in(check_limits(plan, callers))
-        bounds.refused.extend(finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors)
-    return bounds
+        what, errors = f"{when} of everything (tier {tier})", errors_in(check_limits(plans[tier], callers))
+        refused += [finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors]
+    return list(plans.values()), refused
 
 
 class RenderedFiles(Frozen):
@@ -126,10 +118,10 @@ def render_workflows(
     """
     chosen = workspace.settings.settings
     require_readable(workspace)
-    bounds = plan_largest_runs(workspace, short=short)
+    plans, refused = plan_largest_runs(workspace, short=short)
     builds = [kernel.build for kernel in workspace.kernels]
     names = {(build.general.hub and build.general.hub.repo_id) or build.name for build in builds}
-    legs_of = [leg for plan in bounds.plans.values() for leg in plan.legs]
+    legs_of = [leg for plan in plans for leg in plan.legs]
     notes = list(check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners))
     inputs = Inputs(
         names=tuple(sorted(names)),
@@ -148,7 +140,7 @@ def render_workflows(
         tiers=tuple(sorted(chosen.tiers)),
         compiled=any(leg.kind is not Kind.NOARCH for leg in legs_of),
         nix=any(leg.builder for leg in legs_of),
-        part_jobs=_part_jobs(bounds.plans.values()),
+        part_jobs=_part_jobs(plans),
         publish=publish_jobs(workspace.settings),
         short=short,
     )
@@ -161,8 +153,8 @@ def render_workflows(
     parts = read_extensions(root)
     pins = choose_pins(committed, fixed, own)
     files = render(inputs, pins, __version__, parts, committed)
-    if bounds.refused:
-        raise FindingsError("GitHub would not take these runs", diagnostics=bounds.refused)
+    if refused:
+        raise FindingsError("GitHub would not take these runs", diagnostics=refused)
     if reference := unreleased(pins):
         hint = f"`[actions]` of {KCI_TOML}: `repository` and `ref`"
         notes.append(_unreleased(f"these workflows use {reference}", hint))
