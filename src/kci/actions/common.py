@@ -20,11 +20,9 @@ from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
 from kci.diagnostics import Diagnostic, Severity, errors_in, escape_data, escape_property, printable
 from kci.errors import FindingsError, KciError, without_secrets
+from kci.run.carried_trees import is_judged
 from kci.run.gate import KEPT_DAYS
-from kci.tree.identity import directory_digest, file_hashes
-from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import decode_json
-from kci.utils.walk import is_bytecode, walk
 
 INPUTS = "KCI_INPUTS"
 
@@ -192,7 +190,7 @@ def unpacked(place: Path, digest: str = "") -> Path:
         try:
             with tarfile.open(tar) as archive:
                 archive.extractall(tree, filter="data")
-            if _is_judged(tree, digest):
+            if is_judged(tree, digest):
                 for other in {*tars} - {tar} if digest else ():
                     other.unlink()
                 return tree
@@ -202,18 +200,9 @@ def unpacked(place: Path, digest: str = "") -> Path:
             show(f"cannot read {tar}: {error}")
         show(f"{tar} is not the tree that was judged: it is not taken")
         shutil.rmtree(tree, ignore_errors=True)
-    if not tars and _is_judged(place, digest):
+    if not tars and is_judged(place, digest):
         return place
     raise FindingsError(f"{place} has no tree with the digest that was judged, {digest}", _AGAIN)
-
-
-def _is_judged(tree: Path, digest: str) -> bool:
-    if not digest:
-        return True
-    manifest = read_manifest(tree)
-    if not manifest or manifest.digest != digest or any(is_bytecode(file.name) for file in walk(tree)):
-        return False
-    return all(directory_digest(file_hashes(tree / name)) == known for name, known in manifest.digests.items())
 
 
 def compact_json(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,8 +25,9 @@ from kci.actions.common import (
 )
 from kci.cli._answers import findings_table, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
+from kci.run.carried_trees import find_manifests, make_room, pack
 from kci.run.records import PLAN_FILE, RECORD_FILE, MergeJob, ci_run, unmet
-from kci.tree.manifest import FILE_NAME, read_manifest
+from kci.tree.manifest import FILE_NAME
 from kci.utils.suggest import count
 
 
@@ -116,43 +116,6 @@ def plan_file(plan: str) -> Path | None:
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
-
-
-def make_room(into: Path, planned: kci.Plan | None) -> None:
-    """Move each earlier tree to its new place; one of another version is removed."""
-    versions = {kernel.name: kernel.version for kernel in planned.kernels} if planned else {}
-    for path, manifest in find_manifests(into).items():
-        kernel = manifest.kernel
-        if manifest.version != versions.get(kernel, manifest.version):
-            shutil.rmtree(path.parent)
-        elif path.parent == into and versions.keys() - {kernel}:
-            aside = into.with_name(f"{into.name}-aside")
-            into.rename(aside)
-            into.mkdir()
-            aside.rename(into / kernel)
-
-
-def find_manifests(into: Path) -> dict[Path, kci.Manifest]:
-    """The manifests of one tree, or of the trees of several kernels."""
-    single = into / FILE_NAME
-    paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
-    manifests = {path: read_manifest(path.parent) for path in paths}
-    return {path: manifest for path, manifest in manifests.items() if manifest}
-
-
-def pack(into: Path, tar: Path) -> None:
-    """Pack a tree reproducibly: sorted, without times and owners."""
-    with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted(into.rglob("*")):
-            info = archive.gettarinfo(path, path.relative_to(into).as_posix())
-            info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
-            if info.isfile():
-                info.mode = 0o755 if info.mode & 0o100 else 0o644
-                with path.open("rb") as stream:
-                    archive.addfile(info, stream)
-            elif info.isdir():
-                info.mode = 0o755
-                archive.addfile(info)
 
 
 def report(manifests: Sequence[kci.Manifest]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import tempfile
@@ -30,9 +29,9 @@ from kci.run.records import ci_run
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import (
-    HistoryBranch,
     LegOutcome,
     LegResult,
+    github_history,
     group_results,
     merge_parts,
     read_results,
@@ -60,7 +59,7 @@ def record() -> None:
     results, problems = _results()
     runs = group_results(results)
     print_diagnostics(problems)
-    new = history_branch().record(runs) if runs else 0
+    new = github_history(BRANCH).record(runs) if runs else 0
     print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
 
 
@@ -75,7 +74,7 @@ def retry() -> None:
     if runs := group_results(results):
         watch, this = FailureTracker(Decisions()), merge_parts(runs)
         with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
-            for run in read_runs(history_branch().fetch(Path(place) / "clone"), problems.append):
+            for run in read_runs(github_history(BRANCH).fetch(Path(place) / "clone"), problems.append):
                 if run.run != this.run:
                     watch.step(run)
         print_diagnostics(problems)
@@ -96,7 +95,7 @@ def report() -> None:
     repository, problems = os.environ["GITHUB_REPOSITORY"], list[Diagnostic]()
     watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
-        history = history_branch().fetch(Path(folder) / "clone")
+        history = github_history(BRANCH).fetch(Path(folder) / "clone")
         actions = latest_decisions(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
     add_summary([], markdown_report(make_grid(watch), repository).splitlines())
@@ -112,19 +111,6 @@ def report() -> None:
 def _results() -> tuple[list[LegResult], list[Diagnostic]]:
     folder = runner_temp() / "kci-results"
     return read_results([folder] if folder.is_dir() else [])
-
-
-def history_branch() -> HistoryBranch:
-    """The history branch of this repository; GH_TOKEN is passed in the environment, not on a command line."""
-    server = os.environ["GITHUB_SERVER_URL"]
-    remote = f"{server}/{os.environ['GITHUB_REPOSITORY']}"
-    login = base64.b64encode(f"x-access-token:{os.environ['GH_TOKEN']}".encode()).decode()
-    environment = {
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
-        "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
-    }
-    return HistoryBranch(remote, BRANCH, environment)
 
 
 def scheduled_result(catalog: str) -> LegResult:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import enum
 import hashlib
+import os
 import re
 import subprocess
 import tempfile
@@ -353,3 +355,15 @@ def remote_url(directory: Path, remote: str) -> str:
     """The URL of a named remote of the repository around `directory`; `remote` itself if there is none."""
     url = run_git(directory, "remote", "get-url", "--end-of-options", remote)
     return url.decode().strip() if url else remote
+
+
+def github_history(branch: str) -> HistoryBranch:
+    """The history of the repository of a job; GH_TOKEN is passed in the environment, not on a command line."""
+    server, repository, token = (os.environ[name] for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GH_TOKEN"))
+    login = base64.b64encode(f"x-access-token:{token}".encode()).decode()
+    environment = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
+        "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
+    }
+    return HistoryBranch(f"{server}/{repository}", branch, environment)

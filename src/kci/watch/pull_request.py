@@ -7,7 +7,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
@@ -23,6 +23,7 @@ from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
 from kci.watch.issue_tracker import Account, GitHubApi, all_pages
+from kci.watch.run_artifacts import run_artifacts
 
 RUN_FILE = ".github/workflows/kci.yml"
 
@@ -87,25 +88,6 @@ class Comment(Frozen):
         """The run and attempt in its first line; (0, 0) without them."""
         match = MARK.match(_unix(self.body))
         return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-class Artifact(Frozen):
-    """An artifact of GitHub's API."""
-
-    id: int
-    name: str
-    size_in_bytes: int
-    expired: bool = False
-
-
-class _Artifacts(Frozen):
-    artifacts: list[Artifact]
-
-
-def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
-    """The artifacts of a run; FindingsError if GitHub refuses or does not answer."""
-    path = f"actions/runs/{run}/artifacts"
-    return all_pages(lambda page: api.request_as(_Artifacts, "GET", f"{path}?{page}").artifacts, _PAGES)
 
 
 class PullRequestComments:

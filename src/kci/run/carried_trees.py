@@ -1,0 +1,59 @@
+"""Trees of earlier runs: whether they are those that were judged, their places, and how they are packed."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+from kci.plan.plan import Plan
+from kci.tree.identity import directory_digest, file_hashes
+from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
+from kci.utils.walk import is_bytecode, walk
+
+
+def is_judged(tree: Path, digest: str) -> bool:
+    """True if a tree has this digest, and its files are those of its manifest."""
+    if not digest:
+        return True
+    manifest = read_manifest(tree)
+    if not manifest or manifest.digest != digest or any(is_bytecode(file.name) for file in walk(tree)):
+        return False
+    return all(directory_digest(file_hashes(tree / name)) == known for name, known in manifest.digests.items())
+
+
+def make_room(into: Path, planned: Plan | None) -> None:
+    """Move each earlier tree to its new place; one of another version is removed."""
+    versions = {kernel.name: kernel.version for kernel in planned.kernels} if planned else {}
+    for path, manifest in find_manifests(into).items():
+        kernel = manifest.kernel
+        if manifest.version != versions.get(kernel, manifest.version):
+            shutil.rmtree(path.parent)
+        elif path.parent == into and versions.keys() - {kernel}:
+            aside = into.with_name(f"{into.name}-aside")
+            into.rename(aside)
+            into.mkdir()
+            aside.rename(into / kernel)
+
+
+def find_manifests(into: Path) -> dict[Path, Manifest]:
+    """The manifests of one tree, or of the trees of several kernels."""
+    single = into / FILE_NAME
+    paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
+    manifests = {path: read_manifest(path.parent) for path in paths}
+    return {path: manifest for path, manifest in manifests.items() if manifest}
+
+
+def pack(into: Path, tar: Path) -> None:
+    """Pack a tree reproducibly: sorted, without times and owners."""
+    with tarfile.open(tar, "w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(into.rglob("*")):
+            info = archive.gettarinfo(path, path.relative_to(into).as_posix())
+            info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
+            if info.isfile():
+                info.mode = 0o755 if info.mode & 0o100 else 0o644
+                with path.open("rb") as stream:
+                    archive.addfile(info, stream)
+            elif info.isdir():
+                info.mode = 0o755
+                archive.addfile(info)
