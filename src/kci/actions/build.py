@@ -10,20 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import kci
-from kci.actions.common import (
-    add_summary,
-    add_tables,
-    count_input,
-    fail,
-    flag_input,
-    group,
-    required_input,
-    runner_temp,
-    set_output,
-    show,
-    text_input,
-    warn,
-)
+from kci.actions import common
 from kci.actions.schedule import scheduled_result, upload_results
 from kci.build.native.objects import pack_name, read_head
 from kci.build.request import read_part
@@ -53,33 +40,34 @@ class LegBuild:
     """The inputs of the action, and the paths and options that follow from them."""
 
     def __init__(self) -> None:
-        names, output = required_input("variant").split(), text_input("output", str(runner_temp() / "kci-build"))
-        self.output, self.name = Path(output), text_input("leg", names[0] if len(names) == 1 else "")
-        flag_input("upload")  # the upload step compares text, so it must be exactly true or false
-        self.part, self.threads, self.run = text_input("part"), count_input("threads"), ci_run()
+        names, temporary = common.required_input("variant").split(), common.runner_temp()
+        self.output = Path(common.text_input("output", str(temporary / "kci-build")))
+        self.name = common.text_input("leg", names[0] if len(names) == 1 else "")
+        common.flag_input("upload")  # the upload step compares text, so it must be exactly true or false
+        self.part, self.threads, self.run = common.text_input("part"), common.count_input("threads"), ci_run()
         self.attempt = self.run.attempt or 1
-        objects = packs(runner_temp() / "kci-objects")
+        objects = packs(temporary / "kci-objects")
         self.options = kci.BuildOptions(
-            builder=text_input("builder", "auto"),
-            container=text_input("container", "auto"),
-            tier=text_input("tier") or None,
-            jobs=count_input("jobs"),
+            builder=common.text_input("builder", "auto"),
+            container=common.text_input("container", "auto"),
+            tier=common.text_input("tier") or None,
+            jobs=common.count_input("jobs"),
             attempt=self.attempt,
             run=self.run.id,
             part=self.part or None,
-            link=bool(text_input("takes") and objects),
+            link=bool(common.text_input("takes") and objects),
             objects_from=objects,
         )
-        self.objects, self.timeout = text_input("objects"), count_input("timeout")
-        self.kept, self.packed = runner_temp() / "kci-objects-out", runner_temp() / "kci-artifacts-out"
-        self.workspace = kci.open_workspace([text_input("kernel", ".")])
+        self.objects, self.timeout = common.text_input("objects"), common.count_input("timeout")
+        self.kept, self.packed = temporary / "kci-objects-out", temporary / "kci-artifacts-out"
+        self.workspace = kci.open_workspace([common.text_input("kernel", ".")])
         self.kernel = self.workspace.only_kernel()
         self.begun = time.time()
         # A misspelled name fails before the first build.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in names]
         if not self.name:
             message = f"the input `variant` names {len(names)} variants, separated by blanks"
-            fail(f"{message}, and their artifact needs a name: the input `leg` is missing", 2)
+            common.fail(f"{message}, and their artifact needs a name: the input `leg` is missing", 2)
 
     @property
     def minutes(self) -> float:
@@ -126,14 +114,14 @@ def packs(folder: Path) -> tuple[Path, ...]:
 def main() -> None:
     """Build each variant of the leg; a failed one does not stop the others."""
     signal.signal(signal.SIGTERM, on_sigterm)
-    leg, disk = LegBuild(), count_input("disk")
+    leg, disk = LegBuild(), common.count_input("disk")
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # containers get it too
     need = disk if disk and leg.options.container != "none" else 0
     need += GPU_ROOM if any(variant.loads and variant.backend != HOST for variant in leg.variants) else 0
     if need:
-        make_room(need, show)
-    if flag_input("results", "false"):
+        make_room(need, common.show)
+    if common.flag_input("results", "false"):
         watch(leg)
     else:
         build(leg)
@@ -152,22 +140,24 @@ def build(leg: LegBuild) -> None:
     for variant in leg.variants:
         request = leg.request(variant)
         try:
-            with group(f"Build {variant.name}{f' (part {leg.part})' if leg.part else ''}"):
+            with common.group(f"Build {variant.name}{f' (part {leg.part})' if leg.part else ''}"):
                 if leg.part:
-                    build_part(leg.workspace, request, show)
+                    build_part(leg.workspace, request, common.show)
                 else:
-                    built.append(kci.build_leg(leg.workspace, request, show))
+                    built.append(kci.build_leg(leg.workspace, request, common.show))
         except kci.KciError as error:
             failed.append((variant.name, error))
             report_failure(leg, request, error)
     objects = keep_objects(leg)
     # Set even if all failed, for the failure records. Artifacts cannot be replaced, so each attempt has one.
     if not leg.part:
-        set_output("artifact-name", f"{leg.upload_name}-{leg.attempt}")
-    set_output("folder", str(leg.packed))
-    set_output("variant-dir", "\n".join(str(item.directory) for item in built))
-    set_output("artifact", "\n".join(str(item.artifact) for item in built))
-    set_output("digest", "\n".join(item.record.digest for item in built))
+        common.set_outputs(artifact_name=f"{leg.upload_name}-{leg.attempt}")
+    common.set_outputs(
+        folder=leg.packed,
+        variant_dir=[item.directory for item in built],
+        artifact=[item.artifact for item in built],
+        digest=[item.record.digest for item in built],
+    )
     rows = [
         (item.kernel, item.variant, "built", str(item.loaded or "not known"), f"{item.seconds or 0:.0f} s", item.digest)
         for item in (one.record for one in built)
@@ -175,7 +165,7 @@ def build(leg: LegBuild) -> None:
     rows += [(leg.kernel.build.name, name, "failed", "", first_error(error), "") for name, error in failed]
     headers = ("kernel", "variant", "state", "loaded", "time or reason", "digest")
     title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
-    add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
+    common.add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
     if failed:
         end(leg, failed, progress=bool(objects and leg.count_objects()[1]))
 
@@ -186,10 +176,10 @@ def end(leg: LegBuild, failed: list[tuple[str, kci.KciError]], *, progress: bool
     if not all(isinstance(error, UnfinishedBuildError) for _, error in failed):
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         summary = f"{name} was not built{more} (exit code {first.exit_code})"
-        fail(f"{summary}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
+        common.fail(f"{summary}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
     if not leg.part:
-        fail(first.message, first.exit_code, GO_ON if progress else STUCK)
-    warn(f"{first.message}; the link compiles the rest")
+        common.fail(first.message, first.exit_code, GO_ON if progress else STUCK)
+    common.warn(f"{first.message}; the link compiles the rest")
 
 
 GO_ON = "re-run the failed jobs, or push: it goes on from there"
@@ -205,12 +195,12 @@ def keep_objects(leg: LegBuild) -> list[AnswerTable]:
     if not packed:
         return []
     if (size := sum(path.stat().st_size for path in packed)) > MAX_OBJECT_BYTES:
-        warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {MAX_OBJECT_BYTES / 1e9:.0f} are the most")
+        most = MAX_OBJECT_BYTES / 1e9
+        common.warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {most:.0f} are the most")
         return []
     reused, compiled, missing = leg.count_objects()
     made, name, minutes = reused + compiled, f"{leg.objects}-{leg.attempt}", leg.minutes_left()
-    set_output("objects-name", name)
-    set_output("objects-folder", str(leg.kept))
+    common.set_outputs(objects_name=name, objects_folder=leg.kept)
     if not leg.part:
         record = LegObjects(leg.kernel.build.name, leg.name, leg.attempt, name, reused, compiled)
         write_record(leg.packed / OBJECTS_FILE, record)
@@ -227,13 +217,13 @@ def watch(leg: LegBuild) -> None:
     run = scheduled_result(leg.workspace.catalog.name)
     results: list[LegResult] = []
     for variant in leg.variants:
-        with group(f"Build and load {variant.name}"):
+        with common.group(f"Build and load {variant.name}"):
             request = leg.request(variant)
-            results += watch_leg(leg.workspace, request, run, leg.replay(request), show)
+            results += watch_leg(leg.workspace, request, run, leg.replay(request), common.show)
     upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
     if leg.packed.is_dir() and any(needs_hardware(variant.name, leg.workspace.runners) for variant in leg.variants):
-        set_output("artifact-name", f"{leg.upload_name}-{run.attempt}{'-retry' if run.look > 1 else ''}")
-        set_output("folder", str(leg.packed))
+        retry = "-retry" if run.look > 1 else ""
+        common.set_outputs(artifact_name=f"{leg.upload_name}-{run.attempt}{retry}", folder=leg.packed)
 
 
 def report_failure(leg: LegBuild, request: kci.LegRequest, error: kci.KciError) -> None:
@@ -241,8 +231,8 @@ def report_failure(leg: LegBuild, request: kci.LegRequest, error: kci.KciError) 
     replay = leg.replay(request)
     minutes = leg.minutes_left() if isinstance(error, UnfinishedBuildError) else None
     print_error(error, annotate=False)
-    show(f"To do the same on your machine:\n  {replay}")
+    common.show(f"To do the same on your machine:\n  {replay}")
     head = [f"### {request.variant.name} was not built", "", "To do the same on your machine:", "", f"    {replay}"]
-    add_summary(head, [])
+    common.add_summary(head, [])
     more = "" if minutes is None else f", and about {count(round(minutes), 'minute')} are left; {GO_ON}"
     write_failure(leg.packed, request.failure(error, leg.name, replay, more))

@@ -84,19 +84,11 @@ def json_input(name: str) -> str:
     return value if value.startswith("{") else text_input(name)
 
 
-def number_input(name: str) -> int:
-    """A number from 0 to 999; 0 if it is empty."""
-    value = text_input(name, "0")
-    if not (value.isascii() and value.isdecimal() and len(value) <= 3):
-        fail(f"the input `{name}` must be a number from 0 to 999, not {value[:40]!r}", 2)
-    return int(value)
-
-
-def count_input(name: str) -> int | None:
-    """A number from 1 to 9999; None if it is empty."""
+def count_input(name: str, least: int = 1, most: int = 9999) -> int | None:
+    """A number in these bounds; None if it is empty."""
     value = text_input(name)
-    if value and not re.fullmatch(r"[1-9][0-9]{0,3}", value):
-        fail(f"the input `{name}` must be a number from 1 to 9999, not {value[:40]!r}", 2)
+    if value and not (re.fullmatch(r"0|[1-9][0-9]{0,3}", value) and least <= int(value) <= most):
+        fail(f"the input `{name}` must be a number from {least} to {most}, not {value[:40]!r}", 2)
     return int(value) if value else None
 
 
@@ -135,6 +127,13 @@ def set_output(name: str, value: str) -> None:
     delimiter = f"kci-{secrets.token_hex(16)}"
     with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8", newline="\n") as stream:
         stream.write(f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
+
+
+def set_outputs(**outputs: object) -> None:
+    """Set outputs, whose names have a dash for each `_`: a list is one value a line, a flag is "true" or "false"."""
+    for name, value in outputs.items():
+        lines = value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
+        set_output(name.replace("_", "-"), "\n".join(map(str, lines)))
 
 
 def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:

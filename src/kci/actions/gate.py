@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kci.actions.common import (
-    add_summary,
-    add_table,
-    add_tables,
-    compact_json,
-    fail,
-    flag_input,
-    group,
-    required_input,
-    runner_temp,
-    set_output,
-)
+from kci.actions import common
 from kci.cli._answers import left_out_table
 from kci.diagnostics import escape_data, escape_property
 from kci.run.gate import (
@@ -38,27 +27,27 @@ SHOWN = 10
 
 def main() -> None:
     """Set the outputs and fail on missing results."""
-    results, folder = read_results(required_input("results")), runner_temp() / "kci-records"
+    results, folder = read_results(common.required_input("results")), common.runner_temp() / "kci-records"
     run = read_uploads(folder, ci_run().attempt) if folder.is_dir() else RunUploads()
     plan = run.plan
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
-        fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
+        common.fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
     rows, releases = missing_results(run), publishable_kernels(run, ci_run().id)
-    set_output("releases", compact_json({"include": releases}))
-    set_output("has-releases", "true" if releases else "false")
+    listed = common.compact_json({"include": releases})
+    common.set_outputs(releases=listed, has_releases=bool(releases), failed=len(rows))
     kernels = {leg.kernel for leg in plan.legs}
-    set_output("failed", str(len(rows)))
     report("What did not happen", rows)
-    if not flag_input("judge", default="true"):
+    if not common.flag_input("judge", default="true"):
         return
     if plan.left_out:
         table = left_out_table(plan)
         print(f"::notice title=Left out::{escape_data(table.below)}", flush=True)
-        add_tables([table])
+        common.add_tables([table])
     if rows:
-        fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
+        lacking = len({row.kernel for row in rows})
+        common.fail(f"{len(rows)} of what was planned did not happen, in {lacking} kernels", 1)
     if wrong := job_problem(results, len(releases)):
-        fail(wrong, 1, "see what these jobs say")
+        common.fail(wrong, 1, "see what these jobs say")
     print(success_summary(plan), flush=True)
     tested = Counter(test.kernel for test in plan.tests)
     trees = [
@@ -66,16 +55,16 @@ def main() -> None:
         for name in sorted(kernels | tested.keys())
     ]
     if trees:
-        add_table("All that was planned is there", ("kernel", "variants in its tree", "tests passed on"), trees)
+        common.add_table("All that was planned is there", ("kernel", "variants in its tree", "tests passed on"), trees)
     else:
-        add_summary(["There was nothing to do."], [])
+        common.add_summary(["There was nothing to do."], [])
 
 
 def report(title: str, rows: list[GateRow]) -> None:
     """Print each row to log and summary, and the first `SHOWN` as annotations."""
     if not rows:
         return
-    with group(title):
+    with common.group(title):
         for row in rows:
             print(f"{row.kernel} {row.variant or '-'}, job {row.job}: {row.error}", flush=True)
             if row.replay:
@@ -83,4 +72,4 @@ def report(title: str, rows: list[GateRow]) -> None:
     for row in rows[:SHOWN]:
         print(f"::error title={escape_property(row.kernel)}::{escape_data(' '.join((row.variant, row.error)).strip())}")
     cells = [(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows]
-    add_table(title, ("kernel", "variant", "job", "error", "on your machine"), cells)
+    common.add_table(title, ("kernel", "variant", "job", "error", "on your machine"), cells)

@@ -9,20 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import kci
-from kci.actions.common import (
-    add_tables,
-    fail,
-    fetched_tree,
-    flag_input,
-    group,
-    json_input,
-    lines_input,
-    runner_temp,
-    set_output,
-    show,
-    text_input,
-    warn,
-)
+from kci.actions import common
 from kci.cli._answers import findings_table, print_suppressed, show_findings, tree_table
 from kci.cli._output import print_diagnostics, print_error
 from kci.run.carried_trees import find_manifests, make_room, pack
@@ -33,46 +20,48 @@ from kci.utils.suggest import count
 
 def main() -> None:
     """Merge and verify, then set the outputs."""
-    into, kernel, record = Path(text_input("into", "build")), text_input("kernel"), runner_temp() / "kci-record"
-    allow_partial = flag_input("allow-partial")
-    flag_input("upload", default="false")
-    artifacts = [Path(artifact) for artifact in lines_input("artifacts")]
+    into, kernel = Path(common.text_input("into", "build")), common.text_input("kernel")
+    allow_partial = common.flag_input("allow-partial")
+    common.flag_input("upload", default="false")
+    artifacts = [Path(artifact) for artifact in common.lines_input("artifacts")]
     if not artifacts:
-        fail("the input `artifacts` is missing", 2)
-    plan = plan_file(json_input("plan"))
-    job = MergeJob(artifacts, into, None, kernel or None, record / RECORD_FILE)
+        common.fail("the input `artifacts` is missing", 2)
+    plan = plan_file(common.json_input("plan"))
+    job = MergeJob(artifacts, into, None, kernel or None, common.runner_temp() / "kci-record" / RECORD_FILE)
     try:
-        with group("Merge"):
+        with common.group("Merge"):
             job = replace(job, planned=kci.read_plan(plan) if plan else None)
             prepare(job, plan)
             warnings: list[kci.Diagnostic] = []
-            merged = job.merge(allow_partial=allow_partial, log=show, report=warnings.append)
+            merged = job.merge(allow_partial=allow_partial, log=common.show, report=warnings.append)
             print_diagnostics(warnings)
     except kci.KciError as error:
         print_error(error, annotate=False)  # the gate repeats it with the leg's reason
         record_result(job, None, error)
-        set_output("complete", "false")
+        common.set_outputs(complete=False)
         code = error.exit_code
-        fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
+        common.fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
     # at the top of the one tree, or of the tree of each kernel
     manifests = {into / FILE_NAME if len(merged) == 1 else into / item.kernel / FILE_NAME: item for item in merged}
     only = merged[0] if len(merged) == 1 else None
     verified = 0
     if manifests:
-        with group("Verify"):
+        with common.group("Verify"):
             verified = verify(job, {path.parent: manifest for path, manifest in manifests.items()})
     record_result(job, only, unmet(verified))
     if verified:
-        set_output("complete", "false")
-        fail(unmet(verified), verified)
-    tar = runner_temp() / "kci-tree.tar"
+        common.set_outputs(complete=False)
+        common.fail(unmet(verified), verified)
+    tar = common.runner_temp() / "kci-tree.tar"
     pack(into, tar)
-    set_output("tree", str(into))
-    set_output("complete", "true" if merged and all(manifest.complete for manifest in merged) else "false")
-    set_output("manifest", "\n".join(str(path) for path in manifests))
-    set_output("tar", str(tar))
-    set_output("digest", only.digest if only else "")
-    set_output("tree-name", f"tree.{kernel or 'all'}.{ci_run().attempt or 1}")
+    common.set_outputs(
+        tree=into,
+        complete=bool(merged) and all(manifest.complete for manifest in merged),
+        manifest=list(manifests),
+        tar=tar,
+        digest=only.digest if only else "",
+        tree_name=f"tree.{kernel or 'all'}.{ci_run().attempt or 1}",
+    )
     report(merged)
 
 
@@ -80,14 +69,13 @@ def record_result(job: MergeJob, manifest: kci.Manifest | None, error: kci.KciEr
     """Write the record of the one kernel, and set its outputs."""
     job.write_record(manifest, error)
     if job.kernel is not None:
-        set_output("record", str(job.record))
-        set_output("record-name", f"run-record.{job.kernel}.{ci_run().attempt or 1}")
+        common.set_outputs(record=job.record, record_name=f"run-record.{job.kernel}.{ci_run().attempt or 1}")
 
 
 def prepare(job: MergeJob, plan: Path | None) -> None:
     """Put the tree of an earlier run in its place, and folders where nothing was built, and so nothing downloaded."""
-    if published := text_input("published"):
-        tree = fetched_tree(Path(published), "that the plan builds upon", text_input("published-digest"))
+    if published := common.text_input("published"):
+        tree = common.fetched_tree(Path(published), "that the plan builds upon", common.text_input("published-digest"))
         if not find_manifests(job.into):
             shutil.copytree(tree, job.into, symlinks=True, dirs_exist_ok=True)
     make_room(job.into, job.planned)
@@ -100,7 +88,7 @@ def verify(job: MergeJob, trees: Mapping[Path, kci.Manifest]) -> int:
     """Verify the merged trees; returns the exit code."""
     findings, suppressed = job.verify(trees)
     print_suppressed(suppressed)
-    add_tables([findings_table(findings, suppressed)])
+    common.add_tables([findings_table(findings, suppressed)])
     return show_findings(findings, "text", what=str(job.into), suppressed=suppressed)
 
 
@@ -111,9 +99,9 @@ def plan_file(plan: str) -> Path | None:
     if not plan.startswith("{"):
         files = [*Path(plan).rglob(PLAN_FILE)] if Path(plan).is_dir() else [Path(plan)]
         if not all(file.is_file() for file in files) or not files:
-            fail(f"the input `plan` is neither JSON nor a file or folder with it: {plan[:200]!r}", 2)
+            common.fail(f"the input `plan` is neither JSON nor a file or folder with it: {plan[:200]!r}", 2)
         return files[0] if len(files) == 1 else max(files, key=lambda file: kci.read_plan(file).attempt)
-    path = runner_temp() / "kci-plan.json"
+    path = common.runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
 
@@ -122,7 +110,7 @@ def report(manifests: Sequence[kci.Manifest]) -> None:
     """Report present and missing variants in log and summary."""
     present = sum(len(manifest.present) for manifest in manifests)
     lacking = sum(len(manifest.missing) for manifest in manifests)
-    show(f"{count(present, 'variant')} present, {lacking} missing")
+    common.show(f"{count(present, 'variant')} present, {lacking} missing")
     if lacking:
-        warn(f"missing: {count(lacking, 'planned variant')}")
-    add_tables(tree_table(manifest) for manifest in manifests)
+        common.warn(f"missing: {count(lacking, 'planned variant')}")
+    common.add_tables(tree_table(manifest) for manifest in manifests)

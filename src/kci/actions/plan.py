@@ -8,37 +8,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 import kci
-from kci.actions.common import (
-    add_tables,
-    compact_json,
-    fail,
-    flag,
-    flag_input,
-    group,
-    lines_input,
-    number_input,
-    runner_temp,
-    set_output,
-    show,
-    text_input,
-    unpacked,
-    warn,
-    words_input,
-)
+from kci.actions import common
 from kci.cli._answers import left_out_sentence, plan_tables
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.facts import needs_device
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
 from kci.plan.affected import pull_request_base
-from kci.plan.github_limits import (
-    MAX_OUTPUT_UNITS,
-    caller_matrices,
-    only_hosted,
-    only_own,
-    output_units,
-    untested,
-)
+from kci.plan.github_limits import MAX_OUTPUT_UNITS, caller_matrices, only_hosted, only_own, output_units, untested
 from kci.plan.plan import MAX_MATRIX, allowances
 from kci.publish.targets import require_branches
 from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
@@ -55,26 +32,26 @@ MAX_INPUT = 120 * 1024
 
 def main() -> None:
     """Plan once and set the outputs."""
-    callers, chosen = number_input("callers"), words_input("kernel")
-    jobs = part_jobs(text_input("parts", "false"))
+    callers, chosen = common.count_input("callers", 0, 999) or 0, common.words_input("kernel")
+    jobs = part_jobs(common.text_input("parts", "false"))
     if jobs and not callers:
-        fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
-    uploaded = flag_input("upload", default="false")
-    watch = flag_input("watch", default="false")
-    if (machines := text_input("machines", "all")) not in ("all", "own"):
-        fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
+        common.fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
+    uploaded = common.flag_input("upload", default="false")
+    watch = common.flag_input("watch", default="false")
+    if (machines := common.text_input("machines", "all")) not in ("all", "own"):
+        common.fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
     index = earlier_trees()
     os.environ.pop("GH_TOKEN", None)  # nothing else needs it
-    workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
+    workspace = kci.open_workspace(common.lines_input("kernels") or ["."], set_aside=True)
     settings = workspace.settings.settings
-    published, problems = read_published([unpacked(Path(place)) for place in lines_input("published")])
+    published, problems = read_published([common.unpacked(Path(place)) for place in common.lines_input("published")])
     request = kci.PlanRequest(
         choice=kci.Choice(
-            tier=tier_of(settings, text_input("tier", "release")),
-            backends=tuple(words_input("backends")),
-            only=tuple(words_input("only")),
+            tier=tier_of(settings, common.text_input("tier", "release")),
+            backends=tuple(common.words_input("backends")),
+            only=tuple(common.words_input("only")),
         ),
-        container=text_input("container") or True,
+        container=common.text_input("container") or True,
         affected=affected_base(),
         published=published | index.published_fingerprints(),
         trees=index.carried_trees(),
@@ -83,12 +60,12 @@ def main() -> None:
         callers=callers or None,
         split=jobs > 0,
         part_jobs=jobs,
-        allow_empty=flag_input("allow-empty", default="false"),
+        allow_empty=common.flag_input("allow-empty", default="false"),
     )
-    with group("Plan"):
+    with common.group("Plan"):
         if chosen:
             workspace = workspace.only(chosen)
-        if flag_input("publish", default="false"):
+        if common.flag_input("publish", default="false"):
             workspace = require_branches(workspace)
         planned = kci.plan_run(workspace, request)
         warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
@@ -97,7 +74,7 @@ def main() -> None:
         print_diagnostics(one_per_cause(findings, lambda item: item.rule, "`kci check -v` lists them all"))
         planned.require_runnable()
     plan = planned.plan
-    if flag("KCI_FORK", os.environ.get("KCI_FORK", "false")):
+    if common.flag("KCI_FORK", os.environ.get("KCI_FORK", "false")):
         plan = only_hosted(plan, dispatched=settings.pull_request.forks is Forks.DISPATCH)
         print_diagnostics(untested(planned.plan, plan))
     elif machines == "own":
@@ -113,26 +90,24 @@ def main() -> None:
         "plan": "" if callers else _merge_input(plan, uploaded=uploaded),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
-        fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
-    for name, value in outputs.items():
-        set_output(name, value)
-    set_output("parallel", str(allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX))
-    set_output("has-work", "true" if plan.legs or plan.tests else "false")
+        common.fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
+    parallel = allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX
+    common.set_outputs(**outputs, parallel=parallel, has_work=bool(plan.legs or plan.tests))
     # the whole plan, for the gate
-    whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
-    write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
-    show(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
-    show(left_out_sentence(plan) or "nothing is left out")
-    add_tables(plan_tables(plan, planned.estimate, planned.touches))
+    whole = common.compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
+    write_atomic(common.runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
+    common.show(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
+    common.show(left_out_sentence(plan) or "nothing is left out")
+    common.add_tables(plan_tables(plan, planned.estimate, planned.touches))
 
 
 def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
-    text = compact_json(plan.tree_plan())
-    if len(compact_json(text).encode()) <= MAX_INPUT:
+    text = common.compact_json(plan.tree_plan())
+    if len(common.compact_json(text).encode()) <= MAX_INPUT:
         return text
     if not uploaded:
         hint = 'set `upload: "true"`, and name the folder with the artifact run-plan.* to kci/build/merge'
-        fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
+        common.fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
     return "too large for an input: download the artifact run-plan.*"
 
 
@@ -147,12 +122,12 @@ def tier_of(settings: Settings, name: str) -> str:
 
 def part_jobs(text: str) -> int:
     """The number of jobs that compile parts: `true` is one."""
-    return {"true": 1, "false": 0}[text] if text in ("true", "false") else number_input("parts")
+    return int(text == "true") if text in ("true", "false") else common.count_input("parts", 0, 999) or 0
 
 
 def affected_base() -> str | None:
     """The commit that changes are counted from; None to plan everything."""
-    base = text_input("affected-base")
+    base = common.text_input("affected-base")
     if base == "pull-request":
         return pull_request_base(Path(), os.environ.get("KCI_PULL_REQUEST", ""))
     return base or None
@@ -160,17 +135,16 @@ def affected_base() -> str | None:
 
 def earlier_trees() -> TreeIndex:
     """Read and forward the index of earlier trees; it is uploaded at once: the next run needs it in any case."""
-    folder, run = text_input("earlier"), text_input("earlier-run")
+    folder, run = common.text_input("earlier"), common.text_input("earlier-run")
     try:
         index = next_index(Path(folder) if folder else None, run, today())
     except kci.FindingsError as error:
-        warn(f"everything is built once more: {error.message}")
+        common.warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
     if os.environ.get("GH_TOKEN"):
-        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"], ""), warn)
+        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"], ""), common.warn)
     index = replace(index, attempt=ci_run().attempt or 1)
-    place = runner_temp() / "kci-plan"
+    place = common.runner_temp() / "kci-plan"
     write_record(place / INDEX_FILE, index)
-    set_output("folder", str(place))
-    set_output("file-name", f"run-plan.{ci_run().attempt or 1}")
+    common.set_outputs(folder=place, file_name=f"run-plan.{ci_run().attempt or 1}")
     return index

@@ -5,16 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import kci
-from kci.actions.common import (
-    add_table,
-    fetched_tree,
-    flag_input,
-    group,
-    required_input,
-    set_output,
-    show,
-    text_input,
-)
+from kci.actions import common
 from kci.cli._output import print_diagnostics
 from kci.cli.sign import ci_context
 from kci.config.discovery import find_settings
@@ -24,27 +15,27 @@ from kci.tree.top_level import sign_tree
 
 def main() -> None:
     """Sign if requested, publish, and set the outputs."""
-    tree = fetched_tree(Path(required_input("tree")), "to publish", text_input("digest"))
-    kernel = text_input("kernel")
-    dry_run = flag_input("dry-run", default="false")
+    tree = common.fetched_tree(Path(common.required_input("tree")), "to publish", common.text_input("digest"))
+    kernel = common.text_input("kernel")
+    dry_run = common.flag_input("dry-run", default="false")
     workspace = kci.open_workspace([kernel]) if kernel else None
-    if flag_input("sign", default="false") and not dry_run:
+    if common.flag_input("sign", default="false") and not dry_run:
         settings = workspace.settings if workspace else find_settings(Path())
-        with group("Sign"):
+        with common.group("Sign"):
             for written in sign_tree(tree, ci_context(), settings.trust_config):
                 print(written)
     request = PublishRequest(
         tree,
         workspace,
-        repo_id=text_input("repo-id"),
-        branch=text_input("branch"),
+        repo_id=common.text_input("repo-id"),
+        branch=common.text_input("branch"),
         dry_run=dry_run,
-        create_pr=flag_input("create-pr", default="false"),
-        older=flag_input("older", default="false"),
+        create_pr=common.flag_input("create-pr", default="false"),
+        older=common.flag_input("older", default="false"),
     )
     warnings: list[kci.Diagnostic] = []
-    with group("Publish"):
-        published = publish_tree(request, show, warnings.append)
+    with common.group("Publish"):
+        published = publish_tree(request, common.show, warnings.append)
     print_diagnostics(warnings)
     tell(published)
 
@@ -54,12 +45,11 @@ def tell(published: PublishedTree) -> None:
     builds = published.publication.builds
     for part in published.branches:
         print(f"{published.target.repo_id}@{part.branch}: {part.state} {part.commit} {part.proposal}".rstrip())
-    set_output("commit", builds.commit)
-    set_output("url", published.url)
+    common.set_outputs(commit=builds.commit, url=published.url)
     rows = [
         (published.target.repo_id, part.branch, part.state, len(part.changes.added), len(part.changes.changed),
          len(part.changes.deleted), part.commit[:12])
         for part in published.branches
     ]  # fmt: skip
     headers = ("repository", "branch", "state", "added", "changed", "deleted", "commit")
-    add_table("Would be published" if published.dry_run else "Published", headers, rows)
+    common.add_table("Would be published" if published.dry_run else "Published", headers, rows)

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from kci.actions.common import required_input, runner_temp, show
+from kci.actions import common
 from kci.actions.schedule import BOT
 from kci.watch.pull_request import PullRequestComments, comment_text, github_api, run_number
 
@@ -15,16 +15,16 @@ def main() -> None:
     """Comment in each pull request with the run's commit as its head."""
     repository = os.environ["GITHUB_REPOSITORY"]
     pulls = PullRequestComments(github_api(repository), BOT)
-    run = pulls.run(run_number(required_input("run")))
+    run = pulls.run(run_number(common.required_input("run")))
     if not run.is_for_pull_request:
-        show("the run is not one of kci.yml for a pull request")
+        common.show("the run is not one of kci.yml for a pull request")
         return
     pull_requests = pulls.open_pull_requests(run)
     if not pull_requests:
-        show(f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is closed")
+        common.show(f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is closed")
         return
-    with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
+    with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
         unread = pulls.fetch_records(run, Path(place))
         for pull in pull_requests:
             body = comment_text(pull, run, Path(place), unread, repository)
-            show(f"#{pull.number}: {pulls.update_comment(pull.number, body)}")
+            common.show(f"#{pull.number}: {pulls.update_comment(pull.number, body)}")

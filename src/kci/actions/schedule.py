@@ -8,17 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from kci.actions.common import (
-    add_summary,
-    add_table,
-    fail,
-    flag_input,
-    required_input,
-    runner_temp,
-    set_output,
-    show,
-    warn,
-)
+from kci.actions import common
 from kci.cli._output import print_diagnostics
 from kci.config.discovery import find_settings
 from kci.config.settings import Decisions
@@ -28,15 +18,7 @@ from kci.run.gate import NO_PLAN, RunUploads, read_uploads
 from kci.run.records import ci_run
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
-from kci.watch.history import (
-    LegOutcome,
-    LegResult,
-    github_history,
-    group_results,
-    merge_parts,
-    read_results,
-    read_runs,
-)
+from kci.watch.history import LegOutcome, LegResult, github_history, group_results, merge_parts, read_results, read_runs
 from kci.watch.issue_tracker import GitHubIssues, apply_actions
 from kci.watch.report import make_grid, markdown_report
 from kci.watch.scheduled_leg import MAX_SECOND_LOOKS, blank_result, second_look, write_results
@@ -48,9 +30,9 @@ BOT = "github-actions[bot]"
 def main() -> None:
     """Run the step that the input names."""
     steps = {"record": record, "retry": retry, "report": report}
-    step = required_input("step")
+    step = common.required_input("step")
     if step not in steps:
-        fail(f"the input `step` must be one of {', '.join(steps)}, not {step[:40]!r}", 2)
+        common.fail(f"the input `step` must be one of {', '.join(steps)}, not {step[:40]!r}", 2)
     steps[step]()
 
 
@@ -65,15 +47,15 @@ def record() -> None:
 
 def retry() -> None:
     """Compare the results with the history and plan a second look at new failures."""
-    records = runner_temp() / "kci-records"
+    records = common.runner_temp() / "kci-records"
     plan = (read_uploads(records) if records.is_dir() else RunUploads()).plan
     if plan == NO_PLAN:
-        fail("there is no plan of this run", 1, "see the plan job")
+        common.fail("there is no plan of this run", 1, "see the plan job")
     results, problems = _results()
     suspects: list[str] = []
     if runs := group_results(results):
         watch, this = FailureTracker(Decisions()), merge_parts(runs)
-        with tempfile.TemporaryDirectory(dir=runner_temp()) as place:
+        with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
             for run in read_runs(github_history(BRANCH).fetch(Path(place) / "clone"), problems.append):
                 if run.run != this.run:
                     watch.step(run)
@@ -86,19 +68,18 @@ def retry() -> None:
     print(f"{count(len(suspects), 'suspect')}, {count(jobs, 'job')} to look again")
     if max(len(again.legs), len(again.tests)) == MAX_SECOND_LOOKS:
         print(f"no more than {MAX_SECOND_LOOKS} jobs look again; the others are suspects until the next run")
-    set_output("has-work", "true" if jobs else "false")
-    set_output("callers", caller_matrices(again, 1, unmerged=True)[1:-1])
+    common.set_outputs(has_work=jobs > 0, callers=caller_matrices(again, 1, unmerged=True)[1:-1])
 
 
 def report() -> None:
     """Update the issues and write the report."""
     repository, problems = os.environ["GITHUB_REPOSITORY"], list[Diagnostic]()
     watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
-    with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
+    with tempfile.TemporaryDirectory(dir=common.runner_temp()) as folder:
         history = github_history(BRANCH).fetch(Path(folder) / "clone")
         actions = latest_decisions(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
-    add_summary([], markdown_report(make_grid(watch), repository).splitlines())
+    common.add_summary([], markdown_report(make_grid(watch), repository).splitlines())
     if not watch.policy.carry_out:
         for action in actions:
             print(f"{action.kind} {action.id}: {printable(action.title)}")
@@ -109,7 +90,7 @@ def report() -> None:
 
 
 def _results() -> tuple[list[LegResult], list[Diagnostic]]:
-    folder = runner_temp() / "kci-results"
+    folder = common.runner_temp() / "kci-results"
     return read_results([folder] if folder.is_dir() else [])
 
 
@@ -118,7 +99,7 @@ def scheduled_result(catalog: str) -> LegResult:
     known, run = os.environ.get, ci_run()
     number, server = known("GITHUB_RUN_NUMBER", ""), known("GITHUB_SERVER_URL", "")
     if not re.fullmatch(r"[0-9]{1,18}", number):
-        fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
+        common.fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
     # A second look counts only on another machine: a GitHub-hosted runner has no name to compare.
     machine = "" if known("RUNNER_ENVIRONMENT") == "github-hosted" else known("RUNNER_NAME", "")
     return blank_result(
@@ -127,23 +108,22 @@ def scheduled_result(catalog: str) -> LegResult:
         catalog=catalog,
         commit=known("GITHUB_SHA", ""),
         log=f"{server}/{known('GITHUB_REPOSITORY', '')}/actions/runs/{run.id}" if server else "",
-        look=2 if flag_input("retry", "false") else 1,
+        look=2 if common.flag_input("retry", "false") else 1,
         machine=re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200],
     )
 
 
 def upload_results(results: Sequence[LegResult], name: str) -> None:
     """Write the results of a leg for the upload, and report them."""
-    folder = runner_temp() / "kci-results"
+    folder = common.runner_temp() / "kci-results"
     write_results(folder, results)
     rows = []
     for item in results:
         first = item.error.partition("\n")[0][:300]
         rows.append((item.kernel, item.variant, item.torch, item.outcome, first))
         if item.outcome is LegOutcome.FAILED:
-            warn(f"{item.variant} with torch {item.torch}: {first}")
-            show(f"To do the same on your machine:\n  {item.replay}")
-    add_table("Results", ("kernel", "variant", "torch", "result", "error"), rows)
+            common.warn(f"{item.variant} with torch {item.torch}: {first}")
+            common.show(f"To do the same on your machine:\n  {item.replay}")
+    common.add_table("Results", ("kernel", "variant", "torch", "result", "error"), rows)
     retry = "-retry" if any(item.look > 1 for item in results) else ""
-    set_output("results-name", f"watch-{name}{retry}")
-    set_output("results-folder", str(folder))
+    common.set_outputs(results_name=f"watch-{name}{retry}", results_folder=folder)

@@ -7,20 +7,7 @@ import tempfile
 from pathlib import Path
 
 import kci
-from kci.actions.common import (
-    add_table,
-    fail,
-    fetched_tree,
-    flag_input,
-    group,
-    required_input,
-    runner_temp,
-    set_output,
-    show,
-    text_input,
-    warn,
-    words_input,
-)
+from kci.actions import common
 from kci.actions.schedule import scheduled_result, upload_results
 from kci.cli._output import print_error
 from kci.errors import first_error
@@ -46,10 +33,10 @@ from kci.watch.scheduled_leg import unpack_legs, watch_hardware
 
 def main() -> None:
     """Test, and upload a record in any case."""
-    kernel, names, python = Path(text_input("kernel", ".")), words_input("variant"), text_input("python")
-    leg = text_input("leg", "test")
-    flag_input("upload", default="false")
-    if flag_input("results", default="false"):
+    kernel, names = Path(common.text_input("kernel", ".")), common.words_input("variant")
+    python, leg = common.text_input("python"), common.text_input("leg", "test")
+    common.flag_input("upload", default="false")
+    if common.flag_input("results", default="false"):
         if python:
             watch(kernel, names, Path(python), leg)
         return
@@ -59,7 +46,7 @@ def main() -> None:
     reports: list[TestReport] = []
     error = looked_at = ""
     try:
-        tree = fetched_tree(Path(required_input("tree")), "to test", text_input("digest"))
+        tree = common.fetched_tree(Path(common.required_input("tree")), "to test", common.text_input("digest"))
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest else ""
         reports = tested(tree, kernel, names, Path(python) if python else None)
@@ -68,33 +55,31 @@ def main() -> None:
         error = first_error(problem)
     error = error or first_failure(reports)
     record = record_tests(name, leg, looked_at, reports, error, replay)
-    place = runner_temp() / "kci-test" / TEST_FILE
+    place = common.runner_temp() / "kci-test" / TEST_FILE
     write_record(place, record)
-    set_output("record", str(place))
-    set_output("record-name", f"run-test.{name}.{leg}.{record.attempt}")
-    set_output("passed", "false" if error else "true")
-    set_output("report", str(place))
+    record_name = f"run-test.{name}.{leg}.{record.attempt}"
+    common.set_outputs(record=place, record_name=record_name, passed=not error, report=place)
     rows = [(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
-    add_table(f"Test: {leg}", ("variant", "state", "passed", "failed", "skipped"), rows)
+    common.add_table(f"Test: {leg}", ("variant", "state", "passed", "failed", "skipped"), rows)
     if error:
-        fail(error, 1, f"to do the same on your machine: {replay}")
+        common.fail(error, 1, f"to do the same on your machine: {replay}")
 
 
 def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
     """Test the variants of a scheduled run; failures are results, and do not fail the job."""
     workspace = kci.open_workspace([str(kernel)])
     read, run = workspace.only_kernel(), scheduled_result(workspace.catalog.name)
-    with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
-        variants = unpack_legs(Path(required_input("tree")), names, Path(folder))
+    with tempfile.TemporaryDirectory(dir=common.runner_temp()) as folder:
+        variants = unpack_legs(Path(common.required_input("tree")), names, Path(folder))
         if not variants:
-            show("nothing was built that this machine could load")
+            common.show("nothing was built that this machine could load")
             return
         results: list[LegResult] = []
-        with group(f"Test {read.build.name}"):
+        with common.group(f"Test {read.build.name}"):
             try:
-                results += watch_hardware(read, variants, python, this_system(), run, default_cache(), show)
+                results += watch_hardware(read, variants, python, this_system(), run, default_cache(), common.show)
             except kci.MissingToolError as error:  # this machine says nothing about the kernel
-                warn(f"{leg} tested nothing: {error.message}")
+                common.warn(f"{leg} tested nothing: {error.message}")
     if results:
         upload_results(results, f"{read.build.name}.test-{leg}-{run.attempt}")
 
@@ -110,13 +95,13 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     workspace = kci.open_workspace([kernel])
     reports = []
     for directory in variants:
-        with group(f"Test {directory.name}"):
+        with common.group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, show, cache=default_cache(), torch=torch_of(workspace, directory.name),
+                directory, kernel, common.show, cache=default_cache(), torch=torch_of(workspace, directory.name),
                 isolation=not python, python=python,
             )  # fmt: skip
-            show(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+            common.show(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
             if report.state is not TestState.PASSED:
-                show(report.output)
+                common.show(report.output)
         reports.append(report)
     return reports

@@ -111,12 +111,7 @@ def flag(*words: str) -> Decorator:
 def format_option(*forms: str) -> Decorator:
     """A `--format` option; the first form is the default."""
     return click.option(
-        "--format",
-        "output",
-        type=click.Choice(forms),
-        default=forms[0],
-        show_default=True,
-        help="The output format.",
+        "--format", "output", type=click.Choice(forms), default=forms[0], show_default=True, help="The output format."
     )
 
 

@@ -9,17 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import (
-    FileName,
-    choice_option,
-    file_option,
-    flag,
-    kci_command,
-    option,
-    options,
-    refuse_idle,
-    repeated,
-)
+from kci.cli import FileName, choice_option, file_option, flag, kci_command, option, options, refuse_idle, repeated
 from kci.cli._output import answer, print_diagnostics, progress_log, say
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.settings import KCI_TOML

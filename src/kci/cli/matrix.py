@@ -38,13 +38,7 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @ALLOW_EMPTY
 @format_option(*FORMATS)
 @flag("--explain", "Also list every candidate, kept or dropped, with rule, reason and place.")
-def command(
-    kernels: tuple[str, ...],
-    output: str,
-    explain: bool,
-    allow_empty: bool,
-    **selection: Any,
-) -> int:
+def command(kernels: tuple[str, ...], output: str, explain: bool, allow_empty: bool, **selection: Any) -> int:
     """List the variants that must exist for each KERNEL (default: this directory).
 
     KERNEL is a directory with a build.toml, or a directory of kernels; `KERNEL[cuda,rocm]` selects backends. Exit 1 if

@@ -33,12 +33,7 @@ from kci.utils.suggest import count
 @flag("--create-repo", "Create the repository if it does not exist.")
 @flag("--create-pr", "Open pull requests instead of a commit: needs no right to write.")
 @flag("--dry-run", "Print what would change, and change nothing.")
-def command(
-    place: Path,
-    kernel: Path | None,
-    leave_out: str | None,
-    **target_options: Any,
-) -> None:
+def command(place: Path, kernel: Path | None, leave_out: str | None, **target_options: Any) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
 
     The tree must be complete, meet the requirements, and not be older than the variants that it replaces. Other files

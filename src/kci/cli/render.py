@@ -54,9 +54,7 @@ from kci.workflows.snakemake import SNAKEFILE
     "--from-plan", "FILE", "With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`."
 )
 @choice_option(
-    "--purpose",
-    "With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
-    of=map(str, Purpose),
+    "--purpose", "With --from-plan: the pipeline keeps its trees for the next one, or publishes.", of=map(str, Purpose)
 )
 @flag("--force", "Overwrite edits in files that kci wrote.")
 @option(

@@ -10,10 +10,7 @@ from kci.cli import kci_command
 from kci.cli._output import answer
 from kci.config.schema import schema_text
 
-SCHEMAS = {
-    "build.toml": "kci.config.schema:build_schema",
-    "kci.toml": "kci.config.discovery:settings_schema",
-}
+SCHEMAS = {"build.toml": "kci.config.schema:build_schema", "kci.toml": "kci.config.discovery:settings_schema"}
 
 
 @kci_command("schema")

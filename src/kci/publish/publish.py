@@ -278,9 +278,7 @@ def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
 
 
 def publish_tree(
-    request: PublishRequest,
-    log: Log = lambda _line: None,
-    report: Callable[[Diagnostic], None] = lambda _finding: None,
+    request: PublishRequest, log: Log = lambda _line: None, report: Callable[[Diagnostic], None] = lambda _finding: None
 ) -> PublishedTree:
     """Publish a tree; `report` takes the findings that do not prevent it.
 

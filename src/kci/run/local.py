@@ -359,12 +359,7 @@ def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callabl
 
 
 def merged_tree(
-    sources: Sequence[Path],
-    tree: Path,
-    planned: Plan,
-    log: Log,
-    loaded: Mapping[str, Loading],
-    card: str | None = None,
+    sources: Sequence[Path], tree: Path, planned: Plan, log: Log, loaded: Mapping[str, Loading], card: str | None = None
 ) -> TreeResult:
     """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
     merge_findings: list[Diagnostic] = []
@@ -380,13 +375,7 @@ def merged_tree(
     return TreeResult(kernel.name, tree, manifest, (*merge_findings, *findings), tuple(suppressed))
 
 
-def _build(
-    kernel: Kernel,
-    builds: KeptBuilds,
-    outcome: Outcome,
-    width: int,
-    emit: Callable[[_Update], None],
-) -> None:
+def _build(kernel: Kernel, builds: KeptBuilds, outcome: Outcome, width: int, emit: Callable[[_Update], None]) -> None:
     def update(**changes: object) -> None:
         emit((outcome, changes))
 

@@ -183,10 +183,7 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     """Render the GitLab file and compare it with the committed one; KCI454 for a setting that it cannot express."""
     require_readable(workspace)
     chosen = workspace.settings.settings
-    requested = {
-        "pull-request.comment": chosen.pull_request.comment,
-        "publish.on": chosen.publish.on is PublishOn.PUSH,
-    }
+    requested = {"pull-request.comment": chosen.pull_request.comment, "publish.on": chosen.publish.on is PublishOn.PUSH}
     notes = _nothing_for(requested, "GitLab's file", "")
     inputs = Inputs(
         names=(),
