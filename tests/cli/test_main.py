@@ -72,16 +72,10 @@ def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> N
 @pytest.mark.parametrize(
     "command",
     [
-        "matrix",
-        "update --check",
-        "verify",
-        "matrix relu --catalog",
-        "merge relu --into",
-        "pack",
-        "init",
-        "render --output",
+        "matrix", "update --check", "verify", "matrix relu --catalog", "merge relu --into",
+        "pack", "init", "render --output",
     ],
-)
+)  # fmt: skip
 def test_an_empty_name_is_not_taken_for_a_directory(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,18 +143,9 @@ def test_the_documented_example_is_valid_and_has_every_key() -> None:
 
 def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     names = {
-        "Machine",
-        "Limit",
-        "UserTier",
-        "PullRequest",
-        "Schedule",
-        "Publish",
-        "Signing",
-        "ActionPin",
-        "Ignore",
-        "KernelOverlay",
-        "LintSettings",
-    }
+        "Machine", "Limit", "UserTier", "PullRequest", "Schedule", "Publish", "Signing",
+        "ActionPin", "Ignore", "KernelOverlay", "LintSettings",
+    }  # fmt: skip
     module = vars(__import__("kci.config.settings", fromlist=["x"]))
     return [module[name] for name in sorted(names)]
 

@@ -46,13 +46,10 @@ def names(made: Kernel, catalog: Catalog, tier: Tier = Tier.RELEASE, system: str
 def test_stable_and_full_abi_side_by_side(catalog: Catalog) -> None:
     made = kernel(GATED_NORM)
     assert names(made, catalog, system="x86_64-linux") == [
-        "torch-stable-abi211-cu130-x86_64-linux",
-        "torch-stable-abi211-cu132-x86_64-linux",
-        "torch212-cxx11-rocm71-x86_64-linux",
-        "torch212-cxx11-rocm72-x86_64-linux",
-        "torch213-cxx11-rocm71-x86_64-linux",
-        "torch213-cxx11-rocm72-x86_64-linux",
-    ]
+        "torch-stable-abi211-cu130-x86_64-linux", "torch-stable-abi211-cu132-x86_64-linux",
+        "torch212-cxx11-rocm71-x86_64-linux", "torch212-cxx11-rocm72-x86_64-linux",
+        "torch213-cxx11-rocm71-x86_64-linux", "torch213-cxx11-rocm72-x86_64-linux",
+    ]  # fmt: skip
     assert names(made, catalog, system="aarch64-darwin") == []
     assert names(made, catalog, Tier.PR, "x86_64-linux") == [
         "torch-stable-abi211-cu130-x86_64-linux",

@@ -65,14 +65,11 @@ def test_money_of_several_currencies_is_not_mixed() -> None:
 @pytest.mark.parametrize(
     ("minutes", "pool", "expected"),
     [
-        ([], OWN, (0, 0)),
-        ([7], OWN, (1, 7)),
-        ([5, 5, 5], OWN, (2, 10)),
-        ([9, 5, 4], OWN, (2, 9)),
-        ([3, 3, 2, 2, 2], OWN, (3, 7)),
+        ([], OWN, (0, 0)), ([7], OWN, (1, 7)), ([5, 5, 5], OWN, (2, 10)),
+        ([9, 5, 4], OWN, (2, 9)), ([3, 3, 2, 2, 2], OWN, (3, 7)),
         ([5] * 100, Pool("", None), (1, 5)),
     ],
-)
+)  # fmt: skip
 def test_waves_and_time_on_the_clock(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
     assert simulate([leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]) == expected
 

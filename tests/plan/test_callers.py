@@ -38,16 +38,9 @@ def test_each_kernel_is_told_its_own_part() -> None:
     assert [entry["kernel"] for entry in caller["include"]] == ["relu", "rms-norm"]
     work = caller["include"][0]["work"]
     assert set(work) == {
-        "matrix",
-        "parts",
-        "links",
-        "parallel",
-        "parts_parallel",
-        "plan",
-        "tests",
-        "tree_run",
+        "matrix", "parts", "links", "parallel", "parts_parallel", "plan", "tests", "tree_run",
         "tree_digest",
-    }
+    }  # fmt: skip
     assert [entry["name"] for entry in work["matrix"]["include"]] == ["v0", "v1"]
     assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
     assert work["plan"]["schema"] == 1

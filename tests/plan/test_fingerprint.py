@@ -212,17 +212,12 @@ def sample(catalog: Catalog) -> tuple[Kernel, Variant]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"torch": Version.parse("2.13.1")},
-        {"compute": Version.parse("13.0.1")},
-        {"archs": ("9.0",)},
-        {"stable_abi": Version.parse("2.11")},
-        {"tvm_ffi": Version.parse("0.1")},
-        {"system": "aarch64-linux"},
-        {"backend": "rocm"},
-        {"kind": "stable-abi"},
-        {"name": "torch214-cxx11-cu130-x86_64-linux"},
+        {"torch": Version.parse("2.13.1")}, {"compute": Version.parse("13.0.1")},
+        {"archs": ("9.0",)}, {"stable_abi": Version.parse("2.11")},
+        {"tvm_ffi": Version.parse("0.1")}, {"system": "aarch64-linux"}, {"backend": "rocm"},
+        {"kind": "stable-abi"}, {"name": "torch214-cxx11-cu130-x86_64-linux"},
     ],
-)
+)  # fmt: skip
 def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> None:
     kernel, variant = sample(catalog)
     other = msgspec.structs.replace(variant, **change)

@@ -210,17 +210,10 @@ HARDWARE = ["cuda-x86_64-linux"]
         ("kci.toml", lambda root: write(root / "kci.toml", CUDA.replace("l4", "h100"))),
     ],
     ids=[
-        "a test",
-        "a new one",
-        "one that goes",
-        "one behind a link",
-        "one that goes there",
-        "pytest's settings",
-        "fixtures",
-        "settings above",
-        "another machine",
+        "a test", "a new one", "one that goes", "one behind a link", "one that goes there",
+        "pytest's settings", "fixtures", "settings above", "another machine",
     ],
-)
+)  # fmt: skip
 def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Callable[[Path], object]) -> None:
     answer = changed(tmp_path, CUDA, change)
     assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"], "what they need, for there is no tree"

@@ -48,12 +48,9 @@ OTHER = "torch212-cxx11-cpu-x86_64-linux"
 def hub_environment(hub: FakeHub, home: Path) -> dict[str, str]:
     """Variables with which huggingface_hub talks to this hub and to nothing else."""
     return {
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
+        "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+    }  # fmt: skip
 
 
 @pytest.fixture

@@ -26,18 +26,11 @@ def variant(tmp_path: Path) -> Path:
     root = fill(
         tmp_path / "v",
         {
-            "__init__.py": b"from ._ops import ops\n",
-            "a.b": b"",
-            "a/b.py": b"1",
-            ".hidden": b"2",
-            "x.pyo": b"3",
-            "metadata.json": b"4",
-            "metadata.json.sigstore": b"5",
-            "sub/metadata.json": b"6",
-            "sub/x.pyc": b"7",
-            "sub/__pycache__/deep/f": b"8",
+            "__init__.py": b"from ._ops import ops\n", "a.b": b"", "a/b.py": b"1",
+            ".hidden": b"2", "x.pyo": b"3", "metadata.json": b"4", "metadata.json.sigstore": b"5",
+            "sub/metadata.json": b"6", "sub/x.pyc": b"7", "sub/__pycache__/deep/f": b"8",
         },
-    )
+    )  # fmt: skip
     (root / "link.py").symlink_to("__init__.py")
     (root / "dirlink").symlink_to("sub")
     os.mkfifo(root / "fifo")

@@ -49,26 +49,15 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
     assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
-        "SHA256SUMS",
-        "kci-manifest.json",
-        STABLE,
-        CPU,
-    ]
+        "SHA256SUMS", "kci-manifest.json", STABLE, CPU,
+    ]  # fmt: skip
     assert manifest.complete
     assert manifest.missing == ()
     data = json.loads((tmp_path / "build" / "kci-manifest.json").read_text())
     assert list(data) == [
-        "schema",
-        "created_by",
-        "kernel",
-        "version",
-        "complete",
-        "card",
-        "planned",
-        "present",
-        "missing",
-        "replaced",
-    ]
+        "schema", "created_by", "kernel", "version", "complete", "card", "planned", "present",
+        "missing", "replaced",
+    ]  # fmt: skip
     assert data["planned"] == [STABLE, CPU]
     first = data["present"][1]
     assert first["variant"] == CPU
@@ -408,11 +397,8 @@ def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp
 
 KERNEL = {"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU]}
 PLAN = {
-    "schema": 1,
-    "tier": "release",
-    "kernels": [KERNEL],
-    "anything": [{"legs": 1}],
-}
+    "schema": 1, "tier": "release", "kernels": [KERNEL], "anything": [{"legs": 1}],
+}  # fmt: skip
 
 
 @pytest.mark.rule("KCI611", triggers=True)
@@ -494,11 +480,8 @@ def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatc
         assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
         assert verify(tree, ignore=["KCI74"]) == []
         assert sorted(path.name for path in tree.iterdir()) == [
-            "SHA256SUMS",
-            "kci-manifest.json",
-            CPU,
-            CUDA,
-        ]
+            "SHA256SUMS", "kci-manifest.json", CPU, CUDA,
+        ]  # fmt: skip
     assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(4)))
 
 

@@ -16,13 +16,9 @@ from kci.tree.metadata import BackendRecord, Metadata, decode, encode, metadata_
 from variants import COMMIT, build_of, make_variant
 
 MINIMAL: dict[str, Any] = {
-    "name": "gated-norm",
-    "id": "_gated_norm_cpu_1a2b3c4",
-    "version": 2,
-    "license": "x",
-    "python-depends": [],
-    "backend": {"type": "cpu"},
-}
+    "name": "gated-norm", "id": "_gated_norm_cpu_1a2b3c4", "version": 2, "license": "x",
+    "python-depends": [], "backend": {"type": "cpu"},
+}  # fmt: skip
 
 
 def with_changes(**changes: Any) -> bytes:
@@ -216,11 +212,8 @@ def test_sealing_removes_bytecode_and_an_old_signature_and_hashes_last(tmp_path:
     sealed = seal(variant, read_metadata(variant / "metadata.json"))
     assert (variant / "metadata.json").read_bytes() == before == encode(sealed)
     assert sorted(path.name for path in variant.iterdir() if path.name != "sub") == [
-        "__init__.py",
-        "_gated_norm_cpu_1a2b3c4.abi3.so",
-        "_ops.py",
-        "metadata.json",
-    ]
+        "__init__.py", "_gated_norm_cpu_1a2b3c4.abi3.so", "_ops.py", "metadata.json",
+    ]  # fmt: skip
     assert (variant / "metadata.json").stat().st_mode & 0o777 == 0o644
 
 

@@ -61,25 +61,15 @@ def refused(artifact: Path, into: Path, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("/etc/passwd", "absolute"),
-        (f"{CPU}/../../escape", r"'\.\.'"),
-        ("../escape", r"'\.\.'"),
-        (f"{CPU}//x", "the part ''"),
-        (f"{CPU}/./x", r"the part '\.'"),
-        (f"{CPU}/a\\..\\b", "backslash"),
-        ("C:/x", "colon"),
-        (f"{CPU}/file:stream", "colon"),
-        (f"{CPU}/a\nb", "control character"),
-        (f"{CPU}/\x1b[31m", "control character"),
-        (f"{CPU}/\u202egpj.py", "control character"),
-        ("elsewhere/x", "outside of"),
-        ("leg.json", "outside of"),
-        (CPU, "outside of"),
-        (f"{CPU}/x.", "ends with a dot"),
-        (f"{CPU}/{'a' * 300}", "longer than 255"),
-        (f"{CPU}/{'a/' * 600}x", "longer than 1024"),
+        ("/etc/passwd", "absolute"), (f"{CPU}/../../escape", r"'\.\.'"), ("../escape", r"'\.\.'"),
+        (f"{CPU}//x", "the part ''"), (f"{CPU}/./x", r"the part '\.'"),
+        (f"{CPU}/a\\..\\b", "backslash"), ("C:/x", "colon"), (f"{CPU}/file:stream", "colon"),
+        (f"{CPU}/a\nb", "control character"), (f"{CPU}/\x1b[31m", "control character"),
+        (f"{CPU}/\u202egpj.py", "control character"), ("elsewhere/x", "outside of"),
+        ("leg.json", "outside of"), (CPU, "outside of"), (f"{CPU}/x.", "ends with a dot"),
+        (f"{CPU}/{'a' * 300}", "longer than 255"), (f"{CPU}/{'a/' * 600}x", "longer than 1024"),
     ],
-)
+)  # fmt: skip
 def test_names_that_reach_out_are_refused(tmp_path: Path, leg: LegRecord, name: str, says: str) -> None:
     refused(archive(tmp_path / "x.tar", leg, file(name)), tmp_path / "into", says)
     assert not (tmp_path / "escape").exists()
@@ -89,15 +79,11 @@ def test_names_that_reach_out_are_refused(tmp_path: Path, leg: LegRecord, name: 
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (tarfile.SYMTYPE, "a symbolic link"),
-        (tarfile.LNKTYPE, "a hard link"),
-        (tarfile.CHRTYPE, "a character device"),
-        (tarfile.BLKTYPE, "a block device"),
-        (tarfile.FIFOTYPE, "a fifo"),
-        (tarfile.CONTTYPE, "unknown kind"),
-        (b"Z", "unknown kind"),
+        (tarfile.SYMTYPE, "a symbolic link"), (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.CHRTYPE, "a character device"), (tarfile.BLKTYPE, "a block device"),
+        (tarfile.FIFOTYPE, "a fifo"), (tarfile.CONTTYPE, "unknown kind"), (b"Z", "unknown kind"),
     ],
-)
+)  # fmt: skip
 def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: LegRecord, kind: bytes, says: str) -> None:
     member = file(f"{CPU}/x", b"", type=kind, linkname="/etc/passwd")
     refused(archive(tmp_path / "x.tar", leg, member), tmp_path / "into", says)
@@ -107,15 +93,11 @@ def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: LegR
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (f"{CPU}/a.py", f"{CPU}/a.py"),
-        (f"{CPU}/a.py", f"{CPU}/A.py"),
-        (f"{CPU}/stra\u00dfe", f"{CPU}/STRASSE"),
-        (f"{CPU}/\u00e9", f"{CPU}/e\u0301"),
-        (f"{CPU}/dir/a", f"{CPU}/DIR/b"),
-        (f"{CPU}/a", f"{CPU}/a/b"),
-        (f"{CPU}/a/b", f"{CPU}/a"),
+        (f"{CPU}/a.py", f"{CPU}/a.py"), (f"{CPU}/a.py", f"{CPU}/A.py"),
+        (f"{CPU}/stra\u00dfe", f"{CPU}/STRASSE"), (f"{CPU}/\u00e9", f"{CPU}/e\u0301"),
+        (f"{CPU}/dir/a", f"{CPU}/DIR/b"), (f"{CPU}/a", f"{CPU}/a/b"), (f"{CPU}/a/b", f"{CPU}/a"),
     ],
-)
+)  # fmt: skip
 def test_two_members_for_one_place_are_refused(tmp_path: Path, leg: LegRecord, first: str, second: str) -> None:
     refused(archive(tmp_path / "x.tar", leg, file(first), file(second)), tmp_path / "into", "collides with")
 

@@ -265,14 +265,9 @@ def test_a_flag_of_hip_that_needs_a_device_link(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI168", triggers=False)
 def test_flags_that_need_no_device_link(tmp_path: Path) -> None:
     flags = [
-        "-rdc=false",
-        "-rdc",
-        "false",
-        "-fno-gpu-rdc",
-        "-DX=-dcx",
-        "-dcomp",
+        "-rdc=false", "-rdc", "false", "-fno-gpu-rdc", "-DX=-dcx", "-dcomp",
         "--generate-code=arch=compute_90,code=sm_90",
-    ]
+    ]  # fmt: skip
     assert relocatable(tmp_path, "cuda", "cuda-flags", flags) == []
 
 

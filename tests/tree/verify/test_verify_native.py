@@ -101,24 +101,15 @@ def test_versions_beyond_manylinux_are_named_with_their_symbols(
 @pytest.mark.parametrize(
     ("version", "cap"),
     [
-        ("GLIBC_2.28", None),
-        ("GLIBC_2.2.5", None),
-        ("GLIBC_2.28.1", "GLIBC_2.28"),
-        ("GLIBC_2.100", "GLIBC_2.28"),
-        ("GLIBC_PRIVATE", "GLIBC_2.28"),
-        ("GLIBC_ABI_DT_RELR", "GLIBC_2.28"),
-        ("GLIBCXX_3.4.24", None),
-        ("GLIBCXX_3.4.25", "GLIBCXX_3.4.24"),
-        ("CXXABI_1.3.11", None),
-        ("CXXABI_1.3.13", "CXXABI_1.3.11"),
-        ("CXXABI_TM_1", None),
-        ("GCC_7.0.0", None),
-        ("GCC_4.3.0", None),
-        ("GCC_14.0.0", "GCC_7.0.0"),
-        ("GOMP_9.0", None),
+        ("GLIBC_2.28", None), ("GLIBC_2.2.5", None), ("GLIBC_2.28.1", "GLIBC_2.28"),
+        ("GLIBC_2.100", "GLIBC_2.28"), ("GLIBC_PRIVATE", "GLIBC_2.28"),
+        ("GLIBC_ABI_DT_RELR", "GLIBC_2.28"), ("GLIBCXX_3.4.24", None),
+        ("GLIBCXX_3.4.25", "GLIBCXX_3.4.24"), ("CXXABI_1.3.11", None),
+        ("CXXABI_1.3.13", "CXXABI_1.3.11"), ("CXXABI_TM_1", None), ("GCC_7.0.0", None),
+        ("GCC_4.3.0", None), ("GCC_14.0.0", "GCC_7.0.0"), ("GOMP_9.0", None),
         ("libcudart.so.13", None),
     ],
-)
+)  # fmt: skip
 def test_versions_are_compared_by_size(version: str, cap: str | None) -> None:
     assert exceeded_cap(version, "x86_64") == cap
 
@@ -172,22 +163,15 @@ def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> N
 @pytest.mark.parametrize(
     ("library", "backend", "major", "allowed"),
     [
-        ("libc.so.6", "cpu", "", True),
-        ("libtorch_cpu.so", "cpu", "", True),
-        ("libcudart.so.13", "cuda", "13", True),
-        ("libcudart.so.12", "cuda", "13", False),
-        ("libcudart.so.13", "cpu", "", False),
-        ("libtorch_cuda.so", "cpu", "", False),
-        ("libamdhip64.so.7", "rocm", "7", True),
-        ("libamdhip64.so.6", "rocm", "7", False),
-        ("libgomp.so.1", "cpu", "", True),
-        ("libmvec.so.1", "cpu", "", True),
-        ("libatomic.so.1", "cuda", "13", True),
-        ("libz.so.1", "cpu", "", True),
-        ("libgomp.so.2", "cpu", "", False),
-        ("libpython3.11.so.1.0", "cpu", "", False),
+        ("libc.so.6", "cpu", "", True), ("libtorch_cpu.so", "cpu", "", True),
+        ("libcudart.so.13", "cuda", "13", True), ("libcudart.so.12", "cuda", "13", False),
+        ("libcudart.so.13", "cpu", "", False), ("libtorch_cuda.so", "cpu", "", False),
+        ("libamdhip64.so.7", "rocm", "7", True), ("libamdhip64.so.6", "rocm", "7", False),
+        ("libgomp.so.1", "cpu", "", True), ("libmvec.so.1", "cpu", "", True),
+        ("libatomic.so.1", "cuda", "13", True), ("libz.so.1", "cpu", "", True),
+        ("libgomp.so.2", "cpu", "", False), ("libpython3.11.so.1.0", "cpu", "", False),
     ],
-)
+)  # fmt: skip
 def test_needed_libraries_by_backend(library: str, backend: str, major: str, allowed: bool) -> None:
     assert bool(allowed_libraries(library, ("system", "system-more", "torch", backend), major)) is allowed
 

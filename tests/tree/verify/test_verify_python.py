@@ -371,13 +371,10 @@ def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("torch-cpu", "triton"),
-        ("torch-metal", "triton.language"),
-        ("torch-neuron", "triton"),
-        ("torch-rocm", "cuda.bindings"),
-        ("torch-cpu", "cuda.pathfinder"),
+        ("torch-cpu", "triton"), ("torch-metal", "triton.language"), ("torch-neuron", "triton"),
+        ("torch-rocm", "cuda.bindings"), ("torch-cpu", "cuda.pathfinder"),
     ],
-)
+)  # fmt: skip
 def test_what_torch_brings_for_some_backends_is_not_there_for_others(tmp_path: Path, name: str, module: str) -> None:
     (found,) = variant(tmp_path, "from . import a\n", name, a=f"import {module}\nimport {module}\n")
     assert (found.rule, found.line) == ("KCI771", 1), "the first one, and that once"

@@ -360,24 +360,9 @@ def test_a_merged_tree_has_its_names_and_its_manifest(tmp_path: Path) -> None:
 
 
 CANNOT_TRAVEL = [
-    "NUL.py",
-    "aux/x.py",
-    "com1.txt",
-    "a/LPT9",
-    'a"b.py',
-    "a?.py",
-    "a*b",
-    "a<b",
-    "a|b",
-    "con",
-    "x/CON .txt",
-    "COM¹",
-    "a:b",
-    "a\\b",
-    "a\nb",
-    "x.",
-    "x ",
-]
+    "NUL.py", "aux/x.py", "com1.txt", "a/LPT9", 'a"b.py', "a?.py", "a*b", "a<b", "a|b", "con",
+    "x/CON .txt", "COM¹", "a:b", "a\\b", "a\nb", "x.", "x ",
+]  # fmt: skip
 
 
 @pytest.mark.rule("KCI708", triggers=True)
@@ -392,13 +377,9 @@ def test_names_that_cannot_travel(tmp_path: Path, name: str) -> None:
 @pytest.mark.rule("KCI708", "KCI709", triggers=False)
 def test_names_that_look_like_devices_and_are_none(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {
-        "__init__.py": "",
-        "_ops.py": "",
-        "null.py": "",
-        "com.py": "",
-        "com10.py": "",
+        "__init__.py": "", "_ops.py": "", "null.py": "", "com.py": "", "com10.py": "",
         "auxiliary/x": "",
-    }
+    }  # fmt: skip
     assert check(make_variant(tmp_path, "torch-cpu", files=files)) == []
 
 
