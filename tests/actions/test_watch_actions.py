@@ -18,23 +18,6 @@ from conftest import ROOT
 from forked import fork_server
 from kci.watch.history import LegOutcome, LegResult
 
-KERNEL = """
-[general]
-name = "relu"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu"]
-
-[torch]
-src = ["a.cpp"]
-minver = "2.9"
-
-[kernel.part]
-backend = "cpu"
-depends = ["torch"]
-src = ["a.cpp"]
-"""
 SCRIPT = ROOT / "src" / "kci" / "actions" / "__main__.py"
 PROGRAMS = [str(STAND_INS / "bin"), str(STAND_INS / "here")]
 

@@ -10,30 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import ROOT
+from conftest import ROOT, torch_toml
 
-BUILD = """\
-[general]
-name = "{name}"
-version = 1
-edition = 5
-license = "mit"
-backends = ["cpu", "cuda", "rocm"]
-hub.repo-id = "acme/{name}"
-
-[torch]
-stable-abi = "2.11"
-
-[kernel.a]
-backend = "cpu"
-depends = []
-src = []
-
-[kernel.b]
-backend = "cuda"
-depends = []
-src = []
-"""
+SOURCES = {"cpu": "a.cpp", "cuda": "a.cu", "rocm": "a.cu"}
 KCI_TOML = """\
 [tiers.pairs]
 systems = ["x86_64-linux", "aarch64-linux"]
@@ -52,7 +31,8 @@ drop = ["cuda == 13.2"]
 def monorepo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None) -> Path:
     for name in ("one", "two"):
         (tmp_path / "kernels" / name).mkdir(parents=True)
-        (tmp_path / "kernels" / name / "build.toml").write_text(BUILD.format(name=name))
+        (tmp_path / "kernels" / name / "build.toml").write_text(torch_toml(SOURCES, name, more='stable-abi = "2.11"\n'))
+
     (tmp_path / "kci.toml").write_text(KCI_TOML)
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)

@@ -7,37 +7,16 @@ from pathlib import Path
 import pytest
 
 from act.harness import commit_all
-from buildkit import write_tree
 from cli.runner import kci
+from conftest import write_torch
 from kci.matrix.variants import this_system
 
-BUILD = """
-    [general]
-    name = "norm"
-    version = 1
-    edition = 5
-    license = "MIT"
-    backends = ["cpu", "cuda"]
-
-    [torch]
-    src = ["a.cpp"]
-
-    [kernel.cpu]
-    backend = "cpu"
-    depends = ["torch"]
-    src = ["a.cpp"]
-
-    [kernel.cuda]
-    backend = "cuda"
-    depends = ["torch"]
-    src = ["a.cu"]
-"""
+TWO = {"cpu": "a.cpp", "cuda": "a.cu"}
 
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    sources = dict.fromkeys(["a.cpp", "a.cu", "torch-ext/norm/__init__.py"], "")
-    made = write_tree(tmp_path / "norm", {"build.toml": BUILD, **sources})
+    made = write_torch(tmp_path / "norm", TWO, "norm", "a.cpp")
     commit_all(made)
     monkeypatch.chdir(made)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
@@ -88,7 +67,7 @@ def test_kci_test_at_the_root_of_a_repository(kernel: Path, monkeypatch: pytest.
     assert "there is no variant in norm/build" in kci("test").stderr
     (kernel.parent / "empty").mkdir()
     assert "empty: no build.toml here or below" in kci("test", "empty").stderr
-    write_tree(kernel.parent / "gelu", {"build.toml": BUILD.replace("norm", "gelu")})
+    write_torch(kernel.parent / "gelu", TWO, "gelu")
     done = kci("test")
     assert (done.code, "name one: kci test gelu" in done.stderr) == (2, True)
 

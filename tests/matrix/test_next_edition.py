@@ -46,7 +46,6 @@ RELEASES = [
     *wheels("2.14.1", "cpu", "cu126", "cu130", "cu132", "rocm7.2", "rocm7.14", "xpu"),
 ]
 NEW = [*RELEASES, *wheels("2.15.0", "cpu", "cu130", "cu134", "rocm7.14", "xpu")]
-NIGHTLY = wheels("2.16.0.dev20261120", "cpu", "cu136", "rocm10.0")
 
 
 @pytest.fixture
@@ -194,7 +193,6 @@ def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pyt
 # --- the reference's table -------------------------------------------------------------------------------------------
 
 KNOWN = [row for name in editions() for row in load_catalog(name).rows]
-FILE = Path(__file__).parent / "build-variants.json"
 
 
 def publish(catalog: Catalog) -> dict[str, dict[str, list[str]]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import add_package, torch_kernel
+from conftest import torch_kernel, write_torch
 from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
@@ -95,27 +95,9 @@ def test_a_plan_has_the_runners_images_and_limits_of_its_settings(catalog: Catal
     assert "max_jobs" not in by_variant[cuda.variant]
 
 
-KERNEL = """\
-[general]
-name = "norm"
-version = 1
-edition = 5
-license = "mit"
-backends = ["cpu"]
-hub.repo-id = "acme/norm"
-[torch]
-[kernel.a]
-backend = "cpu"
-depends = ["torch"]
-src = []
-"""
-
-
 def test_the_commands_use_it(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
-    (tmp_path / "norm").mkdir()
-    (tmp_path / "norm" / "build.toml").write_text(KERNEL)
-    add_package(tmp_path / "norm")
+    write_torch(tmp_path / "norm", {"cpu": "a.cpp"}, "norm")
     (tmp_path / "kci.toml").write_text(
         'catalog = "2026-09-02"\n[tiers.mine]\nonly = ["*-x86_64-linux"]\n'
         '[runners.any.x86_64-linux]\ngroup = "g"\nlabels = ["mine"]\n'

@@ -20,7 +20,6 @@ from kci.tree.pack import pack
 from kci.tree.verify import verify
 from variants import COMMIT, CPU, CUDA, leg_of, make_artifact, make_variant, variant_digest
 
-OTHER = "f" * 40
 NEXT = "torch212-cxx11-cpu-x86_64-linux"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import write_noarch
+from conftest import write_noarch, write_torch
 from kci.build.request import BuildOptions
 from kci.config.values import Tier
 from kci.errors import MissingToolError
@@ -18,39 +18,12 @@ from kci.plan.workspace import Choice, Workspace, open_workspace
 from kci.run.build_leg import LegRequest, leg_commands
 from kci.run.local import outcomes_of
 
-KERNEL = """\
-[general]
-name = "some-kernel"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu", "cuda", "rocm"]
-[torch]
-src = ["torch-ext/binding.cpp"]
-[kernel.some_cpu]
-backend = "cpu"
-depends = ["torch"]
-src = ["csrc/cpu.cpp"]
-[kernel.some_cuda]
-backend = "cuda"
-depends = ["torch"]
-src = ["csrc/gpu.cu"]
-[kernel.some_rocm]
-backend = "rocm"
-depends = ["torch"]
-src = ["csrc/gpu.cu"]
-"""
-SOURCES = ("torch-ext/binding.cpp", "csrc/cpu.cpp", "csrc/gpu.cu", "torch-ext/some_kernel/__init__.py")
+SOURCES = {"cpu": "csrc/cpu.cpp", "cuda": "csrc/gpu.cu", "rocm": "csrc/gpu.cu"}
 
 
 @pytest.fixture
 def kernel_dir(tmp_path: Path) -> Path:
-    directory = tmp_path / "some"
-    for name in SOURCES:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text("")
-    (directory / "build.toml").write_text(KERNEL)
-    return directory
+    return write_torch(tmp_path / "some", SOURCES, binding="torch-ext/binding.cpp")
 
 
 def require_one_answer(workspace: Workspace, tier: str) -> set[str]:
