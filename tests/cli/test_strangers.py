@@ -44,6 +44,8 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("test nowhere --kernel .", 2, "error: nowhere: there is no such directory", "or a tree"),
         ("publish nowhere", 2, "error: nowhere: there is no such directory", "or a tree"),
+        ("build", 2, "", "`kci matrix` lists the names; `kci run` builds all that this machine can build"),
+        ("matrix --variant x", 2, "No such option '--variant'.", "--only GLOB chooses variants by their names"),
         ("test", 1, "there is no variant in build", "build one: kci build --variant NAME, or kci run"),
     ],
 )
@@ -66,7 +68,9 @@ def test_kci_test_at_the_root_of_a_repository(kernel: Path, monkeypatch: pytest.
     monkeypatch.chdir(kernel.parent)
     assert "there is no variant in norm/build" in kci("test").stderr
     (kernel.parent / "empty").mkdir()
-    assert "empty: no build.toml here or below" in kci("test", "empty").stderr
+    for command in ("test", "check"):
+        said = kci(command, "empty").stderr
+        assert ("empty: no build.toml here or below" in said, "`kci init NAME` begins a kernel" in said) == (True, True)
     write_torch(kernel.parent / "gelu", TWO, "gelu")
     done = kci("test")
     assert (done.code, "name one: kci test gelu" in done.stderr) == (2, True)

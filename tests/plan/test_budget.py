@@ -161,6 +161,8 @@ def test_pools_and_the_longest_job() -> None:
     assert pool_of(Runner(("ubuntu-24.04",), 4, 16, pool_size=3)) == Pool("ubuntu-24.04", 3)
     assert max_job_minutes(Runner(("ubuntu-24.04",), 4, 16)) == 360
     assert max_job_minutes(Runner(("self-hosted",), 4, 16)) == 7200
+    for labels in (("ubuntu-24.04", "with-a-gpu"), ("with-a-gpu", "ubuntu-24.04")):
+        assert max_job_minutes(Runner(labels, 4, 16)) == 7200, "a runner has all of its labels, so it is not GitHub's"
     assert max_job_minutes(Runner(("Ubuntu-slim",), 1, 5)) == 15
     assert not Runner((), 4, 16, group="g").hosted
 

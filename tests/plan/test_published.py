@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from cli.runner import kci
 from kci.matrix.variants import parse_variant_name
 from kci.plan.fingerprint import unchanged_variants
 from kci.plan.planning import PlanRequest, plan_run
@@ -122,17 +120,3 @@ def test_a_published_variant_of_another_version_or_kernel_is_built_again(
     (tree / "kci-manifest.json").write_text(json.dumps(manifest))
     plan, _ = planned(norm, tree)
     assert [name for leg in plan["legs"] for name in leg["variants"]] == first[:1]
-
-
-def test_fingerprints_hold_for_a_commit_only_if_nothing_else_changed(norm: Path) -> None:
-    def commit() -> object:
-        return json.loads(kci("plan", norm, "--fingerprints", "--format", "json").stdout)["commit"]
-
-    assert commit() is None
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *identity, *command], cwd=norm, check=True, capture_output=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=norm, check=True, capture_output=True, text=True).stdout
-    assert commit() == head.strip()
-    (norm / "csrc/shared.h").write_text("// changed")
-    assert commit() is None

@@ -12,7 +12,7 @@ import pytest
 
 from cli.runner import kci
 from kci.tree.manifest import Manifest
-from variants import CPU, make_artifact, make_variant
+from variants import CPU, make_variant
 
 
 @pytest.fixture(autouse=True)
@@ -58,23 +58,6 @@ def test_the_run_s_attempt_comes_from_the_environment(tmp_path: Path) -> None:
     kci("pack", make_variant(tmp_path), "-o", tmp_path / "x.tar", GITHUB_RUN_ATTEMPT="3")
     done = kci("merge", tmp_path / "x.tar", "--into", tmp_path / "build", "--json")
     assert json.loads(done.stdout)["manifests"][0]["present"][0]["origin"]["attempt"] == 3
-
-
-def test_an_incomplete_merge_is_exit_1_and_names_what_is_missing(tmp_path: Path) -> None:
-    artifact = make_artifact(tmp_path, make_variant(tmp_path))
-    plan = {
-        "schema": 1,
-        "tier": "pr",
-        "kernels": [{"name": "gated-norm", "path": ".", "version": 1, "planned": [CPU, "torch-cuda"]}],
-    }
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    common = ("merge", artifact, "--into", tmp_path / "build", "--plan", tmp_path / "plan.json")
-    done = kci(*common)
-    assert (done.code, done.stdout) == (1, "")
-    assert "error[KCI606]: gated-norm: the planned variant torch-cuda" in done.stderr
-    done = kci(*common, "--allow-partial")
-    assert done.code == 0
-    assert "missing: torch-cuda" in done.stdout
 
 
 def test_exit_codes_of_safety_and_usage(tmp_path: Path) -> None:
