@@ -19,7 +19,7 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT, torch_kernel, write_noarch
 from kci.cli import compat
-from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.errors import FindingsError, MissingToolError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
@@ -144,11 +144,6 @@ def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matr
     assert shlex.split(commands[OLD]) == expected
     assert commands[NEW] == ""
     assert shlex.split(commands[SURPLUS]) == ["rm", "-r", str(tree / SURPLUS)]
-
-
-def test_a_tree_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        list_tree(tmp_path / "nowhere")
 
 
 # --- signatures -------------------------------------------------------------------------------------------------------
@@ -296,17 +291,6 @@ def test_what_was_not_asked_about_is_no_surplus(tmp_path: Path) -> None:
         assert found == {"torch-cpu": "present", SURPLUS: "surplus"}, tier
 
 
-def test_the_command_that_is_shown_closes_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "build").mkdir()
-    kernel = written(tmp_path)
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    shown = kci("compat", "coverage", kernel)
-    assert shown.code == 1
-    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("$ ")]
-    assert kci(*shlex.split(line)[2:]).code == 0
-    assert kci("compat", "coverage", kernel).code == 0
-
-
 def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path: Path) -> None:
     tree = tree_with(written(tmp_path) / "build", "torch-cpu")
     plan = json.loads(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
@@ -316,12 +300,6 @@ def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path:
         (tree / MANIFEST_NAME).write_bytes(encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True)))
         done = kci("compat", "coverage", tmp_path)
         assert (done.code, "other sources" in done.stdout) == (code, bool(code))
-
-
-def test_a_repository_that_build_toml_does_not_name(tmp_path: Path) -> None:
-    written(tmp_path)
-    refused = kci("compat", "coverage", tmp_path, "--hub", "-")
-    assert (refused.code, "names no repository" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
