@@ -77,11 +77,6 @@ def test_what_lies_wrongly_on_the_branch_of_a_version_makes_way(hub: FakeHub, to
     assert b'"version": 2' in hub[REPO].files("v2")["build/torch-cpu/metadata.json"]
 
 
-def test_a_variant_of_another_version_is_one_of_other_sources(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    hub[REPO].write("v2", there("torch-rocm", version=1), "version 1, by mistake")
-    refused(publish(make_tree(tmp_path, version=2)), "KCI814", "torch-rocm")
-
-
 # --- variants that the tree leaves out ---
 
 

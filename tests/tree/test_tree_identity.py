@@ -83,24 +83,6 @@ def test_a_change_elsewhere_in_the_repository_counts(repository: Path) -> None:
     assert unique_id(repository / "kernels" / "relu").endswith("_dirty")
 
 
-def test_configuration_of_the_repository_runs_no_program(repository: Path, tmp_path: Path) -> None:
-    mark = tmp_path / "ran"
-    hook = tmp_path / "hook"
-    hook.write_text(f"#!/bin/sh\ntouch {mark}\n")
-    hook.chmod(0o755)
-    git(repository, "config", "core.fsmonitor", str(hook))
-    unique_id(repository / "kernels" / "relu")
-    assert not mark.exists()
-
-
-def test_reading_does_not_write_the_index(repository: Path) -> None:
-    index = repository / ".git" / "index"
-    (repository / "kernels" / "relu" / "build.toml").touch()
-    before = index.read_bytes(), index.stat().st_mtime_ns
-    unique_id(repository)
-    assert (index.read_bytes(), index.stat().st_mtime_ns) == before
-
-
 def test_the_environment_of_a_hook_points_to_no_other_repository(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import MARK
-from kci.tree.pack import pack
 from kci.tree.verify import verify
-from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant, variant_digest
+from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant, variant_digest
 
 
 def contents(tree: Path) -> dict[str, bytes | None]:
@@ -90,14 +88,6 @@ def test_the_order_of_the_artifacts_does_not_matter(tmp_path: Path) -> None:
             results.append(contents(tmp_path / str(number)))
     assert all(result == results[0] for result in results)
     assert results[0][f"{CPU}/__init__.py"] == b"second"
-
-
-def test_merging_again_changes_nothing(tmp_path: Path) -> None:
-    files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA)]
-    merge(files, tmp_path / "build", plan(CPU, CUDA))
-    before = contents(tmp_path / "build")
-    merge(files, tmp_path / "build", plan(CPU, CUDA))
-    assert contents(tmp_path / "build") == before
 
 
 def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) -> None:
@@ -373,28 +363,6 @@ def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) ->
     assert (real / CPU).is_dir()
 
 
-def test_links_that_go_in_a_circle_are_no_tree(tmp_path: Path) -> None:
-    (tmp_path / "build").symlink_to("build")
-    with pytest.raises(FindingsError, match="not a directory"):
-        merge([artifact(tmp_path, CPU)], tmp_path / "build")
-    with pytest.raises(UsageError, match="not a directory"):
-        verify(tmp_path / "build")
-
-
-def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp_path: Path) -> None:
-    made = []
-    for name in ("a", "b"):
-        variant = make_variant(tmp_path / name, "torch-cpu")
-        if name == "b":
-            (variant / "__init__.py").chmod(0o755)
-        (tmp_path / f"out{name}").mkdir()
-        made.append(pack(variant, tmp_path / f"out{name}" / "kci-gated-norm-torch-cpu.tar", leg_of(variant)))
-    for into, order in (("one", made), ("two", made[::-1])):
-        merge(order, tmp_path / into)
-    modes = [(tmp_path / into / "torch-cpu" / "__init__.py").stat().st_mode for into in ("one", "two")]
-    assert modes[0] == modes[1]
-
-
 KERNEL = {"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU]}
 PLAN = {
     "schema": 1, "tier": "release", "kernels": [KERNEL], "anything": [{"legs": 1}],
@@ -453,36 +421,6 @@ def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> 
     with pytest.raises(FindingsError, match="was built with --arch"):
         merge([artifact(tmp_path, CPU)], tmp_path / "build")
     assert made.is_dir()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "cache").mkdir()
-    names = (CPU, CUDA)
-    files = {
-        name: make_artifact(tmp_path / "in" / name, make_variant(tmp_path / "in" / name, name, archs=("9.0",)))
-        for name in names
-    }
-    for pair in range(4):
-        tree = tmp_path / "trees" / str(pair)
-        children = []
-        for name in names:
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    merge([files[name]], tree)
-                    code = 0
-                finally:
-                    os._exit(code)
-            children.append(child)
-        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
-        assert verify(tree, ignore=["KCI74"]) == []
-        assert sorted(path.name for path in tree.iterdir()) == [
-            "SHA256SUMS", "kci-manifest.json", CPU, CUDA,
-        ]  # fmt: skip
-    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(4)))
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -91,17 +91,6 @@ def test_a_manifest_alone_a_tree_and_a_folder_of_trees_are_read(tmp_path: Path) 
         assert problems == []
 
 
-@pytest.mark.rule("KCI611", triggers=True)
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": 2, "kernel": "k", "present": []}', "[" * 100_000])
-def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "kci-manifest.json"
-    file.write_text(text)
-    for place, message in ((tmp_path, "is not a manifest"), (tmp_path / "nowhere", "cannot read")):
-        with pytest.raises(FindingsError, match=message) as caught:
-            read_published([place])
-        assert [item.rule for item in caught.value.diagnostics] == ["KCI611"]
-
-
 @pytest.mark.parametrize(
     ("source", "commit"),
     [(GitState(COMMIT, dirty=True), COMMIT), (GitState(COMMIT, False), None)],

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from conftest import many
-from kci.errors import FindingsError, KciError, UnsafeError
+from kci.errors import FindingsError, UnsafeError
 from kci.tree.identity import GitState
 from kci.tree.manifest import LegRecord
 from kci.tree.pack import read_leg, unpack
@@ -225,26 +222,6 @@ def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: 
             unpack(artifact, tmp_path / "into")
         assert caught.value.diagnostics[0].rule == "KCI604"
     assert list((tmp_path / "into").iterdir()) == []
-
-
-CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6)
-
-
-@settings(max_examples=many(200), suppress_health_check=[HealthCheck.too_slow])
-@given(changes=CHANGES, suffix=st.sampled_from([".tar", ".tar.zst"]))
-def test_changed_bytes_never_give_a_traceback_or_a_stray_file(
-    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[float, int]], suffix: str
-) -> None:
-    root = tmp_path_factory.mktemp("changed")
-    artifact = make_artifact(root, make_variant(root / "src"), suffix=suffix)
-    data = bytearray(artifact.read_bytes())
-    for place, value in changes:
-        data[int(place * len(data))] = value
-    artifact.write_bytes(data)
-    try:
-        unpack(artifact, root / "into")
-    except KciError:
-        assert list(root.glob("into/*")) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.runner import kci
-from conftest import load_script, many
+from conftest import many
 from kci.diagnostics import Diagnostic
 from kci.tree.elf import ElfError, read_elf
 from kci.tree.verify import verify
@@ -26,8 +26,6 @@ from kci.tree.verify.abi import (
     cpp_scope,
     exceeded_cap,
     native_table,
-    toolkit_exports,
-    torch_exports,
     uses_old_string,
 )
 from variants import CPU, CUDA, STABLE, make_variant
@@ -189,14 +187,6 @@ def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) ->
     (found,) = native(tmp_path, compile(source, *torch), ignore=["KCI751"])
     assert found.rule == "KCI746"
     assert found.message == "undefined symbols without a version: arc4random_like, std::no_such_f()"
-
-
-def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(tmp_path: Path, compile: Compile) -> None:
-    source = INIT.replace("cpu", "cuda") + 'extern "C" void cudaMalloc(); void f() { cudaMalloc(); }'
-    library = compile(source)
-    cuda = "torch213-cxx11-cu130-x86_64-linux"
-    assert "KCI746" not in ids(native(tmp_path, library, cuda, f"{ID.replace('cpu', 'cuda')}.abi3.so"))
-    assert "KCI746" in ids(native(tmp_path, library))
 
 
 CUDA_ID = ID.replace("cpu", "cuda")
@@ -637,28 +627,6 @@ def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)
     files: dict[str, str | bytes] = {"__init__.py": "", "k.cubin": cubin, "A.class": b"\xca\xfe\xba\xbe\0\0\0\x3d"}
     assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == []
-
-
-def test_the_record_of_torch_s_exports_is_whole() -> None:
-    table = torch_exports()
-    assert table.versions == ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-    assert list(table.hashes) == sorted(set(table.hashes))
-    assert table.missing(["_ZN3c104warnERKNS_7WarningE", "aoti_torch_get_dim"], "2.13") == []
-    assert table.versions_with([SINCE_213]) == ["2.13", "2.14", "2.15"]
-    cuda = toolkit_exports("cuda")
-    assert cuda is not None
-    assert cuda.versions == ("12.6", "12.8", "12.9", "13.0", "13.1", "13.2", "13.3", "13.5")
-    assert list(cuda.hashes) == sorted(set(cuda.hashes))
-    assert load_script("update_torch_exports").encode({5: 1, 70000: 2, 2**32 - 1: 3})[:4] == b"\x03\0\0\0"
-
-
-def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Path, compile: Compile) -> None:
-    whole = compile(STABLE_SOURCE, "-lc").read_bytes()
-    target = tmp_path / "cut.so"
-    for length in range(0, len(whole) - 1, len(whole) // 150):
-        target.write_bytes(whole[:length])
-        with pytest.raises(ElfError):
-            read_elf(target)
 
 
 def test_an_empty_dynamic_table_gives_no_traceback(tmp_path: Path, compile: Compile) -> None:

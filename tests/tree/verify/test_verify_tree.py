@@ -390,17 +390,6 @@ def test_a_variant_that_no_artifact_can_hold(tmp_path: Path, monkeypatch: pytest
     assert "KCI709" in ids(check(directory))
 
 
-@pytest.mark.rule("KCI718", "KCI731", triggers=True)
-def test_a_folder_of_trees(tmp_path: Path) -> None:
-    first = merged(tmp_path / "one")
-    shutil.copytree(first, tmp_path / "trees" / "a")
-    shutil.copytree(first, tmp_path / "trees" / "b")
-    (tmp_path / "trees" / "b" / STABLE / "x").write_text("")
-    found = check(tmp_path / "trees")
-    assert {item.rule for item in found} == {"KCI718", "KCI731"}
-    assert all("/b/" in item.path for item in found)
-
-
 @pytest.mark.rule("KCI730", "KCI731", triggers=True)
 def test_digests(tmp_path: Path) -> None:
     directory = make_variant(tmp_path, "torch-cpu")
