@@ -109,11 +109,5 @@ def test_cargo_manifest_is_no_key_of_edition_5() -> None:
     assert found.rule == "KCI101"
 
 
-def test_an_unknown_edition_names_the_newest_known_one() -> None:
-    (found,) = problems(GENERAL.format(edition=7))
-    assert found.rule == "KCI105"
-    assert "newest edition that this kci knows is 6" in found.hint
-
-
 def test_update_leaves_a_file_of_edition_6_alone() -> None:
     assert plan_update(SIX.encode()).changes == ()

@@ -57,14 +57,6 @@ ignore = [{ rule = "KCI130", path = "*" }]
     ]  # fmt: skip
 
 
-def test_near_misses_are_suggested_and_the_file_is_named() -> None:
-    with pytest.raises(FindingsError) as caught:
-        parse_settings(b'catalogue = "x"\n[[limits]]\nbackend = "cdua"\n')
-    unknown, backend = caught.value.diagnostics
-    assert (unknown.message, unknown.hint) == ("`catalogue` is not a key of a kci.toml", "did you mean `catalog`?")
-    assert backend.hint == "did you mean `cuda`?"
-
-
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
@@ -115,19 +107,6 @@ def test_runners_of_the_right_shape_that_are_wrong_in_another_way() -> None:
     assert problems("[runners.cuda.x86_64-linux]\nlabels = 1\n") == [("KCI103", 2, 10)]
     assert problems("runners = 1\n") == [("KCI103", 1, 11)]
     assert problems("[runners]\ncuda = 1\n") == [("KCI103", 2, 8)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[plan]\ngroup = "x"\n',
-        '[pull-request]\nforks = "yes"\n',
-        '[tiers.a]\nbase = "x"\n',
-    ],
-)
-def test_a_word_that_is_none_of_those_possible(text: str) -> None:
-    ((rule, line, _),) = problems(text)
-    assert (rule, line) == ("KCI104", 2)
 
 
 def test_the_documented_example_is_valid_and_has_every_key() -> None:
@@ -182,11 +161,6 @@ def test_it_lies_at_the_root_of_the_repository(tmp_path: Path) -> None:
     )
     tree(tmp_path, "repo/kci.toml")
     assert find_root(tmp_path / "repo/kernels/a") == (tmp_path / "repo", tmp_path / "repo/kci.toml")
-
-
-def test_a_worktree_has_a_file_for_its_git_directory(tmp_path: Path) -> None:
-    tree(tmp_path, "kci.toml", "worktree/.git", "worktree/a/build.toml")
-    assert find_root(tmp_path / "worktree/a") == (tmp_path / "worktree", None)
 
 
 def test_outside_of_a_repository_the_nearest_one_counts(tmp_path: Path) -> None:

@@ -100,12 +100,6 @@ def test_cuda_minver_narrows_the_toolkits_of_a_component(catalog: Catalog) -> No
     assert rules_of(found) == ["KCI158"], "12.6 has no component left; the list itself is fine"
 
 
-def test_a_finding_points_at_the_entry(catalog: Catalog) -> None:
-    parts = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\ncuda-capabilities = [\n  "8.0",\n  "11.8",\n]\n'
-    found = lint_matrix(torch_kernel(["cuda"], components=parts), catalog)
-    assert [(item.line, item.column) for item in found] == [(17, 3)]
-
-
 @pytest.mark.rule("KCI150", triggers=True)
 @pytest.mark.parametrize(
     ("spelled", "meant"), [("sm_90", "9.0"), ("compute_90A", "9.0a"), ("80+ptx", "8.0+PTX"), ("sm_91", "such as")]

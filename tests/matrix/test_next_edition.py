@@ -15,7 +15,7 @@ from conftest import load_script
 from kci.config.document import parse_document
 from kci.config.values import Backend, Version
 from kci.matrix.catalog.loading import editions, interpret_edition, load_catalog
-from kci.matrix.catalog.rows import Catalog, Row
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import Kind, variant_name
 
 next_edition = load_script("next_edition")
@@ -78,13 +78,6 @@ def bundled(catalog: Catalog) -> set[tuple[str, str, str | None, str]]:
         for row in catalog.rows
         if row.bundled
     }
-
-
-def test_what_exists_in_september_leads_to_the_table_of_september(tmp_path: Path, current: Catalog) -> None:
-    made = proposed(tmp_path, current, [*RELEASES, *wheels("2.15.0.dev20260915", "cpu", "cu134")])
-    assert {row.key for row in made.rows} == {row.key for row in current.rows}
-    assert {row.key for row in made.rows if row.bundled} == {row.key for row in current.rows if row.bundled}
-    assert {row.key: row.tvm_ffi for row in made.rows} == {row.key: row.tvm_ffi for row in current.rows}
 
 
 def test_a_new_release_moves_the_range(tmp_path: Path, current: Catalog) -> None:
@@ -193,34 +186,6 @@ def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pyt
 # --- the reference's table -------------------------------------------------------------------------------------------
 
 KNOWN = [row for name in editions() for row in load_catalog(name).rows]
-
-
-def publish(catalog: Catalog) -> dict[str, dict[str, list[str]]]:
-    """What the reference would publish for a catalog: the full-ABI names of its bundled rows."""
-    table: dict[str, dict[str, list[str]]] = {}
-    for row in catalog.rows:
-        if row.bundled:
-            name = variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute)
-            table.setdefault(row.system, {}).setdefault(str(row.backend), []).append(name)
-    return {system: {backend: sorted(names) for backend, names in of.items()} for system, of in table.items()}
-
-
-def imported(table: object, known: list[Row] = KNOWN) -> str:
-    """The edition that has what the table lists."""
-    rows = next_edition.read_table(json.dumps(table).encode(), known)
-    text: str = next_edition.edition_toml(rows, (), name="2026-08-20", source="x")
-    return text
-
-
-def read(text: str) -> Catalog:
-    return interpret_edition(parse_document(text.encode(), "mine.toml"))
-
-
-@pytest.mark.parametrize("name", editions())
-def test_an_edition_made_from_its_table_has_its_bundled_rows(name: str) -> None:
-    original = load_catalog(name)
-    made = read(imported(publish(original)))
-    assert sorted(row.key for row in made.rows) == sorted(row.key for row in original.rows if row.bundled)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from kci.config.values import SYSTEMS, Backend, Tier, Version, text_of
 from kci.matrix.catalog.loading import editions, load_catalog, outside_range
 from kci.matrix.catalog.rows import Catalog, Row
 from kci.matrix.selection import select
-from kci.matrix.variants import Kind, Variant, parse_variant_name
+from kci.matrix.variants import Kind, parse_variant_name
 
 EVERY_ROW = [row for name in editions() for row in load_catalog(name).rows]
 KNOWN = {(str(row.backend), row.compute) for row in EVERY_ROW if row.compute is not None}
@@ -83,22 +83,6 @@ CATALOGS = st.one_of(
 )
 
 
-def named(variants: tuple[Variant, ...], *kinds: Kind) -> set[tuple[str, str]]:
-    return {(variant.system, variant.name) for variant in variants if not kinds or variant.kind in kinds}
-
-
-@settings(max_examples=many(80))
-@given(kernels(), CATALOGS)
-def test_selection_is_a_pure_function_and_tiers_nest(made: Kernel, catalog: Catalog) -> None:
-    found = {tier: select(made, catalog, tier, explain=True) for tier in Tier}
-    for tier in Tier:
-        assert select(made, catalog, tier, explain=True) == found[tier]
-        names = [(variant.system, variant.name) for variant in found[tier].variants]
-        assert names == sorted(set(names)), "sorted, each name once on a system"
-        assert select(made, catalog, tier).variants == found[tier].variants, "explaining changes nothing"
-    assert named(found[Tier.PR].variants) <= named(found[Tier.RELEASE].variants) <= named(found[Tier.ALL].variants)
-
-
 @settings(max_examples=many(300))
 @given(kernels(), CATALOGS, st.sets(st.integers(0, 30)))
 def test_every_candidate_is_kept_or_dropped_once_with_a_place(
@@ -122,35 +106,6 @@ def test_every_candidate_is_kept_or_dropped_once_with_a_place(
         assert Counter([*kept, *dropped]) == Counter(wanted), tier
         assert len(found.kept) == len(found.variants)
         assert all(item.path and item.line for item in (*found.dropped, *found.kept))
-
-
-@settings(max_examples=many(80))
-@given(kernels(), CATALOGS, rows(), st.integers(0, 12))
-def test_adding_a_row_removes_no_full_abi_variant(made: Kernel, catalog: Catalog, row: Row, at: int) -> None:
-    wider = replace(catalog, rows=(*catalog.rows[:at], row, *catalog.rows[at:]))
-    before = named(select(made, catalog).variants, Kind.FULL, Kind.STABLE_ABI, Kind.NOARCH)
-    assert before <= named(select(made, wider).variants)
-
-
-@settings(max_examples=many(80))
-@given(BACKENDS, STABLE, bounds(TORCHES), bounds(TORCHES), bounds(CUDAS), bounds(CUDAS), CATALOGS)
-def test_widening_bounds_removes_no_variant(
-    backends: list[str],
-    stable: str,
-    torch: tuple[Version, Version],
-    more_torch: tuple[Version, Version],
-    cuda: tuple[Version, Version],
-    more_cuda: tuple[Version, Version],
-    catalog: Catalog,
-) -> None:
-    wide_torch = (min(torch[0], more_torch[0]), max(torch[1], more_torch[1]))
-    wide_cuda = (min(cuda[0], more_cuda[0]), max(cuda[1], more_cuda[1]))
-    # Rows that are not bundled can win a stable ABI collapse and then fall to the bundle filter, as in the reference
-    # (docs/format.md#selection: the collapse comes first), so this holds for a table in which every row is bundled.
-    bundled = replace(catalog, rows=tuple(replace(row, bundled=True) for row in catalog.rows))
-    narrow = select(bounded(backends, stable, torch, cuda), bundled).variants
-    wide = select(bounded(backends, stable, wide_torch, wide_cuda), bundled).variants
-    assert named(narrow) <= named(wide)
 
 
 @settings(max_examples=many(80))

@@ -11,54 +11,10 @@ from kci.config.values import Backend, Tier, Version, text_of
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix, select
 
-GATED_NORM = """
-    [general]
-    name = "gated-norm"
-    version = 2
-    edition = 5
-    license = "apache-2.0"
-    backends = ["cuda", "rocm"]
-    [general.cuda]
-    minver = "13.0"
-    [torch]
-    src = ["torch-ext/torch_binding.cpp"]
-    [torch.stable-abi]
-    cuda = "2.11"
-    xpu = "2.11"
-    [kernel.norm_cuda]
-    backend = "cuda"
-    depends = ["torch"]
-    src = ["csrc/norm.cu"]
-    cuda-capabilities = ["8.0", "9.0a", "12.0+PTX"]
-    [kernel.norm_rocm]
-    backend = "rocm"
-    depends = ["torch"]
-    src = ["csrc/norm.cu"]
-    rocm-archs = ["gfx942", "gfx90a", "gfx940"]
-"""
-
 
 def names(made: Kernel, catalog: Catalog, tier: Tier = Tier.RELEASE, system: str | None = None) -> list[str]:
     variants = select(made, catalog, tier).variants
     return [variant.name for variant in variants if system in (None, variant.system)]
-
-
-def test_stable_and_full_abi_side_by_side(catalog: Catalog) -> None:
-    made = kernel(GATED_NORM)
-    assert names(made, catalog, system="x86_64-linux") == [
-        "torch-stable-abi211-cu130-x86_64-linux", "torch-stable-abi211-cu132-x86_64-linux",
-        "torch212-cxx11-rocm71-x86_64-linux", "torch212-cxx11-rocm72-x86_64-linux",
-        "torch213-cxx11-rocm71-x86_64-linux", "torch213-cxx11-rocm72-x86_64-linux",
-    ]  # fmt: skip
-    assert names(made, catalog, system="aarch64-darwin") == []
-    assert names(made, catalog, Tier.PR, "x86_64-linux") == [
-        "torch-stable-abi211-cu130-x86_64-linux",
-        "torch213-cxx11-rocm71-x86_64-linux",
-    ]
-    by_name = {variant.name: variant for variant in select(made, catalog).variants}
-    stable = by_name["torch-stable-abi211-cu130-x86_64-linux"]
-    assert [str(item) for item in (stable.torch, stable.compute, stable.stable_abi)] == ["2.13", "13.0", "2.11"]
-    assert stable.archs == ("12.0+PTX", "8.0", "9.0a")
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases()])
@@ -113,22 +69,9 @@ def test_a_bound_of_0_is_a_bound(general: str, torch: str, rule: str, catalog: C
     assert rule in {dropped.rule for dropped in found.dropped}
 
 
-def test_a_variant_of_python_only_has_no_abi(catalog: Catalog) -> None:
-    """The stable ABI is for the backends that compile."""
-    part = '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp"]\n'
-    found = select(torch_kernel(["cpu", "cuda"], torch='stable-abi = "2.11"', components=part), catalog).variants
-    assert {str(item.stable_abi) for item in found if item.backend == "cpu"} == {"2.11"}
-    assert {item.stable_abi for item in found if item.backend == "cuda"} == {None}
-
-
 def test_a_stable_abi_of_0_is_one(catalog: Catalog) -> None:
     found = select(torch_kernel(["cpu"], torch='stable-abi = "0.0"'), catalog).variants
     assert {str(variant.stable_abi) for variant in found} == {"0.0"}
-
-
-def test_the_stable_abi_version_does_not_filter_rows(catalog: Catalog) -> None:
-    made = torch_kernel(["cpu"], torch='stable-abi = "2.99"')
-    assert names(made, catalog, system="x86_64-linux") == ["torch-stable-abi299-cpu-x86_64-linux"]
 
 
 @pytest.mark.rule("KCI205", "KCI208", triggers=True)
@@ -139,12 +82,6 @@ def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
     assert names(made, catalog, Tier.PR) == []
     found = select(made, catalog, explain=True)
     assert {item.rule for item in found.dropped if item.backend == "cpu"} == {"KCI205", "KCI208"}
-
-
-def test_a_backend_without_a_component_turns_noarch(catalog: Catalog) -> None:
-    """As in the reference (docs/format.md#selection)."""
-    made = torch_kernel(["cpu", "cuda"], components='[kernel.one]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n')
-    assert "torch-cpu" in names(made, catalog, system="x86_64-linux")
 
 
 @pytest.mark.rule("KCI209", triggers=True)

@@ -112,10 +112,6 @@ def test_what_fits() -> None:
     assert rules({"a": 200, "b": 200}) == []
 
 
-def test_more_callers_take_more_kernels() -> None:
-    assert rules(dict.fromkeys((f"k{number}" for number in range(257)), 1), 2) == []
-
-
 @pytest.mark.rule("KCI306", triggers=True)
 def test_more_text_than_the_outputs_of_a_job_may_have() -> None:
     long = "x" * (MAX_OUTPUT_UNITS // 200)

@@ -6,10 +6,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from conftest import many, torch_kernel
+from conftest import torch_kernel
 from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
@@ -188,20 +186,6 @@ def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
     same = apply_overlay(catalog, overlay('keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]'))
     made = torch_kernel(["cuda", "rocm"])
     assert select(made, same, explain=True) == select(made, catalog, explain=True)
-
-
-@settings(max_examples=many(50))
-@given(
-    st.lists(
-        st.sampled_from(['keep = ["torch >= 2.13"]', 'drop = ["cuda == newest"]', 'drop = ["system ~ aarch64-*"]'])
-    )
-)
-def test_narrowing_loses_no_row_unsaid(texts: list[str]) -> None:
-    catalog = load_catalog()
-    before = len(catalog.rows)
-    for text in texts:
-        catalog = apply_overlay(catalog, overlay(text))
-        assert len(catalog.rows) + len(catalog.removed) == before
 
 
 @pytest.mark.rule("KCI120", triggers=False)

@@ -93,20 +93,6 @@ def test_every_overlay_has_one_answer(kernel_dir: Path, name: str) -> None:
     assert plain
 
 
-@pytest.mark.usefixtures("november")
-def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_dir: Path, tmp_path: Path) -> None:
-    """The command line, where build and plan once went different ways."""
-    (kernel_dir / "kci.toml").write_text(OVERLAYS["for this kernel only"])
-    names = kci("matrix", kernel_dir, "--format", "names").stdout.split()
-    (added,) = [name for name in names if "cu134" in name]
-    again = kci("build", kernel_dir, "--variant", added, "--dry-run", KCI_CACHE=str(tmp_path))
-    assert "is no variant" not in again.stderr
-    gone = "torch212-cxx11-cpu-x86_64-linux"
-    assert gone not in names
-    refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", KCI_CACHE=str(tmp_path))
-    assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)
-
-
 @pytest.mark.parametrize("system", ["aarch64-linux", "x86_64-linux"])
 def test_a_name_that_stands_for_several_systems_means_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str

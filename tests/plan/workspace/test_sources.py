@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -181,17 +180,6 @@ def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> N
     assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
     with pytest.raises(FindingsError, match="nothing is planned"):
         plan_run(open_workspace([place]), PlanRequest())
-
-
-def test_check_and_plan_refuse_the_same_kernels(tmp_path: Path) -> None:
-    """Workflow files are written all the same: they name the kernel, and its plan is red."""
-    place = kernel(tmp_path, ERRORS["KCI770"])
-    for words in (["check", place], ["plan", place]):
-        done = kci(*words)
-        assert (done.code, "KCI770" in done.stderr) == (1, True), done
-    assert kci("render", place, "--output", tmp_path).code == 0
-    answer = json.loads(kci("plan", place, "--format", "json").stdout)
-    assert (answer["legs"], [item["path"] for item in answer["faulty"]]) == ([], [str(place)])
 
 
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
