@@ -108,11 +108,10 @@ def write_torch(directory: Path, sources: Mapping[str, str], name: str = "some-k
     return directory
 
 
-def noarch_kernel(backends: list[str], framework: str = "") -> Kernel:
-    """A kernel of Python only."""
-    declared = ", ".join(f'"{backend}"' for backend in backends)
-    text = '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-    return kernel(f"{text}backends = [{declared}]\n[torch-noarch]\n{framework}\n")
+def noarch_kernel(backends: list[str], framework: str = "", name: str = "py-only") -> Kernel:
+    """A kernel of Python only, or of whatever framework has the last word."""
+    head = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = {backends}\n'
+    return kernel(head + framework if framework.startswith("[") else f"{head}[torch-noarch]\n{framework}\n")
 
 
 def read_yaml(text: str) -> Any:
