@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
-from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_for, settings_schema
+from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_schema
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.schema import schema_text
 from kci.config.settings import Settings, System
 from kci.config.values import Backend
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError
 from kci.plan.settings_lints import lint_settings
 from planning import parse_settings
 
@@ -181,14 +181,6 @@ def test_a_link_to_nowhere_is_an_error_and_not_the_defaults(tmp_path: Path) -> N
     (tmp_path / "kci.toml").symlink_to("nowhere")
     with pytest.raises(FindingsError):
         find_settings(tmp_path / "a")
-
-
-def test_kernels_of_one_command_share_their_settings(tmp_path: Path) -> None:
-    tree(tmp_path, "r/.git/HEAD", "r/kci.toml", "r/a/build.toml", "s/.git/HEAD", "s/b/build.toml")
-    assert settings_for([str(tmp_path / "r/a"), str(tmp_path / "s/b")]).document is not None
-    tree(tmp_path, "s/kci.toml")
-    with pytest.raises(UsageError, match="different settings"):
-        settings_for([str(tmp_path / "r/a"), str(tmp_path / "s/b")])
 
 
 def test_the_catalog_is_an_edition_or_a_file_beside_it(tmp_path: Path) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import click
 import pytest
 
 from conftest import load_script
 from kci.config.document import parse_document
-from kci.config.values import Backend, Version
-from kci.matrix.catalog.loading import editions, interpret_edition, load_catalog
+from kci.matrix.catalog.loading import interpret_edition, load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import Kind, variant_name
 
@@ -168,39 +165,4 @@ def test_the_metadata_of_a_wheel_say_which_cuda_it_is_for(tmp_path: Path, curren
     assert "13.0" in {row.compute.text for row in made.rows if row.torch.text == "2.14" and row.compute}
 
 
-def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def take(_wheel: object, wanted: Callable[[str], str | None], into: Path) -> None:
-        names = [name for name in ("torch/__init__.py", "torch-2.15.0.dist-info/METADATA") if wanted(name)]
-        assert names == ["torch-2.15.0.dist-info/METADATA"]
-        (into / "METADATA").write_text("Name: torch\nRequires-Dist: cuda-toolkit==13.2.2\n")
-
-    monkeypatch.setattr(next_edition, "find_wheel", lambda *words: asked.append(words))
-    monkeypatch.setattr(next_edition, "extract", take)
-    found = next_edition.own_build("https://pypi.example.invalid/simple/torch/", "2.15.0", "aarch64-linux")
-    assert found == (Backend.CUDA, Version.parse("13.2"))
-    assert asked == [("torch", "2.15.0", "aarch64", "https://pypi.example.invalid/simple")]
-
-
 # --- the reference's table -------------------------------------------------------------------------------------------
-
-KNOWN = [row for name in editions() for row in load_catalog(name).rows]
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ([], "not a build-variants.json"),
-        ({"x86_64-linux": {"cuda": [1]}}, "not a build-variants.json"),
-        ({}, "names no variant"),
-        ({"x86_64-linux": {"cuda": ["torch213"]}}, "'torch213' is not a variant name"),
-        ({"x86_64-linux": {"cuda": ["torch-cuda"]}}, "'torch-cuda' is not a full-ABI variant"),
-        ({"x86_64-linux": {"rocm": ["torch213-cxx11-cu130-x86_64-linux"]}}, "and is for another"),
-        ({"aarch64-linux": {"cuda": ["torch213-cxx11-cu130-x86_64-linux"]}}, "and is for another"),
-    ],
-)
-def test_what_is_no_such_table_is_refused(table: Any, said: str) -> None:
-    with pytest.raises(click.ClickException) as caught:
-        next_edition.read_table(json.dumps(table).encode(), KNOWN)
-    assert said in caught.value.message

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from conformance_cases import Against, Case, Expected, cases
 from conftest import kernel, noarch_kernel, torch_kernel
 from kci.config.reader import Kernel, parse_kernel
 from kci.config.values import Backend, Tier, Version, text_of
+from kci.matrix.catalog.loading import outside_range
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix, select
+from kci.matrix.variants import parse_variant_name
 
 
 def names(made: Kernel, catalog: Catalog, tier: Tier = Tier.RELEASE, system: str | None = None) -> list[str]:
@@ -26,6 +30,27 @@ def test_every_conformance_case_agrees_with_the_reference(case: Case, catalog: C
             against = Against(text_of(variant.torch) or None, text_of(variant.compute) or None)
             found.setdefault(variant.system, {}).setdefault(variant.backend, {})[variant.name] = against
         assert found == expected, tier
+
+
+@pytest.mark.parametrize("tier", list(Tier))
+def test_every_candidate_is_kept_or_dropped_once_with_a_place(tier: Tier, catalog: Catalog) -> None:
+    own = {id(row) for row in catalog.rows}
+    beyond = [row for row in outside_range(catalog)[0] if id(row) not in own]
+    rows = [*catalog.rows, *(beyond if tier in (Tier.COMPAT, Tier.ALL) else ())]
+    known = [(str(row.backend), row.compute) for row in rows if row.compute is not None]
+    for case in cases():
+        found = select(parse_kernel(case.raw), catalog, tier, explain=True)
+        decided = [(item.system, item.backend, item.torch, item.compute) for item in found.dropped if item.system]
+        for item in found.variants:
+            decided.append((item.system, item.backend, text_of(item.torch), text_of(item.compute) or None))
+            name = parse_variant_name(item.name, known)
+            assert (name.kind, name.backend, name.system or item.system) == (item.kind, item.backend, item.system)
+        assert Counter(decided) == Counter(
+            (row.system, row.backend, row.torch.text, row.compute.text if row.compute else None) for row in rows
+        ), case.name
+        assert len(found.kept) == len(found.variants)
+        assert all(item.path and item.line for item in (*found.dropped, *found.kept))
+        assert select(parse_kernel(case.raw), catalog, tier).variants == found.variants, "explaining changes nothing"
 
 
 @pytest.mark.rule("KCI208", triggers=False)

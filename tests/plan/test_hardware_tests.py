@@ -221,13 +221,6 @@ def test_a_change_of_nothing_that_tests_read_is_not(tmp_path: Path, path: str) -
     assert (answer["legs"], answer["tests"]) == ([], [])
 
 
-def test_a_machine_that_is_new_tests(tmp_path: Path) -> None:
-    answer = changed(tmp_path, "", lambda root: write(root / "kci.toml", CUDA))
-    assert [test["name"] for test in answer["tests"]] == HARDWARE
-    (touch,) = answer["affected"]
-    assert touch["reason"] == "it says the same of every planned variant; the tests run again on cuda-x86_64-linux"
-
-
 def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
     answer = changed(tmp_path, "", lambda root: write(root / TEST_FILE, "# other\n"))
     assert (answer["legs"], answer["tests"]) == ([], [])

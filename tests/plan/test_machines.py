@@ -45,16 +45,6 @@ def test_a_backend_goes_before_any_and_any_before_the_defaults() -> None:
     assert made.machine("cuda", "aarch64-windows") is None
 
 
-def test_keys_without_labels_describe_the_default_runner() -> None:
-    made = runners(
-        '[runners.any.x86_64-linux]\nprice = 0.5\ncurrency = "USD"\n[runners.any.aarch64-windows]\ncpus = 8\n'
-    )
-    machine = made.machine("cpu", "x86_64-linux")
-    assert machine is not None
-    assert (machine.labels, machine.price) == (("ubuntu-24.04",), 0.5)
-    assert made.machine("cpu", "aarch64-windows") is None, "nothing says which machine that is"
-
-
 def test_runners_that_test_have_no_defaults_but_for_the_cpu() -> None:
     made = runners('[test]\ncpu = false\ncuda.x86_64-linux.labels = ["l4"]\n')
     assert {place: runner.labels for place, runner in made.test.items()} == {("cuda", "x86_64-linux"): ("l4",)}

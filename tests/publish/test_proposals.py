@@ -207,17 +207,6 @@ def test_nothing_else_is_mirrored(
     assert not any(path.startswith("build/") for path in hub[REPO].files("main"))
 
 
-def test_a_new_version_does_not_begin_with_what_main_mirrors(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirrored(tmp_path, monkeypatch)
-    assert kci("publish", str(make_tree(tmp_path / "1")), "--repo-id", REPO).code == 0
-    second = make_tree(tmp_path / "2", ("torch-cpu",), unique="second", version=2)
-    assert kci("publish", str(second), "--repo-id", REPO).code == 0
-    assert "build/torch-cuda/metadata.json" in hub[REPO].files("main")
-    assert "build/torch-cuda/metadata.json" not in hub[REPO].files("v2")
-
-
 # --- what has to be set ---
 
 BUILD = '[general]\nname = "{0}"\nversion = 2\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n{1}[torch-noarch]\n'

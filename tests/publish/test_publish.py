@@ -6,7 +6,6 @@ import functools
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -247,40 +246,6 @@ def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(hub: FakeHub, 
     assert main.items() <= hub[REPO].files("main").items()
 
 
-def test_a_branch_that_an_earlier_run_only_made_does_not_inherit_them_either(
-    hub: FakeHub, token: None, tmp_path: Path
-) -> None:
-    """It was killed while it uploaded, which may take long; or somebody made the branch by hand."""
-    hub[REPO].write("main", {"build/torch-rocm/metadata.json": b"{}"}, "version 1")
-    hub[REPO].branches["v2"] = hub[REPO].branches["main"]
-    tree = make_tree(tmp_path, version=2)
-    assert publish(tree).code == 0
-    assert below(hub, "v2") == {path.name for path in tree.iterdir()}
-    assert below(hub, "main") == {"torch-rocm"}
-
-
-@pytest.mark.parametrize("made", [True, False], ids=["made by hand", "made here"])
-def test_the_branch_of_version_1_keeps_what_main_has_of_that_version(
-    hub: FakeHub, token: None, tmp_path: Path, made: bool
-) -> None:
-    hub[REPO].write("main", there("torch-rocm"), "before there were versions")
-    if made:
-        hub[REPO].branches["v1"] = hub[REPO].branches["main"]
-    tree = make_tree(tmp_path)
-    assert publish(tree).code == 0
-    assert below(hub, "v1") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
-
-
-def test_a_newer_version_on_the_main_branch_keeps_what_others_have_there(
-    hub: FakeHub, token: None, tmp_path: Path
-) -> None:
-    """A branch inherits from the main one; the main one from nobody."""
-    hub[REPO].write("main", there("torch-rocm", version=2), "by hand")
-    tree = make_tree(tmp_path, version=2)
-    assert publish(tree, "--branch", "main").code == 0
-    assert below(hub, "main") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
-
-
 # --- pruning ---
 
 
@@ -478,13 +443,6 @@ def test_without_a_token_the_exit_code_says_what_is_lacking(hub: FakeHub, tmp_pa
     refused(hub, make_tree(tmp_path), 3, "no token", "HF_TOKEN")
 
 
-def test_without_the_library_the_exit_code_says_what_is_lacking(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused(hub, make_tree(tmp_path), 3, "huggingface_hub", "pip install 'kci[hf]'")
-
-
 def test_a_token_that_is_not_valid(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     done = publish(make_tree(tmp_path))
@@ -507,13 +465,6 @@ def test_a_token_that_no_header_can_hold_is_refused_at_once(
         assert (done.code, "cannot be sent" in done.stderr) == (2, True), done.stderr
         assert "SECR" not in done.stderr
     assert hub.log == []
-
-
-def test_a_token_that_may_not_write(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    hub.fail("POST .*/branch/", 403)
-    done = publish(make_tree(tmp_path))
-    assert done.code == 1
-    assert "approved" in done.stderr
 
 
 def test_a_job_proves_who_it_is_and_needs_no_stored_token(

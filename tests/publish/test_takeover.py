@@ -135,12 +135,6 @@ def test_a_variant_that_says_nothing_of_its_sources_is_of_others(hub: FakeHub, t
     assert publish(tree, "--leave-out", "allow").code == 0
 
 
-def test_removing_needs_the_kernel(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    done = publish(make_tree(tmp_path), "--leave-out", "remove")
-    assert done.code == 2
-    assert "--kernel" in done.stderr
-
-
 def test_what_the_mirror_would_refuse_is_refused_before_the_branch(hub: FakeHub, token: None, tmp_path: Path) -> None:
     kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nmirror = true\n')
     hub[REPO].write("v1", hub[REPO].files("main"), "empty")

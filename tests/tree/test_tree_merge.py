@@ -104,22 +104,6 @@ def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) ->
     assert manifest.complete
 
 
-def test_the_tree_itself_and_hidden_folders_are_not_searched_for_artifacts(tmp_path: Path) -> None:
-    artifact(tmp_path / "work", CPU, files={"__init__.py": "old"})
-    shutil.rmtree(tmp_path / "work" / CPU / "src")
-    merge([tmp_path / "work"], tmp_path / "work" / "build")
-    artifact(tmp_path / "work" / ".old", STABLE)
-    for old in (tmp_path / "work" / CPU).iterdir():
-        old.unlink()
-    made = make_variant(tmp_path / "new", files={"__init__.py": "new"})
-    make_artifact(tmp_path / "work" / CPU, made)
-    (manifest,) = merge([tmp_path / "work"], tmp_path / "work" / "build")
-    assert [entry.variant for entry in manifest.present] == [CPU]
-    assert (tmp_path / "work" / "build" / CPU / "__init__.py").read_text() == "new"
-    (again,) = merge([tmp_path / "work" / "build"], tmp_path / "work" / "build")
-    assert [entry.variant for entry in again.present] == [CPU]
-
-
 def test_variant_directories_and_trees_are_taken_as_they_are(tmp_path: Path) -> None:
     variant = make_variant(tmp_path / "a")
     (variant / "__pycache__").mkdir()
@@ -237,14 +221,6 @@ def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: P
     assert refused(brought) == "KCI603"
 
 
-def test_versions_must_agree_with_each_other_and_the_plan(tmp_path: Path) -> None:
-    one, two = artifact(tmp_path, CPU), artifact(tmp_path, CUDA, version=2)
-    with pytest.raises(FindingsError, match=r"more than one version: 1 in .*, 2 in "):
-        merge([one, two], tmp_path / "build")
-    with pytest.raises(FindingsError, match="2 in the plan"):
-        merge([one], tmp_path / "build", plan(CPU, version=2))
-
-
 def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, CPU, name="relu", version=3)]
     manifests = merge(files, tmp_path / "trees")
@@ -256,14 +232,6 @@ def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
     assert (tmp_path / "one" / CPU / "metadata.json").is_file()
     with pytest.raises(UsageError, match="'other'"):
         merge(files, tmp_path / "one", kernel="other")
-
-
-def test_the_plan_decides_how_many_trees_there_are(tmp_path: Path) -> None:
-    both = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU,)), KernelPlan("relu", ".", 1, (CPU,))))
-    merge([artifact(tmp_path, CPU)], tmp_path / "trees", both, allow_partial=True)
-    assert (tmp_path / "trees" / "gated-norm" / CPU).is_dir()
-    assert read_manifest(tmp_path / "trees" / "relu").missing == (CPU,)  # type: ignore[union-attr]
-    assert merge([], tmp_path / "nothing", Plan(1, "release", ()), allow_partial=True) == []
 
 
 @pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", triggers=False)
@@ -306,16 +274,6 @@ def test_a_tree_has_the_card_of_its_newest_legs_and_the_manifest_its_digest(tmp_
     assert card() == "# by hand\n"
 
 
-def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> None:
-    merge([artifact(tmp_path, STABLE, unique="0000000")], tmp_path / "build")
-    new = artifact(tmp_path, CPU)
-    with pytest.raises(FindingsError, match="only from another source"):
-        merge([new], tmp_path / "build", plan(CPU, STABLE))
-    (manifest,) = merge([new], tmp_path / "build", plan(CPU, STABLE), allow_partial=True)
-    assert manifest.missing == (STABLE,)
-    assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
-
-
 @pytest.mark.rule("KCI713", triggers=True)
 def test_a_tree_of_another_kernel_or_version_is_not_added_to(tmp_path: Path) -> None:
     merge([artifact(tmp_path, STABLE)], tmp_path / "build")
@@ -335,18 +293,6 @@ def test_a_directory_of_other_things_is_not_replaced(tmp_path: Path, stranger: s
         merge([artifact(tmp_path, CPU)], tmp_path / "project")
     assert caught.value.diagnostics[0].rule == "KCI610"
     assert path.read_text() == "mine"
-
-
-def test_a_merge_that_fails_leaves_the_old_tree(tmp_path: Path) -> None:
-    tree = tmp_path / "build"
-    merge([artifact(tmp_path, CPU)], tree)
-    before = contents(tree)
-    good, bad = artifact(tmp_path, STABLE), artifact(tmp_path, CUDA)
-    bad.write_bytes(bad.read_bytes()[:-9000])
-    with pytest.raises(FindingsError, match="truncated or corrupt"):
-        merge([good, bad], tree)
-    assert contents(tree) == before
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".kci")] == []
 
 
 def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) -> None:

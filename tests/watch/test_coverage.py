@@ -7,7 +7,6 @@ import hashlib
 import json
 import shlex
 import shutil
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,16 +16,15 @@ import huggingface_hub
 import pytest
 
 from cli.runner import kci
-from conftest import ROOT, torch_kernel, write_noarch
+from conftest import torch_kernel, write_noarch
 from kci.cli import compat
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import MissingToolError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
-from kci.publish.hub import OLDEST_CLIENT, TreeListing, hub_client, list_hub_tree, list_tree
+from kci.publish.hub import TreeListing, hub_client, list_hub_tree, list_tree
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
-from kci.tree.sigstore import signature_problem
 from kci.watch.coverage import Coverage, CoverageState, coverage
 from variants import make_variant, variant_digest
 
@@ -161,12 +159,6 @@ def bundle(signed: bytes) -> bytes:
     ).encode()
 
 
-@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"[" * 100_000, b'{"verificationMaterial": {"certificate": 1}}'])
-def test_what_is_no_bundle_is_a_problem(text: bytes) -> None:
-    assert signature_problem(text, b"")
-    assert signature_problem(bundle(b"text"), b"text") == ""
-
-
 # --- the Hub ----------------------------------------------------------------------------------------------------------
 
 
@@ -236,30 +228,6 @@ def test_where_it_looks_on_the_hub(
     assert looked == [("acme/k", asked)], done.stderr
 
 
-HUB_SPOILS = [
-    spoil
-    for spoil in SPOILS
-    if spoil not in (nothing_in_it, link_out_of_the_tree)  # git has neither
-]
-
-
-def a_changed_library(variant: Path) -> None:
-    next(variant.glob("*.so")).write_bytes(b"changed")
-
-
-@pytest.mark.parametrize("spoil", [*HUB_SPOILS, a_changed_library])
-def test_what_is_corrupt_in_a_tree_is_corrupt_on_the_hub(
-    tmp_path: Path, matrix: KernelMatrix, spoil: Callable[[Path], None]
-) -> None:
-    spoil(tree_with(tmp_path / "build", OLD, NEW) / NEW)
-    assert states(coverage(matrix, on_hub(tmp_path)[1])) == {OLD: "present", NEW: "corrupt"}
-
-
-def test_a_repository_that_cannot_be_read_says_why(tmp_path: Path) -> None:
-    with pytest.raises(FindingsError, match=r"acme/some-kernel@v9 cannot be read: 404 Client Error$"):
-        on_hub(tmp_path, "v9")
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -315,9 +283,3 @@ def test_a_client_that_cannot_write_to_kernels_is_too_old(
     with pytest.raises(MissingToolError, match=r"kci needs 2\.3 or newer") as caught:
         hub_client(token=False)
     assert "kci[hf]" in caught.value.hint
-
-
-def test_the_oldest_client_is_the_one_that_kci_asks_for() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (wanted,) = project["optional-dependencies"]["hf"]
-    assert wanted == f"huggingface_hub>={'.'.join(map(str, OLDEST_CLIENT))}"

@@ -100,14 +100,6 @@ def test_one_cause_after_two_moves_is_two_issues() -> None:
     assert (more.id, len(more.legs)) == (one.id, 2), "a kernel that has the issue stays with it"
 
 
-def test_a_leg_that_may_have_moved_with_either_joins_the_issue_that_is_there() -> None:
-    watch = FailureTracker(POLICY)
-    watch.step(run(1, cpu="pass", norm="pass"))
-    (one,) = watch.step(run(2, cpu="again", norm="unknown"))
-    (more,) = watch.step(run(3, catalog="d", cpu="fail", norm="again"))
-    assert (more.id, len(more.legs)) == (one.id, 2)
-
-
 def test_a_leg_that_a_catalog_brings_fails_because_of_that_catalog() -> None:
     watch = FailureTracker(POLICY)
     watch.step(run(1, norm="pass"))
@@ -142,37 +134,12 @@ def test_a_leg_that_keeps_turning_green_is_named_as_flaky_and_only_so() -> None:
     assert story(*[FAIL, PASS] * 3)[-1] == ["flaky open 1"], "without second looks, too"
 
 
-def test_a_cause_that_comes_and_goes_in_the_legs_of_a_kernel_is_flaky() -> None:
-    days = [{"cpu": "flake", "cuda": "pass"}, {"cpu": "pass", "cuda": "flake"}, {"cpu": "flake", "cuda": "pass"}]
-    assert story(*days)[-1] == ["flaky open 1"]
-    apart = [{"cpu": "flake"}, {"norm": "flake"}, {"cpu": "flake"}, {"norm": "flake"}]
-    assert story(*apart) == [[]] * 4, "in two kernels it is two things"
-
-
-def test_what_was_proven_and_is_fixed_is_no_flake() -> None:
-    watch = FailureTracker(POLICY)
-    for number in range(2):
-        (opened,) = watch.step(run(2 * number, cpu="again"))
-        (closed,) = watch.step(run(2 * number + 1, cpu="pass"))
-        assert (opened.kind, closed.kind) == (ActionKind.OPEN, ActionKind.CLOSE)
-    assert watch.step(run(9, cpu="again")) == [], "but what comes and goes is one"
-
-
 def test_a_leg_that_the_catalog_no_longer_has_waits_for_a_pass_of_its_successor() -> None:
     days = [run(1, cpu="again")]
     days += [run(3, catalog="d", cuda="pass"), run(4, catalog="d", cuda="pass"), run(5, catalog="d", next="pass")]
     watch = FailureTracker(POLICY)
     done = [[str(action.kind) for action in watch.step(made)] for made in days]
     assert done == [["open"], [], ["update"], ["close"]]
-
-
-def test_a_leg_is_not_gone_because_one_file_was_lost() -> None:
-    watch = FailureTracker(POLICY)
-    watch.step(run(1, cpu="again"))
-    assert watch.step(run(3, cuda="pass")) == watch.step(run(4, cuda="pass")) == []
-    assert watch.step(run(5, catalog="d", cuda="pass")) == []
-    assert watch.step(run(6, catalog="d", cpu="fail", cuda="pass")) == []
-    assert [action.kind for action in watch.step(run(7, catalog="d", cpu="pass"))] == [ActionKind.CLOSE]
 
 
 def test_who_is_told_is_data() -> None:
@@ -229,13 +196,6 @@ def test_a_log_is_a_link_or_left_out(log: str, shown: bool) -> None:
     (action,) = decide(made, POLICY)
     assert (f"Log: {log}\n" in action.body) is shown
     assert (log in action.body) is shown
-
-
-def test_a_title_does_not_end_with_a_blank() -> None:
-    """GitHub takes it away, and then the issue would be updated in every run."""
-    (action,) = decide([run(number, cpu="error: " + "x" * 193 + " y" * 9) for number in range(2)], POLICY)
-    assert len(action.title) == 199
-    assert action.title == action.title.strip()
 
 
 HOSTILE = {

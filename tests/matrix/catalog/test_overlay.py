@@ -16,7 +16,6 @@ from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import (
     apply_overlay,
-    is_overlay,
     load_catalog,
     outside_range,
     overlays_of,
@@ -209,12 +208,6 @@ def test_overlays_that_change_each_other_in_a_circle_are_refused(
         load_catalog("a.toml")
     (problem,) = caught.value.diagnostics
     assert (problem.rule, problem.line) == ("KCI120", 1)
-
-
-@pytest.mark.parametrize("text", ['edition = "2026-08-20"', "replace = true", "keep = []", "drop = []", "change = []"])
-def test_what_makes_a_file_an_overlay(text: str) -> None:
-    assert is_overlay(parse_document(text.encode(), "mine.toml"))
-    assert not is_overlay(parse_document(b'name = "x"\n', "mine.toml"))
 
 
 @pytest.mark.rule("KCI128", triggers=True)

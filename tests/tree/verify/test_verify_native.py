@@ -26,7 +26,6 @@ from kci.tree.verify.abi import (
     cpp_scope,
     exceeded_cap,
     native_table,
-    uses_old_string,
 )
 from variants import CPU, CUDA, STABLE, make_variant
 
@@ -458,20 +457,6 @@ def test_strings_of_the_old_abi(tmp_path: Path, compile: Compile) -> None:
     assert "KCI752" not in ids(native(tmp_path / "2", compile(source, *flags[1:])))
 
 
-@pytest.mark.parametrize(
-    ("name", "old"),
-    [
-        ("_ZN3c104takeERKSs", True),
-        ("_ZN5torch7LibraryC1ENS0_4KindESsN3c108optionalINS2_11DispatchKeyEEEPKcj", True),
-        ("_ZN3c107ClassSsEv", False),
-        ("_ZN3c104takeERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE", False),
-        ("takeSs", False),
-    ],
-)
-def test_which_names_speak_of_old_strings(name: str, old: bool) -> None:
-    assert uses_old_string(name) is old
-
-
 def test_a_library_without_section_headers_is_judged_as_the_loader_sees_it(tmp_path: Path, compile: Compile) -> None:
     data = bytearray(compile(INIT + 'extern "C" void nowhere(); void f() { nowhere(); }').read_bytes())
     struct.pack_into("<Q", data, 40, 0)
@@ -668,19 +653,3 @@ def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, 
 )
 def test_only_a_name_s_own_scope_counts(name: str, scope: tuple[str, ...] | None) -> None:
     assert cpp_scope(name) == scope
-
-
-def test_objdump_sees_the_same_symbols_and_versions(tmp_path: Path, compile: Compile) -> None:
-    objdump = shutil.which("objdump")
-    if objdump is None:
-        pytest.skip("needs objdump")
-    source = INIT + "#include <cstdio>\n#include <string>\nstd::string f(FILE* x) { std::fgetc(x); return {}; }\n"
-    library = compile(source, "-lstdc++", "-lc")
-    listed = subprocess.run([objdump, "-T", str(library)], check=True, capture_output=True, text=True).stdout
-    undefined = {tuple(line.split()[-2:]) for line in listed.splitlines() if "*UND*" in line}
-    theirs = {(name, version.strip("()")) for version, name in undefined if "0000" not in version}
-    elf = read_elf(library)
-    ours = {(symbol.name, symbol.version) for symbol in elf.undefined if symbol.version}
-    assert ours == theirs
-    assert elf.machine == "x86_64"
-    assert "libc.so.6" in elf.needed
