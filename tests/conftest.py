@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -192,7 +193,7 @@ def load_script(name: str) -> ModuleType:
 
 
 os.environ.setdefault("KCI_COMPILER_CACHE", "off")
-"""Builds of tests compile, whatever compiler cache this machine has; the tests of one ask for it."""
+"""Builds of tests compile, whatever compiler cache this machine has; see `_compiled_once`."""
 
 
 @pytest.fixture(scope="session")
@@ -255,19 +256,29 @@ def torch_python() -> Path:
     return runtime()
 
 
-@pytest.fixture
-def compiled_once(shared_by_workers: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Take what another such test of this run has compiled, where there is ccache; for tests of what comes after that.
+@pytest.fixture(autouse=True)
+def _compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests marked `torch` take what any test has compiled from the same bytes in the same way."""
+    own = Path(sysconfig.get_path("scripts"), "ccache")
+    if request.node.get_closest_marker("torch") and own.exists() and not OWN_WAY & set(request.fixturenames):
+        monkeypatch.setenv("KCI_COMPILER_CACHE", "ccache")
+        monkeypatch.setenv("CCACHE_DIR", str((default_cache() / "test-tools" / "ccache").resolve()))
+        monkeypatch.setenv("CCACHE_MAXSIZE", "2G")
 
-    Returns:
-        The variables, for programs that do not see those of this process.
-    """
-    if shutil.which("ccache") is None:
-        return {}
-    made = {"KCI_COMPILER_CACHE": "ccache", "CCACHE_DIR": str(shared_by_workers / "ccache")}
-    for name, value in made.items():
-        monkeypatch.setenv(name, value)
-    return made
+
+OWN_WAY = {"compiles_anew", "as_users_compile"}
+
+
+@pytest.fixture
+def compiles_anew() -> None:
+    """For tests of what comes out of a compiler."""
+
+
+@pytest.fixture
+def as_users_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of which objects are compiled: none of the variables is set."""
+    for name in ("CXX", "CCACHE_DIR", "KCI_COMPILER_CACHE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

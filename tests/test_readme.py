@@ -97,7 +97,6 @@ def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -
 
 
 @pytest.mark.torch
-@pytest.mark.usefixtures("compiled_once")
 def test_make_demo_does_the_main_job(torch_cache: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "demo.py")],

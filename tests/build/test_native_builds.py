@@ -196,6 +196,7 @@ def test_a_stable_abi_cuda_build_has_its_archs_and_names_its_libraries(
     assert sorted(set(re.findall(r"sm_\d+", listed["ptx"].stdout))) == ["sm_90"]
 
 
+@pytest.mark.usefixtures("compiles_anew")
 @pytest.mark.parametrize("first", ["stable", "full"])
 def test_the_place_of_the_sources_does_not_change_the_binary(
     tmp_path: Path, first: str, request: pytest.FixtureRequest

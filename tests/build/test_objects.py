@@ -32,10 +32,8 @@ Build = Callable[..., Made]
 
 
 @pytest.fixture
-def build(torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
+def build(torch_cache: Path, tmp_path: Path, as_users_compile: None) -> Build:
     """Builds a kernel, and says how many objects were found."""
-    for name in ("CXX", "CCACHE_DIR", "KCI_COMPILER_CACHE"):
-        monkeypatch.delenv(name, raising=False)
 
     def made(kernel: Path, name: str = STABLE_CPU, **options: object) -> Made:
         place = tmp_path / "out" / kernel.parent.name

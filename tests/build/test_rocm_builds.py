@@ -120,10 +120,10 @@ def test_a_stable_abi_variant_holds_code_for_the_archs_that_were_asked_for(halve
     assert [(found.rule, found.message) for found in verify(variant, ignore=["KCI716", "KCI750"])] == []
 
 
+@pytest.mark.usefixtures("as_users_compile")
 def test_a_rebuild_has_what_changed_in_the_sources_and_in_their_translation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
     kernel = write_tree(
         tmp_path / "plain",
         {
@@ -176,6 +176,7 @@ def test_a_rebuild_has_what_changed_in_the_sources_and_in_their_translation(
     assert module(what).read_bytes() == first
 
 
+@pytest.mark.usefixtures("compiles_anew")
 def test_the_same_sources_give_the_same_bytes_elsewhere(halve: Request, tmp_path: Path) -> None:
     elsewhere = tmp_path / "some where" / "else"
     shutil.copytree(halve.kernel_dir, elsewhere)

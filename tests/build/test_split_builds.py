@@ -25,14 +25,10 @@ from kci.build.request import Request
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("as_users_compile"),
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"),
 ]
 MORE = 3
-
-
-@pytest.fixture(autouse=True)
-def _by_ccache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
 
 
 def checkout(kernel: Path, place: Path, seconds: int) -> Path:
