@@ -134,7 +134,7 @@ def pytest_configure() -> None:
             signal.signal(ignored, usual)
 
 
-OF_THE_MACHINE = ("cuda", "envs", "headers", "roots", "wheels", "test-tools")
+OF_THE_MACHINE = ("cuda", "envs", "extensions", "headers", "roots", "wheels", "test-tools")
 """Parts of the user's cache that every run of the tests takes again: toolchains, which take minutes to get."""
 
 OF_THIS_RUN = "kci-tests-"
