@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from buildkit import (
-    CPU,
     DATA,
     STABLE_CPU,
     build_of,
@@ -74,7 +73,6 @@ def module(what: Request) -> bytes:
     ("kernel", "name"),
     [
         (DATA / "bare", STABLE_CPU),
-        (DATA / "plus-one", CPU),
         (ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
