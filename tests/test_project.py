@@ -60,6 +60,7 @@ def test_the_wheel_alone_does_what_the_checkout_does(tmp_path: Path, shared_by_w
     kernel = tmp_path / "repo" / "swiglu"
     ignored = shutil.ignore_patterns("build", "__pycache__")
     shutil.copytree(ROOT / "examples" / "swiglu", kernel, ignore=ignored)
+    (tmp_path / "repo" / "kci.toml").write_text("[plan]\nload = []\n")
 
     def run(*command: str | Path, cwd: Path = tmp_path) -> str:
         return outside(*command, cwd=cwd, KCI_CACHE=str(tmp_path / "cache"))
