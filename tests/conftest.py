@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -259,11 +258,11 @@ def torch_python() -> Path:
 @pytest.fixture(autouse=True)
 def _compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tests marked `torch` take what any test has compiled from the same bytes in the same way."""
-    own = Path(sysconfig.get_path("scripts"), "ccache")
-    if request.node.get_closest_marker("torch") and own.exists() and not OWN_WAY & set(request.fixturenames):
-        monkeypatch.setenv("KCI_COMPILER_CACHE", "ccache")
-        monkeypatch.setenv("CCACHE_DIR", str((default_cache() / "test-tools" / "ccache").resolve()))
-        monkeypatch.setenv("CCACHE_MAXSIZE", "2G")
+    from buildkit import compiled_before
+
+    if request.node.get_closest_marker("torch") and not OWN_WAY & set(request.fixturenames):
+        for name, value in compiled_before().items():
+            monkeypatch.setenv(name, value)
 
 
 OWN_WAY = {"compiles_anew", "as_users_compile"}
