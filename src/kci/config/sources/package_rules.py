@@ -350,9 +350,10 @@ def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[
         folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):
             place = f"{real(folder)}/{base}"  # a realpath of each file costs ten times as much
-            if stat.S_ISLNK(os.lstat(place).st_mode):
+            if stat.S_ISLNK(mode := os.lstat(place).st_mode):
                 place = real(place)
-            if stat.S_ISREG(os.lstat(place).st_mode) and place.startswith(f"{root}/"):
+                mode = os.lstat(place).st_mode
+            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
                 yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 
