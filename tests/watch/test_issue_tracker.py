@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kci.config.settings import Decisions, Tell
+from kci.config.settings import Decisions
 from kci.errors import FindingsError, MissingToolError
-from kci.watch.decide import FailureTracker, latest_decisions
+from kci.watch.decide import FailureTracker, IssueAction, latest_decisions
 from kci.watch.history import RecordedRun
 from kci.watch.issue_text import mark
 from kci.watch.issue_tracker import GitHubIssues, TrackedIssue, apply_actions
@@ -51,12 +51,13 @@ def days(*outcomes: dict[str, str]) -> list[RecordedRun]:
 FAIL, PASS, BOTH = {"cpu": "fail"}, {"cpu": "pass"}, {"cpu": "fail", "norm": "fail"}
 
 
+def latest(runs: list[RecordedRun], policy: Decisions = POLICY) -> list[IssueAction]:
+    return latest_decisions(runs, FailureTracker(policy))
+
+
 def follow(tracker: Tracker, runs: list[RecordedRun], policy: Decisions = POLICY) -> list[list[str]]:
     """What is done after each run."""
-    return [
-        apply_actions(latest_decisions(runs[:number], FailureTracker(policy)), tracker)
-        for number in range(1, len(runs) + 1)
-    ]
+    return [apply_actions(latest(runs[:number], policy), tracker) for number in range(1, len(runs) + 1)]
 
 
 def test_an_issue_is_opened_updated_and_closed() -> None:
@@ -70,21 +71,6 @@ def test_an_issue_is_opened_updated_and_closed() -> None:
     assert "Every leg below passes again." in tracker.all[0].body
 
 
-def test_what_a_run_missed_the_next_one_makes_up_for() -> None:
-    runs = days(FAIL, FAIL, FAIL, PASS, PASS)
-    tracker = Tracker()
-    assert apply_actions(latest_decisions(runs[:3], FailureTracker(POLICY)), tracker)[0].startswith("opened")
-    assert apply_actions(latest_decisions(runs, FailureTracker(POLICY)), tracker)[0].startswith("closed")
-    assert apply_actions(latest_decisions(runs, FailureTracker(POLICY)), Tracker()) == [], "what is over needs no issue"
-
-
-def test_a_cause_that_comes_back_is_another_issue() -> None:
-    tracker = Tracker()
-    follow(tracker, days(FAIL, FAIL, PASS, PASS, PASS, FAIL, FAIL))
-    assert [issue.is_open for issue in tracker.all] == [False, True]
-    assert tracker.all[0].key != tracker.all[1].key
-
-
 def test_an_issue_that_a_person_has_closed_stays_closed() -> None:
     tracker = Tracker()
     follow(tracker, days(FAIL, FAIL))
@@ -96,14 +82,8 @@ def test_an_issue_that_a_person_has_closed_stays_closed() -> None:
 def test_a_lost_history_closes_nothing() -> None:
     tracker = Tracker()
     follow(tracker, days(FAIL, FAIL))
-    assert apply_actions(latest_decisions([], FailureTracker(POLICY)), tracker) == []
+    assert apply_actions(latest([]), tracker) == []
     assert tracker.open_numbers() == [1]
-
-
-def test_who_is_told_stands_at_the_end() -> None:
-    tracker = Tracker()
-    follow(tracker, days(FAIL, FAIL), Decisions(tell=(Tell(("@acme/kernels",)),)))
-    assert tracker.all[0].body.endswith("\ncc @acme/kernels\n")
 
 
 def test_a_mark_counts_at_the_beginning_only() -> None:
@@ -173,19 +153,11 @@ def test_a_run_that_records_late_opens_no_second_issue() -> None:
     """Run 3 is recorded before run 2, and the cause turns out to have begun earlier."""
     one, two, three = days(PASS, AGAIN, AGAIN)
     tracker = Tracker()
-    apply_actions(latest_decisions([one, three], FailureTracker(POLICY)), tracker, (1, 3))
-    assert tracker.all[0].key == (latest_decisions([one, three], FailureTracker(POLICY))[0].id, 3)
-    apply_actions(latest_decisions([one, two, three], FailureTracker(POLICY)), tracker, (1, 3))
-    assert [issue.key for issue in tracker.all] == [(latest_decisions([one, three], FailureTracker(POLICY))[0].id, 2)]
+    apply_actions(latest([one, three]), tracker, (1, 3))
+    assert tracker.all[0].key == (latest([one, three])[0].id, 3)
+    apply_actions(latest([one, two, three]), tracker, (1, 3))
+    assert [issue.key for issue in tracker.all] == [(latest([one, three])[0].id, 2)]
     assert tracker.open_numbers() == [1]
-
-
-def test_an_issue_that_a_person_has_closed_stays_closed_when_a_run_records_late() -> None:
-    one, two, three = days(PASS, AGAIN, AGAIN)
-    tracker = Tracker()
-    apply_actions(latest_decisions([one, three], FailureTracker(POLICY)), tracker, (1, 3))
-    tracker.close(1, tracker.all[0].title, tracker.all[0].body or "")
-    assert apply_actions(latest_decisions([one, two, three], FailureTracker(POLICY)), tracker, (1, 3)) == []
 
 
 def test_an_issue_that_no_decision_is_about_is_closed() -> None:
@@ -193,22 +165,12 @@ def test_an_issue_that_no_decision_is_about_is_closed() -> None:
     tracker = Tracker()
     tracker.create("relu: old words", f"{mark('0' * 12, 2)}\nold")
     runs = days(PASS, AGAIN, AGAIN)
-    assert apply_actions(latest_decisions(runs, FailureTracker(POLICY)), tracker) == [
-        "opened: relu: no member named 'x'"
-    ], "what was not read can name it"
-    assert tracker.open_numbers() == [1, 2]
-    assert apply_actions(latest_decisions(runs, FailureTracker(POLICY)), tracker, (5, 9)) == [], (
-        "it began before the history does"
+    assert apply_actions(latest(runs), tracker) == ["opened: relu: no member named 'x'"], (
+        "what was not read can name it"
     )
-    done = apply_actions(latest_decisions(runs, FailureTracker(POLICY)), tracker, (1, 3))
+    assert tracker.open_numbers() == [1, 2]
+    assert apply_actions(latest(runs), tracker, (5, 9)) == [], "it began before the history does"
+    done = apply_actions(latest(runs), tracker, (1, 3))
     assert done == ["closed #1, which no decision is about: relu: old words"]
     assert "No decision of kci is about this any more" in (tracker.all[0].body or "")
-    assert tracker.open_numbers() == [2]
-
-
-def test_of_two_issues_about_one_cause_the_older_one_is_closed() -> None:
-    tracker = Tracker()
-    follow(tracker, days(PASS, AGAIN))
-    tracker.create(tracker.all[0].title, tracker.all[0].body or "")
-    apply_actions(latest_decisions(days(PASS, AGAIN), FailureTracker(POLICY)), tracker, (1, 2))
     assert tracker.open_numbers() == [2]
