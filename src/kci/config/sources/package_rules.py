@@ -209,7 +209,7 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
 def _check_imports(
     graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package
 ) -> Iterator[Diagnostic]:
-    reported: set[str] = set()
+    gaps: dict[str, Diagnostic] = {}
     sites = ((where, module, site) for where, module in modules for site in module.sites)
     for where, module, site in sites:
         reach, top = min(graph.reach[module.name], site.reach), site.module.partition(".")[0]
@@ -222,17 +222,16 @@ def _check_imports(
             continue
         elif top == package.name or not all(map(package.allows, site.imported)):
             yield _foreign(site, package, where, loaded=loaded)
-        elif loaded and not site.guarded and top not in reported:
+        elif loaded and not site.guarded and top not in gaps:
             without = ", ".join(
                 sorted({backend for name in site.imported for backend in package.backends_without(name)})
             )
+            message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
+            hint = "import it in the function that needs it, catch the ImportError, or take "
             if without:
-                reported.add(top)
-                message = (
-                    f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
-                )
-                hint = "import it in the function that needs it, catch the ImportError, or take "
-                yield finding("KCI771", message, hint=f"{hint}{without} out of `backends`", path=where, span=site.span)
+                hint = f"{hint}{without} out of `backends`"
+                gaps[top] = finding("KCI771", message, hint=hint, path=where, span=site.span)
+    yield from gaps.values()
 
 
 def _foreign(site: ImportSite, package: Package, where: str, *, loaded: bool) -> Diagnostic:
