@@ -114,11 +114,25 @@ def test_the_environment_has_the_lock_and_kci_from_the_checkout(tmp_path: Path, 
     assert shown[1:] == [click[1], "0.1.0", "True", str(tmp_path / "kci" / "bin" / "ccache")]
     (metadata,) = (tmp_path / "kci").glob("lib/*/site-packages/kci-*.dist-info/METADATA")
     assert f"Requires-Dist: click=={click[1]}\n" in metadata.read_text(), "a container installs what is locked"
+    (installer,) = metadata.parents[1].glob("click-*.dist-info/INSTALLER")
+    assert installer.read_text().strip() == "uv", "pip installs uv alone"
     rendered = subprocess.run(
         [python, "-I", "-m", "kci", "render", "--diff", "--output", ROOT, ROOT / "examples"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert rendered.returncode == 0, rendered.stderr
+
+
+@pytest.mark.network
+def test_pip_installs_what_uv_cannot(tmp_path: Path) -> None:
+    """Such as where only pip.conf names an index that can be reached."""
+    checkout = copy_checkout(tmp_path / "checkout")
+    lock = checkout / "actions" / "requirements.txt"
+    lock.write_text(SCRIPT.blocks(lock.read_text())["click"])
+    script("uv", tmp_path / "bin", "exit 2")
+    done = install(checkout, tmp_path / "kci", PATH=f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "kci").glob("lib/*/site-packages/click"))
 
 
 @pytest.mark.network
@@ -181,24 +195,6 @@ def test_the_jobs_own_python_is_asked_first_and_an_older_one_is_passed_over(tmp_
     ):
         script("python3", tmp_path / "bin", reason)
         assert found_python(tmp_path / "bin") == str(new)
-
-
-def test_the_python_that_the_action_found_is_the_one(tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    python = script("own", tmp_path / "bin", f'echo "$@" > {seen}; exit 3')
-    assert run_sh(ROOT, tmp_path, tmp_path / "bin", KCI_PYTHON=str(python)).returncode == 3
-    assert seen.read_text().startswith(f"-I {ROOT}/actions/install.py {tmp_path}/kci-")
-
-
-def test_windows_has_its_python_elsewhere_in_the_environment(tmp_path: Path) -> None:
-    number = subprocess.run(["cksum"], input=str(ROOT), capture_output=True, text=True, check=True).stdout
-    environment = tmp_path / f"kci-{re.sub(r'[^0-9]', '', number)}"
-    environment.mkdir()
-    script("python.exe", environment / "Scripts", 'echo "ran $*"')
-    (environment / "complete").touch()
-    (tmp_path / "bin").mkdir()
-    done = run_sh(ROOT, tmp_path, tmp_path / "bin")
-    assert done.stdout == "ran -E -P -u -m kci.actions plan\n"
 
 
 @pytest.mark.parametrize(

@@ -81,13 +81,10 @@ def test_edition_4_has_no_newer_keys(text: str, key: str, line: int) -> None:
 @pytest.mark.parametrize(
     ("lacking", "framework"),
     [
-        (["version"], "[torch]\n"),
-        (["license"], "[torch]\n"),
-        ([], ""),
-        (["version"], "[tvm-ffi]\nsrc = []\n"),
-        (["version", "license"], ""),
+        (["version"], "[torch]\n"), (["license"], "[torch]\n"), ([], ""),
+        (["version"], "[tvm-ffi]\nsrc = []\n"), (["version", "license"], ""),
     ],
-)
+)  # fmt: skip
 def test_version_3_is_refused_with_all_that_has_to_be_added(lacking: list[str], framework: str) -> None:
     lines = [line for line in GENERAL.splitlines() if line.partition(" ")[0] not in lacking]
     (found,) = problems("\n".join(lines) + f"\n{framework}")
@@ -103,18 +100,11 @@ def test_version_3_is_refused_with_all_that_has_to_be_added(lacking: list[str], 
 @pytest.mark.parametrize(
     "extra",
     [
-        'source = "https://h/x"',
-        "kernel-depends = []",
-        "unknown = 1",
-        "[torch-noarch]",
-        "[torch]\n[tvm-ffi]\nsrc = []",
-        "[torch]\ncxx-flags = []",
-        '[torch]\nstable-abi = "2.9"',
-        "[torch]\nsrcs = []",
-        "[general.tpu]",
-        '[kernel.a]\nbackend = "cuda"\nsrc = []',
+        'source = "https://h/x"', "kernel-depends = []", "unknown = 1", "[torch-noarch]",
+        "[torch]\n[tvm-ffi]\nsrc = []", "[torch]\ncxx-flags = []", '[torch]\nstable-abi = "2.9"',
+        "[torch]\nsrcs = []", "[general.tpu]", '[kernel.a]\nbackend = "cuda"\nsrc = []',
     ],
-)
+)  # fmt: skip
 def test_what_version_3_does_not_have_makes_it_an_invalid_later_file(extra: str) -> None:
     rules = {found.rule for found in problems(GENERAL.replace("version = 1\n", "") + extra)}
     assert "KCI108" not in rules

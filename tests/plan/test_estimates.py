@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import kernel
+from conftest import kernel, torch_kernel
 from kci.config.model import Build
 from kci.config.settings import Limit
 from kci.config.values import Backend, Version
@@ -53,24 +53,7 @@ src = ["csrc/b.cpp"]
 
 
 def variants(catalog: Catalog) -> dict[str, Variant]:
-    made = kernel("""
-[general]
-name = "some-kernel"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cuda", "cpu"]
-[torch]
-[kernel.a]
-backend = "cuda"
-depends = []
-src = []
-[kernel.b]
-backend = "cpu"
-depends = []
-src = []
-""")
-    return {item.name: item for item in select(made, catalog).variants}
+    return {item.name: item for item in select(torch_kernel(["cuda", "cpu"]), catalog).variants}
 
 
 def leg(size: Size | None, variant: str = CUDA, max_jobs: int | None = None, gigabytes: int = 16, took: int = 0) -> Leg:

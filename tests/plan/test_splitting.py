@@ -124,11 +124,6 @@ def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
     assert [entry["takes"] for entry in found[Role.LINK]] == [[f"{NAME}.part1of2", f"{NAME}.part2of2"]]
 
 
-def test_what_is_promised_is_the_variant_and_no_part() -> None:
-    (whole,) = made(limits=[Limit(parts=1)]).legs
-    assert planned(split_leg(3)).tree_plan().kernels == planned([whole]).tree_plan().kernels
-
-
 def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     full = planned([*split_leg(MAX_MATRIX), leg("v", "flash")])
     assert not [item for item in check_limits(full, 1, 1) if item.rule == "KCI305"]

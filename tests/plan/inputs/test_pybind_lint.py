@@ -27,14 +27,10 @@ def said(folder: Path, files: dict[str, str], more: str = "") -> list[str]:
 @pytest.mark.parametrize(
     "include",
     [
-        "<torch/extension.h>",
-        '"torch/extension.h"',
-        "<torch/python.h>",
-        "<torch/csrc/utils/pybind.h>",
-        "<pybind11/pybind11.h>",
-        "<pybind11/stl.h>",
+        "<torch/extension.h>", '"torch/extension.h"', "<torch/python.h>",
+        "<torch/csrc/utils/pybind.h>", "<pybind11/pybind11.h>", "<pybind11/stl.h>",
     ],
-)
+)  # fmt: skip
 def test_each_header_with_pybind_is_told(tmp_path: Path, include: str) -> None:
     (message,) = said(tmp_path, {"csrc/a.cpp": f"#include <vector>\n#include {include}\n"})
     assert message.startswith(f"'csrc/a.cpp' includes <{include[1:-1]}>: ")

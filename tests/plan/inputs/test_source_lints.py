@@ -75,10 +75,6 @@ def test_what_escapes_is_not_looked_at(tmp_path: Path) -> None:
     make(tmp_path, {}, ["../nowhere.cu", "/nowhere.cu"])
 
 
-def test_include_directories_that_are_there_or_outside(tmp_path: Path) -> None:
-    make(tmp_path, {"csrc/a.cu": "", "csrc/b/c.h": ""}, ["csrc/a.cu"], component='include = ["csrc", "csrc/b/", "."]')
-
-
 @pytest.mark.rule("KCI138", triggers=True)
 def test_a_header_beside_its_source_has_to_be_listed(tmp_path: Path) -> None:
     _, found = make(tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu"])
@@ -191,12 +187,6 @@ def test_headers_that_a_build_sees_anyway(tmp_path: Path) -> None:
     make(tmp_path, files, ["csrc/a.cu", "third"], torch='pyext = ["py", "inc"]')
 
 
-@pytest.mark.rule("KCI138", triggers=True)
-def test_comments_and_line_endings_do_not_hide_an_include(tmp_path: Path) -> None:
-    text = '/* a */ // b\r\n"unclosed\r\n#include "a.h" // c\r\n'
-    make(tmp_path, {"csrc/a.cu": text, "csrc/a.h": ""}, ["csrc/a.cu"])
-
-
 def test_a_link_out_of_the_kernel_is_not_read(tmp_path: Path) -> None:
     directory = tmp_path / "kernel"
     (directory / "csrc").mkdir(parents=True)
@@ -265,14 +255,9 @@ def test_a_flag_of_hip_that_needs_a_device_link(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI168", triggers=False)
 def test_flags_that_need_no_device_link(tmp_path: Path) -> None:
     flags = [
-        "-rdc=false",
-        "-rdc",
-        "false",
-        "-fno-gpu-rdc",
-        "-DX=-dcx",
-        "-dcomp",
+        "-rdc=false", "-rdc", "false", "-fno-gpu-rdc", "-DX=-dcx", "-dcomp",
         "--generate-code=arch=compute_90,code=sm_90",
-    ]
+    ]  # fmt: skip
     assert relocatable(tmp_path, "cuda", "cuda-flags", flags) == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -137,26 +136,6 @@ def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> No
     assert "k/third_party/up" in hints[1]
 
 
-def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> None:
-    place = kernel(tmp_path, "")
-    (place / "torch-ext" / "some_kernel" / "__init__.py").unlink()
-    (found,) = check_kernels([str(place)]).diagnostics[-1:]
-    assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
-    with pytest.raises(FindingsError, match="nothing is planned"):
-        plan_run(open_workspace([place]), PlanRequest())
-
-
-def test_check_and_plan_refuse_the_same_kernels(tmp_path: Path) -> None:
-    """Workflow files are written all the same: they name the kernel, and its plan is red."""
-    place = kernel(tmp_path, ERRORS["KCI770"])
-    for words in (["check", place], ["plan", place]):
-        done = kci(*words)
-        assert (done.code, "KCI770" in done.stderr) == (1, True), done
-    assert kci("render", place, "--output", tmp_path).code == 0
-    answer = json.loads(kci("plan", place, "--format", "json").stdout)
-    assert (answer["legs"], [item["path"] for item in answer["faulty"]]) == ([], [str(place)])
-
-
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
     place = kernel(tmp_path, "from ._ops import ops, add_op_namespace_prefix\n")
     assert sources_say(place) == []
@@ -224,23 +203,3 @@ def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Pat
         kernel(place, "import jax\n", backend=backend)
         found = check_kernels([str(place)], remember=kept).diagnostics
         assert [item.rule for item in found].count("KCI771") == count
-
-
-def test_what_is_said_of_a_file_that_changes_meanwhile_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The text that was judged is another one than the digest is of."""
-    (tmp_path / "kernel").mkdir()
-    place, kept = kernel(tmp_path / "kernel", "import os\n"), tmp_path / "kept"
-    judged = package_rules._check_file
-
-    def changed(name: str, text: bytes, package: package_rules.Package) -> object:
-        kernel(place, "import numpy\n")
-        return judged(name, b"import numpy\n", package)
-
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(package_rules, "_check_file", changed)
-        check_kernels([str(place)], remember=kept)
-    kernel(place, "import os\n")
-    found = check_kernels([str(place)], remember=kept).diagnostics
-    assert "KCI771" not in [item.rule for item in found]
