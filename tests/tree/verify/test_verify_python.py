@@ -356,7 +356,7 @@ def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
 
 LOADS = {
     'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=2)': 2,
-    'import kernels\nNAME, = "x",\nREPO = "acme/gated-norm"\nNEW = 2\nkernels.get_kernel(repo_id=REPO, version=NEW)': 5,
+    'import kernels\nkernels.get_kernel(version=2, repo_id="acme/gated-norm")': 2,
     'from kernels import LayerRepository as L\nL("acme/gated-norm", layer_name="X", version=3)': 2,
     'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=1)': 0,
     'from kernels import get_kernel\nget_kernel("acme/other", version=2)': 0,

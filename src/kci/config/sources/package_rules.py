@@ -153,17 +153,13 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
         with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # running them says it
             text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
             nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
-        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
-        values = {name.id: node.value for node in assigned for name in node.targets if isinstance(name, ast.Name)}
-        for node in nodes:
-            if isinstance(node, ast.Call):
-                given = {key.arg: key.value for key in node.keywords} | dict(zip(["repo_id"], node.args, strict=False))
-                parts = (given.get("repo_id"), given.get("version"))
-                match tuple(values.get(part.id) if isinstance(part, ast.Name) else part for part in parts):
-                    case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) if asked != version:
-                        if name.rpartition("/")[2] in own:
-                            message = f"it loads version {asked} of {name}, and build.toml has version {version}"
-                            yield finding("KCI783", message, path=shown, span=node_span(given["version"]))
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
+            given = {key.arg: key.value for key in call.keywords} | dict(zip(["repo_id"], call.args, strict=False))
+            match given.get("repo_id"), given.get("version"):
+                case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if asked != version:
+                    if name.rpartition("/")[2] in own:
+                        message = f"it loads version {asked} of {name}, and build.toml has version {version}"
+                        yield finding("KCI783", message, path=shown, span=node_span(place))
 
 
 def _tree(text: bytes) -> ast.Module:
