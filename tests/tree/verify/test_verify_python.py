@@ -224,15 +224,18 @@ def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("from .nothing_here import y", "there is no module nothing_here"),
+        ("from . import nothing_here", "the package has no nothing_here"),
         ("from .. import x", ".. is beyond the package"),
+        ("from .sub import y, x", "sub has no y"),
         ("from .sub.deep import x", "there is no module sub.deep"),
         ("if True:\n    from .gone import x", "there is no module gone"),
         ("class A:\n    from .gone import x", "there is no module gone"),
         ("from . import inner", "there is no module gone"),
+        ("from .lib import __z", "lib has no __z"),
     ],
 )
 def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
-    files = {"sub": "x = 1\n", "inner": "from .gone import x\n"}
+    files = {"sub": "x = 1\n", "inner": "from .gone import x\n", "lib/__init__": "x = 2\n"}
     found = variant(tmp_path, text, **files)
     assert [(item.rule, item.severity) for item in found if item.rule == "KCI776"] == [("KCI776", "error")]
     assert reason in "".join(item.message for item in found)
@@ -256,6 +259,8 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
         "try:\n    from .gone import x\nexcept ImportError:\n    x = None",
         "from contextlib import suppress\nwith suppress(ImportError):\n    from .gone import x",
         "def f():\n    from .gone import x",
+        "from .dynamic import anything",
+        "from .star import anything",
         "from . import native_id",
         "from . import sub as other\nfrom . import again",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .gone import x",
@@ -266,7 +271,8 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
 )
 def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:
     files: dict[str, str | bytes] = {
-        "__init__.py": text, "sub.py": "x = 1\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
+        "__init__.py": text, "sub.py": "x = 1\n", "dynamic.py": "def __getattr__(name): ...\n",
+        "star.py": "from torch import *\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
     }  # fmt: skip
     assert "KCI776" not in [item.rule for item in verify(make_variant(tmp_path, CPU, files=files))]
 
