@@ -189,14 +189,10 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             return [(inner, None if caught else True, caught)]
         case ast.ClassDef(body=inner):
             return [(inner, True, False)]
-        case ast.FunctionDef(body=inner) | ast.AsyncFunctionDef(body=inner):
-            return [(inner, None, False)]
-        case ast.For(body=inner, orelse=other) | ast.While(body=inner, orelse=other):
-            return [([*inner, *other], None, False)]
-        case ast.Match(cases=cases):
-            return [(case.body, None, False) for case in cases]
-        case _:
-            return []
+        case _:  # a function, loop or match
+            parts = (node, *getattr(node, "cases", ()))
+            bodies = (getattr(part, name, ()) for part in parts for name in ("body", "orelse"))
+            return [([*body], None, False) for body in bodies]
 
 
 def _holds(test: ast.expr) -> bool | None:
