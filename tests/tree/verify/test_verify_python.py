@@ -158,9 +158,23 @@ def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
 
 
 @pytest.mark.rule("KCI772", triggers=True)
-@pytest.mark.parametrize("argument", ['f"{add_op_namespace_prefix}::x"', "add_op_namespace_prefix", "name"])
+@pytest.mark.parametrize("argument", ['"fwd"', 'f"{add_op_namespace_prefix}::x"', "add_op_namespace_prefix", "name"])
 def test_only_a_call_gives_a_prefix(tmp_path: Path, argument: str) -> None:
     assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
+
+
+FIXED = [
+    "if True:\n    @register_fake('a::b')\n    def f(x): ...\n",
+    "import torch as t\nt.library.custom_op('relu::x', f, mutates_args=())\n",
+    "from torch.library import Library\nl = Library('relu', 'DEF')\n",
+    "def late():\n    torch.library.define('relu::x', '() -> ()')\n",
+]
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize("text", FIXED)
+def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> None:
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI772"]
 
 
 PREFIXED = """
@@ -202,6 +216,7 @@ def test_a_prefix_function_may_come_through_another_file(tmp_path: Path, text: s
 FINE = [
     'import torch\nlib = torch.library.Library("aten", "IMPL")\nlib.impl("relu", f)\n',
     "import torch\ndef f(op):\n    torch.library.register_fake(op)(g)\n",
+    "import torch\ntorch.library.impl('aten::relu', 'CPU', g)\n",
     'def custom_op(name): ...\ncustom_op("relu")\n',
     "import torch\ntorch.ops.aten.relu(x)\ntorch.ops.other.relu(x)\n",
 ]

@@ -142,7 +142,7 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
 
 
-_OF_OPS = (b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
+_OF_OPS = (b"library", b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
 
 
 def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Diagnostic]:
