@@ -20,7 +20,7 @@ from kci.config.discovery import (
 )
 from kci.config.file_lints import lint_file
 from kci.config.reader import Kernel, build_toml_path, read_kernel
-from kci.config.sources.package_rules import source_findings
+from kci.config.sources.package_rules import checker_version, source_findings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
@@ -86,33 +86,42 @@ def check_kernels(
 
 
 def lint_kernel(
-    kernel: Kernel,
-    catalog: Catalog,
-    tree: SourceTree | None,
-    more: Sequence[Diagnostic] = (),
-    *,
-    errors_only: bool = False,
+    kernel: Kernel, catalog: Catalog, tree: SourceTree | None, more: Sequence[Diagnostic] = ()
 ) -> list[Diagnostic]:
     """All findings about a kernel in file order, with `more`; without the `tree` of its files they are not checked."""
     findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if tree is not None:
-        findings += lint_sources(kernel, tree, errors_only=errors_only)
-        if not errors_only:
-            findings += [
-                *lint_standards(kernel, catalog, tree),
-                *flake_narrows(kernel, catalog, Path(kernel.directory)),
-            ]
-    findings += lint_matrix(kernel, catalog, errors_only=errors_only)
+        findings += lint_sources(kernel, tree)
+        findings += lint_standards(kernel, catalog, tree)
+        findings += flake_narrows(kernel, catalog, Path(kernel.directory))
+    findings += lint_matrix(kernel, catalog)
     return sorted(findings, key=in_file_order)
 
 
 def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | None) -> list[Diagnostic]:
     """The errors of one kernel that are not suppressed: it cannot be built. Without `trees` sources do not count."""
-    rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
+
+    def of_texts() -> list[Diagnostic]:
+        rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
+        findings = [*lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, rows, errors_only=True)]
+        return _errors(findings)
+
+    def texts() -> object:
+        read = (kernel.document, workspace.catalog.document, workspace.settings.document)
+        return checker_version(), workspace.catalog.name, [(one.path, one.text) for one in read if one is not None]
+
     tree = trees.of(kernel.directory) if trees is not None else None
-    seen = tree.at(Path(kernel.directory)) if tree is not None else None
-    findings = drop_suppressed(lint_kernel(kernel, rows, seen, errors_only=True), workspace.settings)
-    findings += source_findings(kernel, workspace.settings, tree.remembered) if tree is not None else ()
+    kept = tree.remembered if tree is not None else None
+    question = f"errors of {kernel.document.path}"
+    found = of_texts() if kept is None else kept.answer(question, texts, list[Diagnostic], of_texts)
+    if tree is not None:
+        found += lint_sources(kernel, tree.at(Path(kernel.directory)), errors_only=True)
+    findings = drop_suppressed(sorted([*kernel.diagnostics, *found], key=in_file_order), workspace.settings)
+    findings += source_findings(kernel, workspace.settings, kept) if tree is not None else ()
+    return _errors(findings)
+
+
+def _errors(findings: Sequence[Diagnostic]) -> list[Diagnostic]:
     return [item for item in findings if item.severity is Severity.ERROR]
 
 

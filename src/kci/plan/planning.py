@@ -82,8 +82,10 @@ def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no
     collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
-    workspace, faulty = split_faulty(workspace, request.choice, trees, progress)
-    trees.save()
+    try:
+        workspace, faulty = split_faulty(workspace, request.choice, trees, progress)
+    finally:
+        trees.save()
     whole = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)

@@ -9,8 +9,12 @@ import pytest
 from cli.runner import kci
 from conftest import add_package
 from kci import open_workspace, plan_run
+from kci.config.reader import Kernel
 from kci.config.sources import package_rules
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
+from kci.matrix.catalog.rows import Catalog
+from kci.plan import check
 from kci.plan.check import check_kernels
 from kci.plan.inputs import source_lints
 from kci.plan.planning import PlanRequest
@@ -203,3 +207,34 @@ def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Pat
         kernel(place, "import jax\n", backend=backend)
         found = check_kernels([str(place)], remember=kept).diagnostics
         assert [item.rule for item in found].count("KCI771") == count
+
+
+def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernel").mkdir()
+    place, linted = kernel(tmp_path / "kernel", ""), []
+    (place / "csrc").mkdir()
+    (place / "csrc" / "a.cpp").write_text("")
+    flagged = COMPILED.replace("csrc/table.h", "csrc/a.cpp") + 'cxx-flags = ["-mavx2"]\n'
+    judged = check.lint_matrix
+
+    def counted(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
+        linted.append(kernel.build.name)
+        return judged(kernel, catalog, errors_only=errors_only)
+
+    def refused(catalog: str | None = None) -> bool:
+        run = PlanRequest(digests=tmp_path / "kept", allow_empty=True)
+        try:
+            return not plan_run(open_workspace([place], catalog=catalog), run).plan.legs
+        except FindingsError as error:
+            return [item.rule for item in error.diagnostics] == ["KCI169"]
+
+    monkeypatch.setattr(check, "lint_matrix", counted)
+    (place / "build.toml").write_text(flagged)
+    assert [refused(), refused(), len(linted)] == [True, True, 1]
+    (place / "kci.toml").write_text('[[overlay]]\ndrop = ["system ~ aarch64-*"]\n')
+    assert [refused(), refused(), len(linted)] == [False, False, 2]
+    assert [refused("2026-08-20"), len(linted)] == [False, 3]
+    (place / "kci.toml").unlink()
+    assert [refused(), len(linted)] == [True, 4]
+    (place / "build.toml").write_text(flagged.replace("-mavx2", "-O3"))
+    assert [refused(), len(linted)] == [False, 5]
