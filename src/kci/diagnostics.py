@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,10 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
         if not self.line:
             return self.path
         return f"{self.path}:{self.line}:{self.column}"
+
+
+Findings = Iterator[Diagnostic]
+"""What a check yields."""
 
 
 def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
