@@ -78,7 +78,7 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 Findings = Iterator[Diagnostic]
-"""What a check yields."""
+"""The yield of a check."""
 
 
 def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
