@@ -159,17 +159,18 @@ def _header(block: bytes) -> tarfile.TarInfo:
     return header
 
 
+_RECORD = re.compile(rb"([0-9]{1,6}) ([^=\n]*)=")
+
+
 def _records(data: bytes) -> dict[str, str]:
     records = {}
     while data:
-        length, space, _ = data.partition(b" ")
-        if not space or not length.isdigit() or len(length) > 6:
+        head = _RECORD.match(data)
+        record = data[: int(head[1])] if head else b""
+        if head is None or len(record) < int(head[1]) or not record.endswith(b"\n"):
             raise DamagedError("an extended header is malformed")
-        record, data = data[: int(length)], data[int(length) :]
-        key, equals, value = record[len(length) + 1 :].partition(b"=")
-        if len(record) != int(length) or not equals or not value.endswith(b"\n"):
-            raise DamagedError("an extended header is malformed")
-        records[key.decode(errors="replace")] = value[:-1].decode(errors="replace")
+        records[head[2].decode(errors="replace")] = record[head.end() : -1].decode(errors="replace")
+        data = data[len(record) :]
     return records
 
 
