@@ -97,15 +97,14 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     """Describe the missing and the unfinished parts of a variant."""
     parts = [head for head in heads if head.variant == variant and head.part is not None]
-    whole = {head.part for head in parts if head.objects == head.wanted}
     messages = []
     for of in sorted({head.part.of for head in parts if head.part}):
         for part in (BuildPart(number, of) for number in range(1, of + 1)):
-            short = max((head for head in parts if head.part == part), key=lambda head: head.objects, default=None)
-            if short is None:
+            best = max((head for head in parts if head.part == part), key=lambda head: head.objects, default=None)
+            if best is None:
                 messages.append(f"part {part} was not given")
-            elif part not in whole:
-                messages.append(f"part {part} has {short.objects} of {count(short.wanted, 'object')}")
+            elif best.objects < best.wanted:
+                messages.append(f"part {part} has {best.objects} of {count(best.wanted, 'object')}")
     return messages
 
 
