@@ -235,6 +235,7 @@ def test_who_may_read_a_variant_s_metadata_does_not_depend_on_the_umask(
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    metadata = Metadata("ab", "_ab", 1, license="x", backend=BackendRecord("cpu"), digest=Digest("sha256", {}))  # type: ignore[arg-type]
+    backend, digest = BackendRecord("cpu"), Digest("sha256", {})  # type: ignore[arg-type]
+    metadata = Metadata(name="ab", id="_ab", version=1, license="x", python_depends=(), backend=backend, digest=digest)
     with pytest.raises(FindingsError, match="is not a directory"):
         seal(tmp_path / "none", metadata)
