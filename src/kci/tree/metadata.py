@@ -16,7 +16,7 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
-from kci.tree.identity import SIGNATURE, Digest, GitState, check_commit, file_hashes, kernel_id, make_digest
+from kci.tree.identity import SIGNATURE, Commit, Digest, GitState, file_hashes, kernel_id, make_digest
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded, strict_object
 from kci.utils.shipped import to_type
@@ -79,14 +79,12 @@ class BuilderRecord(msgspec.Struct, frozen=True):
     """The tool that built the variant."""
 
     version: str
-    commit: str | None = None
+    commit: Commit | None = None
     dirty: bool | None = None
 
     def __post_init__(self) -> None:
         if (self.commit is None) != (self.dirty is None):
             raise ValueError("`commit` and `dirty` come together or not at all")
-        if self.commit is not None:
-            check_commit(self.commit)
 
 
 class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
