@@ -27,7 +27,7 @@ from kci.utils.archive import (
     plain_member,
     written_archive,
 )
-from kci.utils.atomic import full_disk_hint, replacing, writing
+from kci.utils.atomic import replacing, writing
 from kci.utils.bounded_json import decode_json
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, collision, is_bytecode, is_executable, is_lfs_pointer, unsafe_name, walk
@@ -43,13 +43,8 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
     with replacing(out_file) as replacement:
-        try:
-            with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
-                _write_members(archive, leg, files)
-        except OSError as error:
-            raise rule_error(
-                "KCI604", f"cannot write {out_file}: {error.strerror or error}", out_file, hint=full_disk_hint(error)
-            ) from error
+        with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
+            _write_members(archive, leg, files)
         replacement.commit()
     return out_file
 

@@ -16,7 +16,6 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -187,15 +186,13 @@ class Objects:
         self._work = recipe.work
         self._steps = [step for step in recipe.steps if step.depfile]
         options = request.options
-        self._carried = bool(options.objects_from or options.objects_to)
         own = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
-        self._folder = recipe.work / CCACHE_FOLDER if self._carried else own
+        self._folder = recipe.work / CCACHE_FOLDER if options.objects_from or options.objects_to else own
         self._cleared()
         for step in recipe.steps:
             (recipe.work / step.output).unlink(missing_ok=True)
         (recipe.work / _STATS).unlink(missing_ok=True)
-        packs = packs_in(options.objects_from) if self._carried else []
-        self.heads: list[PackHead] = [unpack_objects(pack, self._folder, log) for pack in packs]
+        self.heads = [unpack_objects(pack, self._folder, log) for pack in packs_in(options.objects_from)]
         self._begun = time.time()
 
     @property
@@ -204,14 +201,15 @@ class Objects:
 
     def environment(self) -> dict[str, str]:
         """Variables for ccache, which replace the user's."""
+        namespace = self._namespace()
         variables = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
             "CCACHE_COMPILERCHECK": "content",
             "CCACHE_DEPEND": "1",
             "CCACHE_DIRECT": "1",
-            "CCACHE_NAMESPACE": self._namespace,
-            "SCCACHE_C_CUSTOM_CACHE_BUSTER": self._namespace,
+            "CCACHE_NAMESPACE": namespace,
+            "SCCACHE_C_CUSTOM_CACHE_BUSTER": namespace,
             "CCACHE_SLOPPINESS": "",
             "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE") or "20G",
             "CCACHE_STATSLOG": str(self._work / _STATS),
@@ -236,7 +234,7 @@ class Objects:
     def finish(self) -> None:
         """Pack the objects, if requested, however the build ends."""
         request = self._request
-        if (out_file := request.options.objects_to) is not None and self._carried:
+        if (out_file := request.options.objects_to) is not None:
             head = PackHead(
                 kernel=request.build.name,
                 variant=request.variant.name,
@@ -252,7 +250,6 @@ class Objects:
     def _cleared(self) -> None:
         shutil.rmtree(self._work / CCACHE_FOLDER, ignore_errors=True)
 
-    @cached_property
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
         files = sorted(inputs.compiled_from(self._request.variant))

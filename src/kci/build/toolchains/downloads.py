@@ -54,9 +54,9 @@ class FetchedTool(msgspec.Struct, frozen=True):
         """Description of kci's own steps, for a dry run; empty if `setup` lists all."""
         return ""
 
-    def setup(self, python: Path, target: Path | None = None, /) -> list[list[str]]:
+    def setup(self, _python: Path, _target: Path | None = None, /) -> list[list[str]]:
         """Commands that install it with a Python's pip, to `target` if given."""
-        raise NotImplementedError
+        return []
 
     def fetch(self, python: Path, place: Path, log: Log, /) -> None:
         """Download it to `place`. Raises MissingToolError."""
