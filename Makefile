@@ -23,7 +23,7 @@ $(BIN)/kci: pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/kci
-	$(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group dev || $(BIN)/python -m pip install --quiet --group dev
 	@touch $@
 
 demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this machine

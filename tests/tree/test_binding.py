@@ -21,7 +21,6 @@ from kci.tree.verify import verify
 from kci.utils.bounded_json import decode_json
 from variants import COMMIT, CPU, CUDA, leg_of, make_artifact, make_variant, variant_digest
 
-OTHER = "f" * 40
 NEXT = "torch212-cxx11-cpu-x86_64-linux"
 
 

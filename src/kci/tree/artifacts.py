@@ -10,7 +10,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, Findings, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
-from kci.plan.estimates import Duration, encode, read_durations
+from kci.plan.durations import Duration, encode, read_durations
 from kci.plan.plan import Plan
 from kci.tree import metadata
 from kci.tree.manifest import LegRecord, Replaced, leg_for

@@ -15,7 +15,7 @@ from kci.config.values import NAME_PATTERN, SYSTEMS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import ObjectUse, Word, parse_variant_name
-from kci.plan.estimates import Seconds
+from kci.plan.durations import Seconds
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import tree_under_test
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
