@@ -32,7 +32,7 @@ _INNERMOST = re.compile(r"\$<((?:(?!\$<)[^>])*)>")
 _OPEN = "\2"
 """Starts an expression that is not known."""
 _PROTECTED = str.maketrans(",>", "\0\1")
-"""What has a value is no syntax any more."""
+"""Syntax, which values must not have."""
 _PLAIN = str.maketrans({"\0": ",", "\1": ">", _OPEN: "$<"})
 
 
