@@ -26,7 +26,7 @@ from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags, outside_files
 from kci.config.facts import BACKENDS
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
-from kci.errors import FindingsError, UnsafeError, UsageError
+from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import ObjectUse, Word, objects_name, this_system
 from kci.plan.inputs.source_lints import included
 from kci.utils.archive import (
@@ -144,19 +144,18 @@ def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
 
 @contextmanager
 def _opened(pack: Path) -> Iterator[tuple[PackHead, TarStream, Iterator[tarfile.TarInfo]]]:
-    try:
-        with opened_archive(pack) as archive:
-            members = archive.members()
-            first = next(members, None)
-            if first is None:
-                raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
-            if first.name != HEAD or first.size > MAX_BYTES:
-                raise RefusedError(first.name, f"{HEAD} is the first")
-            yield decode_json(archive.read(first.size), PackHead), archive, members
-    except RefusedError as error:
-        raise UnsafeError(f"{pack} is not safe to unpack: the member {error.member!r}: {error.reason}") from error
-    except (OSError, DamagedError, ValueError) as error:
-        raise FindingsError(f"cannot read {pack}: {error}") from error
+    with opened_archive(pack) as archive:
+        members = archive.members()
+        first = next(members, None)
+        if first is None:
+            raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
+        if first.name != HEAD or first.size > MAX_BYTES:
+            raise RefusedError(first.name, f"{HEAD} is the first")
+        try:
+            head = decode_json(archive.read(first.size), PackHead)
+        except ValueError as error:
+            raise FindingsError(f"cannot read {pack}: {error}") from error
+        yield head, archive, members
 
 
 CCACHE_FOLDER = "ccache"
