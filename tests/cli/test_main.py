@@ -14,8 +14,6 @@ import pytest
 
 from cli.runner import kci, kci_process
 from conftest import ROOT, add_package
-from kci.cli import test as cli_test
-from kci.run.kernel_tests import TestReport, TestState
 
 GOOD = (
     '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
@@ -125,16 +123,6 @@ def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path, monk
     assert "error: the working directory: No such file" in result.stderr
 
 
-def test_the_kernel_of_several_tested_variants_is_read_once(kernel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reading found was said once for each variant."""
-    (kernel_dir / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
-    report = TestReport("some-kernel", "torch-cpu", TestState.PASSED, 1, 0, 0, "")
-    monkeypatch.setattr(cli_test, "select_variants", lambda *_, **__: [Path("torch-cpu")] * 3)
-    monkeypatch.setattr(cli_test, "run_kernel_tests", lambda *_, **__: report)
-    result = kci("test", kernel_dir)
-    assert (result.code, result.stderr.count("KCI107")) == (0, 1)
-
-
 def test_the_hot_path_imports_nothing_heavy() -> None:
     """`kci matrix` is typed all day."""
     code = (
@@ -216,14 +204,6 @@ def test_the_github_form_is_that_of_the_plan(tmp_path: Path) -> None:
     )
     refused = kci("matrix", tmp_path / "relu", "--format", "github")
     assert (refused.code, refused.stdout) == (1, ""), refused.stderr
-
-
-@pytest.mark.usefixtures("november")
-def test_catalog_show() -> None:
-    assert "2.13   cuda     13.0" in kci("catalog", "show").stdout
-    answer = json.loads(kci("catalog", "show", "2026-09-02", "--format", "json").stdout)
-    assert answer["as_of"] == "2026-09-02"
-    assert {row["torch"] for row in answer["rows"]} == {"2.13", "2.14"}
 
 
 def test_a_name_may_be_as_long_as_file_systems_take(tmp_path: Path) -> None:

@@ -125,14 +125,6 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path,
     assert not (repository / ".gitlab").exists()
 
 
-def test_a_leg_that_may_take_longer_than_its_job_is_said(repository: Path) -> None:
-    (repository / "kci.toml").write_text("[[limits]]\ntimeout-minutes = 1\n")
-    for said in (kci("plan"), kci("render")):
-        assert said.code == 0
-        assert said.stderr.count("warning[KCI335]") == 1
-        assert "on ubuntu-24.04, and its job ends after 1" in said.stderr
-
-
 def test_output_names_the_root_and_paths_are_relative_to_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository / "kernels")
     assert kci("render", "some", "--output", "..").code == 0
@@ -285,16 +277,6 @@ def test_a_file_that_is_not_rendered_any_more_goes(shrunk: Path) -> None:
     assert f"{COMMENT}: removed\n" in done.stdout
     assert not (shrunk / COMMENT).exists()
     assert kci("render", "--check").code == 0
-
-
-def test_such_a_file_is_not_removed_if_somebody_edited_it(shrunk: Path) -> None:
-    (shrunk / COMMENT).write_text((shrunk / COMMENT).read_text().replace("timeout-minutes: 10", "timeout-minutes: 31"))
-    refused = kci("render")
-    assert refused.code == 1
-    assert "KCI406" in refused.stderr
-    assert (shrunk / COMMENT).exists()
-    assert kci("render", "--force").code == 0
-    assert not (shrunk / COMMENT).exists()
 
 
 def test_somebodys_file_of_that_name_stays(repository: Path) -> None:
