@@ -154,17 +154,6 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
         assert "does not meet the requirements" in merged.log
 
 
-def test_nothing_to_do(runner: Runner, repository: Path) -> None:
-    refused = runner.run("plan", repository, only="nothing-like-this")
-    assert refused.code == 1, "a filter that selects nothing is no green run"
-    assert "nothing is selected" in refused.log
-    plan = runner.run("plan", repository, only="nothing-like-this", allow_empty="true")
-    assert plan.code == 0, plan.log
-    assert plan.outputs["has-work"] == "false"
-    assert json.loads(plan.outputs["matrix"]) == {"include": []}
-    assert json.loads(plan.outputs["plan"])["kernels"] == []
-
-
 def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repository: Path) -> None:
     (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
     built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="false")
@@ -194,10 +183,3 @@ def test_modules_in_the_repository_are_not_imported(
         done = runner.run("plan", repository, extra={"PYTHONPATH": str(repository)})
         assert done.code == 0, done.log
         assert ("::group::Install" in done.log) == expected
-
-
-def test_outside_of_a_job(checkout: Path) -> None:
-    done = subprocess.run(
-        ["bash", str(checkout / "actions" / "run.sh"), "plan"], env={"PATH": os.environ["PATH"]}, check=False
-    )
-    assert done.returncode == 2

@@ -193,18 +193,6 @@ def test_the_default_branch_is_that_of_the_repository(repository: Path, branch: 
     assert f'branches: ["{branch}"]' in (repository / RELEASE).read_text()
 
 
-def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
-    kci("render")
-    sha = "e" * 40
-    (repository / "kci.toml").write_text(f'[actions.pins."actions/checkout"]\nsha = "{sha}"\nversion = "v5.0.0"\n')
-    assert kci("render").stdout == WRITTEN
-    text = (repository / RELEASE).read_text()
-    assert f"actions/checkout@{sha} # v5.0.0\n" in text
-    assert text.count("actions/checkout@") == text.count(sha)
-    found = kci("render", "--check")
-    assert (found.code, found.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("settings", "plan"),
     [
@@ -277,14 +265,6 @@ def test_a_file_that_is_not_rendered_any_more_goes(shrunk: Path) -> None:
     assert f"{COMMENT}: removed\n" in done.stdout
     assert not (shrunk / COMMENT).exists()
     assert kci("render", "--check").code == 0
-
-
-def test_somebodys_file_of_that_name_stays(repository: Path) -> None:
-    kci("render")
-    (repository / COMMENT).write_text("on: push\njobs: {}\n")
-    assert kci("render", "--check").code == 0
-    assert kci("render").code == 0
-    assert (repository / COMMENT).exists()
 
 
 @pytest.mark.rule("KCI454", triggers=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import mutations
 from kci.config import document as document_module
 from kci.config.document import Document, KeyPath, parse_document, read_document
 from kci.diagnostics import Diagnostic, Span
@@ -62,11 +61,6 @@ def test_what_is_no_toml_is_refused_at_its_place(raw: bytes, rule: str, place: t
 )
 def test_what_only_toml_1_1_allows_is_refused_as_the_reference_refuses_it(text: str) -> None:
     assert refused(text.encode()).rule == "KCI004"
-
-
-def test_dots_in_strings_and_comments_are_no_keys() -> None:
-    text = "# " + "a. " * 100 + '\nx = ["' + '", "'.join(f"csrc/a.b{number}.cu" for number in range(500)) + '"]\n'
-    assert len(parse(text).data["x"]) == 500
 
 
 def test_many_dotted_keys_are_refused() -> None:
@@ -128,13 +122,6 @@ def test_what_stands_nowhere_is_placed_at_its_nearest_parent() -> None:
     assert document.spans(("nowhere",)) is None
     assert document.line(0) is None
     assert document.line(99) is None
-
-
-def test_every_value_of_every_seed_file_has_a_place() -> None:
-    for raw in mutations.seeds().values():
-        document = parse_document(raw, "build.toml")
-        for path in mutations.key_paths(document.data):
-            assert document.spans(path), path
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

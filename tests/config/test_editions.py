@@ -147,8 +147,3 @@ def test_each_key_of_versions_1_and_2_is_known(text: str, said: str) -> None:
     (found,) = problems(text)
     assert found.rule == "KCI108"
     assert said in found.hint
-
-
-def test_a_wrong_later_file_is_not_taken_for_an_old_one() -> None:
-    assert {found.rule for found in problems(GENERAL + "universal = true\n[torch]\n")} == {"KCI101"}
-    assert {found.rule for found in problems('[general]\nname = "ab"\n[torch]\n')} == {"KCI102"}

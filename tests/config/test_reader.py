@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -291,13 +290,3 @@ def test_hidden_folders_are_skipped(
         subprocess.run(["git", "init", "--quiet"], check=True)
     assert find_kernels(["."]) == ["a", "group/c.d"]
     assert find_kernels([".hidden"]) == [".hidden"], "unless one is named"
-
-
-def test_every_invalid_kernel_is_reported_by_its_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
-        make(Path(name), GOOD + "scr = []")
-    make(Path("c"))
-    with pytest.raises(FindingsError, match=r"2 of 3 build\.toml are invalid") as caught:
-        open_workspace([os.curdir])
-    assert [found.path for found in caught.value.diagnostics] == ["a/build.toml", "b/build.toml"]

@@ -166,14 +166,6 @@ def test_a_kernel_that_could_not_be_planned_at_the_base_is_new(repository: Path,
     assert "could not be planned at the base" in found[0].reason
 
 
-def test_what_belongs_to_no_kernel_is_said(repository: Path) -> None:
-    for path in ("tools/gen.py", "normal/csrc/a.cu", ".github/workflows/kci.yml", "README.md"):
-        change(repository, path, "new\n")
-    assert {(touch.kernel, touch.touches, touch.reason) for touch in touches(repository)} == {
-        ("", (), "outside of every kernel that is planned")
-    }
-
-
 def test_only_what_the_branch_changed_counts(repository: Path) -> None:
     (repository / "norm/csrc/cuda/hopper.cu").write_text("// better\n")
     commit(repository)
@@ -184,13 +176,6 @@ def test_only_what_the_branch_changed_counts(repository: Path) -> None:
     found = planned(repository)
     assert found
     assert all(name.startswith("norm ") and "-cu13" in name for name in found)
-
-
-def test_files_that_are_not_committed_count(repository: Path) -> None:
-    (repository / "norm/csrc/cpu/norm.cpp").write_text("// edited\n")
-    (repository / "norm/csrc/cpu/new.h").write_text("// new, and nobody lists it\n")
-    assert changes_since(repository, "main").files == ("norm/csrc/cpu/new.h", "norm/csrc/cpu/norm.cpp")
-    assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
 
 
 def test_a_declared_input_in_a_submodule_that_moves(repository: Path, tmp_path: Path) -> None:

@@ -50,13 +50,6 @@ def test_variants_of_one_image_share_a_leg(matrix: Matrix) -> None:
     assert leg.timeout == 360, "the sum of both, but no more than GitHub gives a job"
 
 
-def test_variants_of_one_backend_and_system_share_a_leg(matrix: Matrix) -> None:
-    names = [leg.name for leg in grouped(matrix, "backend").legs]
-    assert sorted(names) == [
-        "cpu-aarch64-linux", "cpu-x86_64-linux", "cuda-aarch64-linux", "cuda-x86_64-linux", "rocm-x86_64-linux",
-    ]  # fmt: skip
-
-
 def test_a_group_that_would_take_too_long_is_split(matrix: Matrix) -> None:
     slow = {**default_runners().build, "cuda": msgspec.structs.replace(default_runners().build["cuda"], minutes=80)}
     legs = [leg for leg in grouped(matrix, "backend", build=slow).legs if leg.name.startswith("cuda-x86_64")]
@@ -91,11 +84,6 @@ def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: 
     assert {leg.max_jobs for leg in apart if "rocm" in leg.name} == {1}
     assert {leg.max_jobs for leg in apart if "rocm" not in leg.name} == {None}
     assert {leg.name for leg in apart if len(leg.variants) > 1} == {"cpu-cuda-x86_64-linux", "rocm-x86_64-linux"}
-
-
-def test_longest_legs_come_first(matrix: Matrix) -> None:
-    minutes = [leg.minutes for leg in grouped(matrix, "variant").legs]
-    assert minutes == sorted(minutes, reverse=True)
 
 
 @pytest.mark.parametrize("char", list('":<>|*?\r\n\\/ %\x00é'))

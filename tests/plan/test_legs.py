@@ -84,14 +84,6 @@ def test_tvm_ffi_is_built_where_the_native_builder_compiles_it(catalog: Catalog)
     assert {(item.rule, item.backend) for item in plan.left_out} == {("KCI303", "cpu"), ("KCI303", "xpu")}
 
 
-def test_a_backend_that_only_lacks_an_image_is_said_to_lack_it(catalog: Catalog) -> None:
-    parts = "".join(f'[kernel.{name}]\nbackend = "{name}"\ndepends = []\nsrc = []\n' for name in ("xpu", "metal"))
-    plan = make_plan(compute_matrix([torch_kernel(["xpu", "metal"], components=parts)], catalog))
-    reasons = {item.backend: item.reason for item in plan.left_out}
-    assert "knows no image" in reasons["xpu"]
-    assert "do not compile for metal" in reasons["metal"]
-
-
 @pytest.mark.rule("KCI301", triggers=True)
 def test_a_system_on_which_nobody_builds_is_left_out(catalog: Catalog) -> None:
     text = b'[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["aarch64-windows"]\n'

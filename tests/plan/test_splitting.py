@@ -86,12 +86,6 @@ def test_no_part_is_without_an_object() -> None:
     assert len(made(0, limits=[Limit(parts=50)]).legs) == 1
 
 
-def test_parts_of_a_recorded_variant_share_its_minutes() -> None:
-    legs = made(took=[Duration("flash", NAME, 1200 * 60.0)]).legs
-    assert [item.minutes for item in legs] == [4 + 300] * 4 + [4 + 2]
-    assert all(item.measured and item.ends == (item.minutes, item.minutes) for item in legs)
-
-
 def test_a_link_starts_when_its_parts_have_ended() -> None:
     plan = made()
     begins = dict(zip([item.name for item in plan.legs], start_minutes(plan.legs), strict=True))

@@ -119,14 +119,6 @@ def test_what_was_decided_is_done(
     assert "1 variant of other sources that this tree leaves out: torch-xpu; " in done.stderr
 
 
-def test_what_is_left_out_and_of_the_same_sources_asks_for_nothing(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nleave-out = "remove"\n')
-    hub[REPO].write("v1", {**there("torch-xpu"), **there("torch-cpu", unique=OLDER)}, "by somebody with such a machine")
-    done = kci("publish", make_tree(tmp_path), "--kernel", kernel)
-    assert done.code == 0, done.stderr
-    assert "torch-xpu" in below(hub)
-
-
 @pytest.mark.rule("KCI814", triggers=True)
 def test_a_variant_that_says_nothing_of_its_sources_is_of_others(hub: FakeHub, token: None, tmp_path: Path) -> None:
     hub[REPO].write("v1", {"build/torch-rocm/metadata.json": b'{"python-depends": []}'}, "of an early builder")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from cli.runner import kci
-from kci.errors import FindingsError, UnsafeError, UsageError
+from kci.errors import FindingsError, UsageError
 from kci.plan.plan import KernelPlan, Plan, read_plan
 from kci.tree.artifacts import CiRun
 from kci.tree.identity import GitState
@@ -104,19 +104,6 @@ def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) ->
     assert manifest.complete
 
 
-def test_variant_directories_and_trees_are_taken_as_they_are(tmp_path: Path) -> None:
-    variant = make_variant(tmp_path / "a")
-    (variant / "__pycache__").mkdir()
-    (variant / "__pycache__" / "x.pyc").write_text("x")
-    make_variant(tmp_path / "b", STABLE)
-    (manifest,) = merge([variant, tmp_path / "b"], tmp_path / "build")
-    assert [(entry.variant, entry.origin.artifact) for entry in manifest.present] == [(STABLE, ""), (CPU, "")]
-    assert not (tmp_path / "build" / CPU / "__pycache__").exists()
-    (tmp_path / "b" / STABLE / "link").symlink_to("/etc/hostname")
-    with pytest.raises((UnsafeError, FindingsError)):
-        merge([tmp_path / "b"], tmp_path / "build2")
-
-
 def test_the_newest_attempt_wins_even_over_a_broken_one(tmp_path: Path) -> None:
     old = artifact(tmp_path, CPU, attempt=1, files={"__init__.py": "old"})
     new = artifact(tmp_path, CPU, attempt=10, files={"__init__.py": "new"})
@@ -150,19 +137,6 @@ def test_a_missing_variant_fails_unless_it_may(tmp_path: Path) -> None:
     (manifest,) = merge([one], tmp_path / "build", plan(CPU, STABLE, CUDA), allow_partial=True)
     assert not manifest.complete
     assert manifest.missing == (STABLE, CUDA)
-
-
-def test_no_artifact_at_all(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FindingsError, match="no artifact in"):
-        merge([tmp_path / "empty"], tmp_path / "build", plan(CPU))
-    with pytest.raises(FindingsError, match="no artifact in"):
-        merge([tmp_path / "empty"], tmp_path / "build", allow_partial=True)
-    (manifest,) = merge([tmp_path / "empty"], tmp_path / "build", plan(CPU), allow_partial=True)
-    assert manifest.missing == (CPU,)
-    assert manifest.version == 1
-    with pytest.raises(UsageError, match="does not exist"):
-        merge([tmp_path / "none"], tmp_path / "build")
 
 
 @pytest.mark.rule("KCI607", triggers=True)

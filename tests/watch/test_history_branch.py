@@ -70,6 +70,11 @@ def test_a_run_that_was_recorded_in_between_stays(
     assert numbers(remote, tmp_path) == [*([] if empty else [1]), 6, 7]
 
 
+def test_a_remote_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match="cannot read"):
+        HistoryBranch(str(tmp_path / "nowhere"), "kci-history").fetch(tmp_path / "clone")
+
+
 def test_a_branch_that_takes_nothing_is_said(remote: str) -> None:
     hook = Path(remote) / "hooks" / "pre-receive"
     hook.write_text("#!/bin/sh\necho this branch is protected >&2\nexit 1\n")

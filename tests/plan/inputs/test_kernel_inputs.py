@@ -80,12 +80,6 @@ def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
     assert not [path for path, _ in found if path.startswith(("/", ".."))]
 
 
-def test_even_such_a_file_counts_if_a_component_lists_it(tmp_path: Path) -> None:
-    made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["tests/../docs/table.md"]')
-    write(tmp_path, {"docs/table.md": "", "tests/x": ""})
-    assert decided(tmp_path, "docs/table.md", made) == {CPU}
-
-
 def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
     package = "torch-ext/some_kernel"
     write(

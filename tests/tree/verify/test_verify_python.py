@@ -392,15 +392,6 @@ def test_a_package_may_ask_first(tmp_path: Path, text: str) -> None:
         assert variant(tmp_path / backend, "import triton\n", f"torch-{backend}") == []
 
 
-def test_what_neuron_kernels_depend_on_stands_in_no_metadata(tmp_path: Path) -> None:
-    """The reference drops `[general.neuron] python-depends`, and its own example imports nki."""
-    text = "import nki\nimport nki.language as nl\n"
-    assert variant(tmp_path / "neuron", text, "torch-neuron") == []
-    found = variant(tmp_path / "cuda", text, "torch-cuda")
-    assert [(item.rule, "nki" in item.hint) for item in found] == [("KCI771", True)] * 2
-    assert [item.rule for item in variant(tmp_path / "other", "import numpy\n", "torch-neuron")] == ["KCI771"]
-
-
 @pytest.mark.rule("KCI724", triggers=True)
 def test_a_generated_module_about_another_build(tmp_path: Path) -> None:
     right = "ops = torch.ops._gated_norm_cpu_1a2b3c4\n"
@@ -499,13 +490,6 @@ def test_a_package_is_loaded_on_each_of_its_backends(tmp_path: Path) -> None:
     assert [(item.rule, item.line, item.message.partition(" for ")[2].partition(" does")[0]) for item in found] == [
         ("KCI771", 1, "cpu, metal, tpu"), ("KCI771", 3, "cpu, metal, tpu"), ("KCI771", 4, "cpu, cuda, metal"),
     ]  # fmt: skip
-
-
-def test_tvm_ffi_kernels_may_import_it(tmp_path: Path) -> None:
-    for framework, rule in (("tvm-ffi", []), ("torch-noarch", ["KCI771"])):
-        (tmp_path / framework).mkdir()
-        found = verify(kernel(tmp_path / framework, "import tvm_ffi\n", framework=framework))
-        assert [item.rule for item in found] == rule
 
 
 @pytest.mark.rule("KCI703", "KCI774", triggers=True)
