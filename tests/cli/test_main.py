@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -176,24 +175,3 @@ def test_matrix_json_is_the_documented_form() -> None:
     assert (
         "dropped" not in json.loads(kci("matrix", ROOT / "examples" / "relu", "--format", "json").stdout)["kernels"][0]
     )
-
-
-def test_the_github_form_is_that_of_the_plan(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples" / "relu", tmp_path / "relu")
-    (tmp_path / "kci.toml").write_text('[plan]\ngroup = "backend"\n')
-    done = kci("matrix", tmp_path / "relu", "--format", "github")
-    assert done.stdout == kci("plan", tmp_path / "relu", "--format", "github").stdout
-    assert any(" " in leg["variant"] for leg in json.loads(done.stdout)["include"]), "a leg builds several variants"
-    (tmp_path / "relu" / "build.toml").write_text(
-        (tmp_path / "relu" / "build.toml").read_text().replace('src = ["', 'src = ["gone.cpp", "', 1)
-    )
-    refused = kci("matrix", tmp_path / "relu", "--format", "github")
-    assert (refused.code, refused.stdout) == (1, ""), refused.stderr
-
-
-def test_a_name_may_be_as_long_as_file_systems_take(tmp_path: Path) -> None:
-    assert "too long for a name" not in kci("check", tmp_path / ("a" * 255)).stderr
-    for length in (256, 5000):
-        result = kci("check", tmp_path / ("a" * length))
-        assert (result.code, "too long for a name" in result.stderr) == (2, True)
-        assert len(result.stderr) < 400

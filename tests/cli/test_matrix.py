@@ -61,13 +61,6 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
     assert names("kernels/one[cpu]") == names("kernels/one[cpu][cpu,cuda,rocm]")
 
 
-def test_each_where_adds_what_it_matches(monorepo: Path) -> None:
-    both = names("kernels/one", "--where", "cuda == 12.6", "--where", "backend == cpu and torch == newest")
-    alone = [names("kernels/one", "--where", text) for text in ("cuda == 12.6", "backend == cpu and torch == newest")]
-    assert sorted(both) == sorted({*alone[0], *alone[1]})
-    assert all(alone)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -17,15 +17,6 @@ RELU = ROOT / "examples" / "relu"
 REPO = ROOT / "tests" / "plan" / "affected" / "repo"
 
 
-def test_json_has_legs_and_the_estimate() -> None:
-    plan = json.loads(kci("plan", RELU, "--format", "json").stdout)
-    assert plan["schema"] == 1
-    assert plan["has_work"] is True
-    assert plan["estimate"]["legs"] == len(plan["legs"])
-    assert plan["estimate"]["costs"].keys() == {"USD"}
-    assert all(leg["shard"] == 0 for leg in plan["legs"])
-
-
 def test_a_budget_that_is_too_small_fails_with_advice() -> None:
     done = kci("plan", RELU, "--max-jobs", "4")
     assert done.code == 1
@@ -97,12 +88,6 @@ def test_of_kci_toml_the_keys_that_changed_decide(repository: Path, old: str, ne
     assert found <= backends if "catalog" in old else found == backends
     reason = "it says something else of these variants" if backends else "it says the same of every planned variant"
     assert [item["reason"] for item in plan["affected"]] == [reason]
-
-
-def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:
-    (repository / "norm/README.md").write_text("new")
-    done = kci("plan", repository, "--affected", "HEAD", "--format", "github", "-v")
-    assert "no `src` of build.toml lists it" in done.stderr
 
 
 def documented() -> list[str]:

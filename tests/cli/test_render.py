@@ -135,14 +135,6 @@ def test_output_names_the_root_and_paths_are_relative_to_it(repository: Path, mo
     assert kci("render", "kernels/some", "--check").code == 0
 
 
-def test_wrong_usage(repository: Path) -> None:
-    (repository / "other").mkdir()
-    assert kci("render", "--output", "nowhere").code == 2
-    outside = kci("render", "kernels/some", "--output", "other")
-    assert outside.code == 2
-    assert "not below" in outside.stderr
-
-
 def test_what_somebody_added_is_not_overwritten_without_force(repository: Path) -> None:
     kci("render")
     file = repository / RELEASE
@@ -191,19 +183,6 @@ def test_the_default_branch_is_that_of_the_repository(repository: Path, branch: 
         subprocess.run([*git, "symbolic-ref", f"{ref}/HEAD", f"{ref}/trunk"], check=True)
     assert kci("render").code == 0
     assert f'branches: ["{branch}"]' in (repository / RELEASE).read_text()
-
-
-@pytest.mark.parametrize(
-    ("settings", "plan"),
-    [
-        (f'ref = "{"e" * 40}"', f"kci/build/plan@{'e' * 40}\n"),
-        ('repository = "acme/kci-fork"\nref = "ci/main"', "acme/kci-fork/plan@ci/main"),
-    ],
-)
-def test_kcis_own_actions_are_those_that_kci_toml_names(repository: Path, settings: str, plan: str) -> None:
-    (repository / "kci.toml").write_text(f"[actions]\n{settings}\n")
-    assert kci("render").code == 0
-    assert f"uses: {plan}" in (repository / RELEASE).read_text()
 
 
 @pytest.fixture

@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
-from kci.cli import Options, run
 from kci.cli._output import Layout, table_lines
 
 EXAMPLES = ROOT / "examples"
@@ -99,13 +97,6 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     code, seen = started.end()
     os.close(may_end)
     assert (code, seen.split()) == (130, ["started", "stopping...", "interrupted"])
-
-
-def test_nothing_moves_for_who_asked_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, too; `kci run` shows their progress by this."""
-    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    with run.LiveTable(Options(quiet=True), 1) as display:
-        assert display.live is None
 
 
 # --- the layout as a function --------------------------------------------------------------------------------------

@@ -151,10 +151,3 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(FindingsError) as caught:
             read_document(tmp_path / name, "build.toml")
         assert [found.rule for found in caught.value.diagnostics] == [rule]
-
-
-def test_a_file_of_50_mb_is_refused_unread(tmp_path: Path) -> None:
-    (tmp_path / "build.toml").write_bytes(b'x = "' + b"a" * 50_000_000)
-    with pytest.raises(FindingsError, match="larger than 1024 KiB"):
-        read_document(tmp_path / "build.toml", "build.toml")
-    assert parse("a = 1\n".ljust(document_module.MAX_BYTES, "\n")).data == {"a": 1}

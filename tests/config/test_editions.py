@@ -133,17 +133,3 @@ def test_versions_1_and_2_are_refused_with_all_that_has_to_change() -> None:
         "remove `universal`; move `cuda-minver` to `[general.cuda]` as `minver`; "
         'add `backend = "..."`, `depends = []` to `[kernel.a]`; remove `language` from `[kernel.a]`'
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[general]\nname = "ab"\n[torch]\nuniversal = true\n', "write `[torch-noarch]` in place of `[torch]`"),
-        ('[general]\nname = "ab"\ncuda-maxver = "12.4"\n', "move `cuda-maxver` to `[general.cuda]` as `maxver`"),
-        ('[general]\nname = "ab"\n[kernel.a]\nlanguage = "cuda"\n', "remove `language` from `[kernel.a]`"),
-    ],
-)
-def test_each_key_of_versions_1_and_2_is_known(text: str, said: str) -> None:
-    (found,) = problems(text)
-    assert found.rule == "KCI108"
-    assert said in found.hint

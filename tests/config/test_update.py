@@ -78,14 +78,6 @@ def test_only_what_must_change_changes() -> None:
             '[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1',
             '[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1\nedition = 5',
         ),
-        (
-            '[torch]\r\n[general]\r\nname = "ab"\nlicense = "x"\nbackends = []\r\nversion = 1',
-            '[torch]\r\n[general]\r\nname = "ab"\nlicense = "x"\nbackends = []\r\nversion = 1\r\nedition = 5',
-        ),
-        (
-            '\ufeffgeneral = { name = "ab", version = 1, license = "é", backends = [] }\n[torch]\n',
-            '\ufeffgeneral = { name = "ab", version = 1, edition = 5, license = "é", backends = [] }\n[torch]\n',
-        ),
     ],
 )
 def test_every_way_to_write_a_table(before: str, after: str) -> None:

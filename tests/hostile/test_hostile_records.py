@@ -227,16 +227,6 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, kind: str) -> No
     check(place, tmp_path)
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_what_a_link_leads_to_is_not_taken_for_a_record(tmp_path: Path, name: str) -> None:
-    """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed on."""
-    path = tmp_path / PLACES[name].path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "elsewhere").write_bytes(PLACES[name].good)
-    path.symlink_to(tmp_path / "elsewhere")
-    check(PLACES[name], tmp_path)
-
-
 # --- records that lie -------------------------------------------------------------------------------------------------
 
 

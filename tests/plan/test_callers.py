@@ -93,11 +93,6 @@ def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is()
     assert digests == {kernel: tree_under_test(tree.digests) for kernel, tree in trees.items()}
 
 
-def test_nothing_to_do_is_an_empty_list_for_every_caller() -> None:
-    assert json.loads(caller_matrices(plan([]), 2)) == [{"include": []}, {"include": []}]
-    assert check_limits(plan([]), 2) == []
-
-
 @pytest.mark.rule("KCI305", triggers=True)
 def test_what_github_refuses() -> None:
     assert rules({"big": 257}) == ["KCI305"]

@@ -124,12 +124,3 @@ def test_what_kcis_builders_do_not_compile_is_left_to_nix_where_kci_toml_says_so
     grouped = make_plan(matrix, runners_from(Settings(nix=nix)), PlanOptions(grouping=Grouping.BACKEND))
     assert all(leg.builder == ("nix" if leg.system == "aarch64-darwin" or leg.backend == "xpu" else None)
                for leg in grouped.legs)  # fmt: skip
-
-
-def test_what_is_left_out_names_what_would_build_it(catalog: Catalog) -> None:
-    plan = make_plan(compute_matrix([torch_kernel(["cpu", "metal", "xpu"])], catalog))
-    reasons = {(item.backend, item.system): item.reason for item in plan.left_out}
-    assert reasons["metal", "aarch64-darwin"].endswith(
-        '[nix] of kci.toml leaves it to Nix: `systems = ["aarch64-darwin"]`'
-    )
-    assert reasons["xpu", "x86_64-linux"].endswith('or [nix] leave it to Nix: `backends = ["xpu"]`')

@@ -552,12 +552,6 @@ def test_only_a_lost_connection_is_tried_again(
     assert ("HTTPS_PROXY" in caught.value.hint) is not lost
 
 
-def test_a_dry_run_asks_once(hub: FakeHub, tmp_path: Path) -> None:
-    hub.fail("GET", None, times=100)
-    done = publish(make_tree(tmp_path), "--dry-run")
-    assert (done.code, f"{REPO} cannot be read: no answer" in done.stderr) == (1, True), done.stderr
-
-
 IN_AN_HOUR = "You have exceeded the rate limit for repository commits. You can retry this action in about 1 hour."
 
 

@@ -159,17 +159,6 @@ def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
         assert "KCI792" in problems(copy)
 
 
-@pytest.mark.rule("KCI791", triggers=True)
-def test_a_bundle_that_is_none_and_a_machine_without_identity(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "BUILDKITE"):
-        monkeypatch.delenv(name, raising=False)
-    done = kci("sign", tree)
-    assert (done.code, "no identity" in done.stderr) == (3, True)
-    for content in (b"", b"{}", b"[]", b"\xff"):
-        (tree / "kci-attestation.sigstore.json").write_bytes(content)
-        assert problems(tree, *OWN) == ["KCI791"]
-
-
 Spoiling = Callable[[str, Answer], Answer]
 LOG = "/api/v1/log/entries"
 

@@ -98,8 +98,10 @@ def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) ->
     (tmp_path / "down" / "loop").symlink_to("..")
     for folder in (tmp_path / "down").rglob("src"):
         folder.rename(tmp_path / f"moved-{folder.parent.name}")
-    (manifest,) = merge([tmp_path / "down"], tmp_path / "build")
-    assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
+    artifact(tmp_path / "down" / ".hidden", CUDA)
+    for into in (tmp_path / "build", tmp_path / "down" / "build", tmp_path / "down" / "build"):
+        (manifest,) = merge([tmp_path / "down"], into)  # the tree itself is not searched either
+        assert [(entry.variant, entry.origin.carried) for entry in manifest.present] == [(STABLE, False), (CPU, False)]
     assert manifest.planned is None
     assert manifest.complete
 
@@ -195,6 +197,14 @@ def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: P
     assert refused(brought) == "KCI603"
 
 
+def test_versions_must_agree_with_each_other_and_the_plan(tmp_path: Path) -> None:
+    one, two = artifact(tmp_path, CPU), artifact(tmp_path, CUDA, version=2)
+    with pytest.raises(FindingsError, match=r"more than one version: 1 in .*, 2 in "):
+        merge([one, two], tmp_path / "build")
+    with pytest.raises(FindingsError, match="2 in the plan"):
+        merge([one], tmp_path / "build", plan(CPU, version=2))
+
+
 def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, CPU, name="relu", version=3)]
     manifests = merge(files, tmp_path / "trees")
@@ -267,20 +277,6 @@ def test_a_directory_of_other_things_is_not_replaced(tmp_path: Path, stranger: s
         merge([artifact(tmp_path, CPU)], tmp_path / "project")
     assert caught.value.diagnostics[0].rule == "KCI610"
     assert path.read_text() == "mine"
-
-
-def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to("real")
-    merge([artifact(tmp_path, CPU, folder="a")], tmp_path / "link")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real" / CPU).is_dir()
-    real = tmp_path / "elsewhere"
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "gated-norm").symlink_to(real)
-    merge([artifact(tmp_path, CPU), artifact(tmp_path, CPU, folder="b", name="relu")], tmp_path / "build")
-    assert (tmp_path / "build" / "gated-norm").is_symlink()
-    assert (real / CPU).is_dir()
 
 
 KERNEL = {"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU]}

@@ -16,7 +16,6 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.loading import (
     apply_overlay,
     load_catalog,
-    outside_range,
     overlays_of,
     read_overlay,
 )
@@ -141,22 +140,6 @@ def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> N
     assert (broken.bundled, broken.line()) == (False, ("mine.toml", 2))
     tvm = {row.compute.text for row in changed.rows if row.tvm_ffi and row.tvm_ffi.text == "0.2" and row.compute}
     assert tvm == {"12.6"}
-
-
-def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
-    replaced = apply_overlay(
-        catalog,
-        overlay("""
-            replace = true
-            [[row]]
-            torch = "2.13"
-            backend = "cpu"
-            systems = ["x86_64-linux"]
-        """),
-    )
-    assert table(replaced) == [("2.13", "cpu", None, "x86_64-linux")]
-    assert len(replaced.removed) == len(catalog.rows) - 1, "the row that came back is not removed"
-    assert {row.torch.text for row in outside_range(replaced)[0]} == {"2.11", "2.14"}, "nor do the others come back"
 
 
 @pytest.mark.rule("KCI201", triggers=True)
