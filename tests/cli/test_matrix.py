@@ -83,12 +83,7 @@ def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) ->
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["matrix", "kernels", "--explain", "--format", "json"],
-        ["catalog", "show"],
-    ],
-    ids=" ".join,
+    "arguments", [["matrix", "kernels", "--explain", "--format", "json"], ["catalog", "show"]], ids=" ".join
 )
 def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments: list[str]) -> None:
     path = str(ROOT / "src")

@@ -201,8 +201,7 @@ OF_EACH_PLACE = ("objects under a key of tomorrow", "more than 64 MB", "a list")
 
 
 @pytest.mark.parametrize(
-    ("name", "spoiled"),
-    sorted({*product(READERS, HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)}),
+    ("name", "spoiled"), sorted({*product(READERS, HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)})
 )
 def test_what_no_record_looks_like_is_refused_by_name(tmp_path: Path, name: str, spoiled: str) -> None:
     place = {**PLACES, **NAMED, **TREES}[name]

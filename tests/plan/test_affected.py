@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -200,26 +199,6 @@ def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
     commit(repository)
     assert changes_since(repository, "main").files == ("norm/csrc/cuda/blackwell.cu", "norm/csrc/cuda/hopper.cu")
-
-
-def test_git_is_not_started_for_every_file(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(250):
-        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// {number}\n")
-    commit(repository)
-    for number in range(250):
-        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// more {number}\n")
-    started: list[object] = []
-    run = subprocess.run
-
-    def counted(command: list[str], **options: Any) -> Any:
-        started.append(command)
-        return run(command, **options)
-
-    monkeypatch.setattr(subprocess, "run", counted)
-    changes = changes_since(repository, "HEAD")
-    assert (len(changes.files), len(started)) == (250, 5)
-    planned(repository, "HEAD")
-    assert len(started) == 5 + 5 + 2 + 2
 
 
 def test_names_that_git_would_quote(repository: Path) -> None:

@@ -11,7 +11,7 @@ from conftest import torch_kernel
 from kci.config.settings import Limit
 from kci.config.values import Backend, Grouping
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.catalog.runners import Runner, default_runners
+from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Matrix, artifact_stem
 from kci.plan.legs import PlanOptions, make_plan
@@ -64,14 +64,6 @@ def test_what_has_other_limits_is_in_another_leg(matrix: Matrix, catalog: Catalo
     by_backend = {leg.backend: leg for leg in plan.legs}
     assert (by_backend["rocm"].max_jobs, by_backend["rocm"].cores, by_backend["rocm"].timeout) == (1, None, 200)
     assert (by_backend["cuda"].max_jobs, by_backend["cuda"].cores) == (None, 2), "only nvcc has threads"
-
-
-def test_a_timeout_that_no_job_may_have_is_cut(matrix: Matrix) -> None:
-    hosted = grouped(matrix, "variant", limits=(Limit(timeout_minutes=9999),))
-    assert {leg.timeout for leg in hosted.legs} == {360}
-    own = {(backend, "x86_64-linux"): Runner(("self-hosted", "big"), 64, 256) for backend in ("cpu", "cuda", "rocm")}
-    elsewhere = grouped(matrix, "variant", limits=(Limit(timeout_minutes=9999),), own=own)
-    assert {leg.timeout for leg in elsewhere.legs if leg.system == "x86_64-linux"} == {7200}
 
 
 def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: Matrix) -> None:

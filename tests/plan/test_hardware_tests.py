@@ -15,14 +15,7 @@ from cli.runner import kci
 from conftest import write_noarch
 from kci.config.settings import Settings
 from kci.matrix.catalog.runners import Runner, default_runners, runners_from
-from kci.plan.hardware_tests import (
-    CarriedTree,
-    TestPass,
-    machines_for,
-    plan_tests,
-    tree_under_test,
-    why_untested,
-)
+from kci.plan.hardware_tests import CarriedTree, TestPass, machines_for, plan_tests, tree_under_test, why_untested
 from kci.plan.plan import KernelPlan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace

@@ -13,12 +13,7 @@ from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import Settings
 from kci.errors import FindingsError
-from kci.matrix.catalog.loading import (
-    apply_overlay,
-    load_catalog,
-    overlays_of,
-    read_overlay,
-)
+from kci.matrix.catalog.loading import apply_overlay, load_catalog, overlays_of, read_overlay
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import compute_matrix, select
 

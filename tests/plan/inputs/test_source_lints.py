@@ -87,10 +87,7 @@ def test_a_header_beside_its_source_has_to_be_listed(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI138", triggers=True)
 def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path) -> None:
     made, found = make(tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu", "csrc/b.cu"])
-    assert [(item.rule, item.severity) for item in found] == [
-        ("KCI136", Severity.ERROR),
-        ("KCI138", Severity.WARNING),
-    ]
+    assert [(item.rule, item.severity) for item in found] == [("KCI136", Severity.ERROR), ("KCI138", Severity.WARNING)]
     assert lint_sources(made, SourceTree(tmp_path), errors_only=True) == found[:1]
 
 

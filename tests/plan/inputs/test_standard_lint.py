@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import write_tree
 from conftest import torch_kernel
 from kci.config.reader import parse_kernel
 from kci.matrix.catalog.loading import load_catalog
@@ -69,12 +68,6 @@ def test_any_header_of_torch_counts(sources: Path, header: str, through: str) ->
     (sources / "own.h").write_text(f"#pragma once\n#include <{header}>\n")
     (sources / "a.cu").write_text('#include "own.h"\n' if through else f"#include <{header}>\n")
     assert len(said(sources, '"-std=c++17"')) == 1
-
-
-@pytest.mark.rule("KCI159", triggers=False)
-def test_a_header_of_the_kernel_may_be_called_like_one_of_torch(sources: Path) -> None:
-    write_tree(sources, {"torch/mha.h": "int a;\n", "a.cu": '#include "torch/mha.h"\n'})
-    assert said(sources, '"-std=c++17"') == []
 
 
 BINDINGS = (

@@ -25,9 +25,7 @@ ERRORS = {
     "KCI776": "from .gone import x\n",
     "KCI780": "import torch\n\n\ndef f(x):\n    return torch.ops.some_kernel.f(x)\n",
 }
-WARNINGS = {
-    "KCI773": "def f():\n    import numpy\n",
-}
+WARNINGS = {"KCI773": "def f():\n    import numpy\n"}
 
 
 def kernel(place: Path, text: str, *, backend: str = "cpu", file: str = "__init__.py") -> Path:

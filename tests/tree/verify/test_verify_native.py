@@ -21,12 +21,7 @@ from conftest import many
 from kci.diagnostics import Diagnostic
 from kci.tree.elf import ElfError, read_elf
 from kci.tree.verify import verify
-from kci.tree.verify.abi import (
-    allowed_libraries,
-    cpp_scope,
-    exceeded_cap,
-    native_table,
-)
+from kci.tree.verify.abi import allowed_libraries, cpp_scope, exceeded_cap, native_table
 from variants import CPU, CUDA, STABLE, make_variant
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -464,11 +459,7 @@ def test_a_symbol_that_no_hash_table_counts_is_one_that_relocations_name(
     assert (found.rule, found.message.partition(": ")[2]) == ("KCI746", "nowhere")
 
 
-HYGIENE = {
-    "KCI753": ("-Wl,-z,notext",),
-    "KCI754": ("-Wl,-z,execstack",),
-    "KCI755": ("-Wl,-z,x86-64-v3",),
-}
+HYGIENE = {"KCI753": ("-Wl,-z,notext",), "KCI754": ("-Wl,-z,execstack",), "KCI755": ("-Wl,-z,x86-64-v3",)}
 
 
 @pytest.mark.rule("KCI753", "KCI754", "KCI755", triggers=True)
