@@ -177,6 +177,12 @@ def test_a_stable_abi_newer_than_some_rows_names_them(catalog: Catalog) -> None:
     assert found[0].hint == "use at most 2.12"
 
 
+@pytest.mark.rule("KCI160", triggers=True)
+def test_one_string_for_every_backend_is_one_finding(catalog: Catalog) -> None:
+    found = lint_matrix(torch_kernel(["cpu", "cuda"], torch='stable-abi = "2.14"'), catalog)
+    assert [item.rule for item in found] == ["KCI160"]
+
+
 @pytest.mark.rule("KCI160", triggers=False)
 def test_entries_for_undeclared_backends_do_not_count(catalog: Catalog) -> None:
     lint_matrix(torch_kernel(["cuda"], torch='stable-abi = { cuda = "2.11", xpu = "2.99" }'), catalog)

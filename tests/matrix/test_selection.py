@@ -178,6 +178,13 @@ def test_compat_is_outside_the_supported_range(catalog: Catalog) -> None:
     assert everything == released | {(variant.system, variant.name) for variant in compat}
 
 
+def test_compat_loads_a_build_for_the_cpu_with_its_own_torch(catalog: Catalog) -> None:
+    compat = select(torch_kernel(["cpu", "cuda"]), catalog, Tier.COMPAT).variants
+    assert {variant.loads for variant in compat if variant.backend == "cuda"} == {()}
+    for variant in compat:
+        assert variant.loads == ((str(variant.torch),) if variant.backend == "cpu" else ())
+
+
 def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(catalog: Catalog) -> None:
     full = select(torch_kernel(["cpu", "cuda", "metal"]), catalog).variants
     assert {item.loads == ((str(item.torch),) if item.backend != "metal" else ()) for item in full} == {True}

@@ -92,18 +92,6 @@ def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
     assert (built.code, "error[KCI732]" in built.stderr) == (1, True)
 
 
-@pytest.mark.rule("KCI732", triggers=True)
-def test_a_pointer_in_a_built_variant_is_neither_packed_nor_verified(tmp_path: Path) -> None:
-    (tmp_path / "k").mkdir()
-    place = kernel(tmp_path / "k", "")
-    assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
-    (tmp_path / "out" / "torch-cpu" / "table.bin").write_text(POINTER)
-    assert "error[KCI732]" in kci("verify", tmp_path / "out" / "torch-cpu").stderr
-    done = kci("pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar")
-    assert done.code in (1, 2), done.stderr
-    assert not (tmp_path / "a.tar").exists()
-
-
 @pytest.mark.rule("KCI732", triggers=False)
 def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
     place = kernel(tmp_path, "")
