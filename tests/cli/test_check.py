@@ -137,17 +137,6 @@ def test_a_broken_kci_toml_does_not_hide_what_is_wrong_with_kernels(repository: 
                      "kernels/a b/build.toml:KCI136"]  # fmt: skip
 
 
-def test_kernels_of_several_repositories_have_their_own_settings(tmp_path: Path) -> None:
-    for name, suppressed in (("r", True), ("s", False)):
-        (tmp_path / name / ".git").mkdir(parents=True)
-        (tmp_path / name / "build.toml").write_text(BUILD)
-        if suppressed:
-            text = '[[lint.ignore]]\nrule = "KCI141"\npath = "build.toml"\nreason = "r"\n'
-            (tmp_path / name / "kci.toml").write_text(text)
-    found = check_kernels([str(tmp_path / "r"), str(tmp_path / "s")]).diagnostics
-    assert [Path(item.path).parent.name for item in found if item.rule == "KCI141"] == ["s"]
-
-
 # --- explain ----------------------------------------------------------------------------------------------------------
 
 

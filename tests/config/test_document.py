@@ -56,13 +56,6 @@ def test_what_is_no_toml_is_refused_at_its_place(raw: bytes, rule: str, place: t
     assert (found.rule, (found.line, found.column)) == (rule, place), found
 
 
-@pytest.mark.parametrize(
-    "text", ["x = {a = 1,\n b = 2}", "x = {a = 1,}", 'x = "\\e"', 'x = "\\x41"', "x = 07:32"], ids=range(5)
-)
-def test_what_only_toml_1_1_allows_is_refused_as_the_reference_refuses_it(text: str) -> None:
-    assert refused(text.encode()).rule == "KCI004"
-
-
 def test_many_dotted_keys_are_refused() -> None:
     found = refused(b"".join(b"a%d.b = 1\n" % number for number in range(20_001)))
     assert found.message == "more than 20000 dotted keys"

@@ -84,12 +84,5 @@ def test_what_is_wrong_with_a_component_of_edition_6_is_said_once_and_at_its_pla
     assert said in found.message
 
 
-def test_a_component_that_is_no_table_hides_none_that_follows() -> None:
-    wrong = '[torch]\n[kernel]\nx = 1\n[kernel.a]\nlanguage = "cpp-cpu"\nsrc = []\n'
-    assert [(item.rule, item.line) for item in problems(GENERAL.format(edition=6) + wrong)] == [
-        ("KCI103", 9), ("KCI102", 10),
-    ]  # fmt: skip
-
-
 def test_update_leaves_a_file_of_edition_6_alone() -> None:
     assert plan_update(SIX.encode()).changes == ()

@@ -179,13 +179,3 @@ def test_a_link_to_nowhere_is_an_error_and_not_the_defaults(tmp_path: Path) -> N
     (tmp_path / "kci.toml").symlink_to("nowhere")
     with pytest.raises(FindingsError):
         find_settings(tmp_path / "a")
-
-
-def test_the_catalog_is_an_edition_or_a_file_beside_it(tmp_path: Path) -> None:
-    def catalog(text: str) -> str | None:
-        return RepositorySettings(parse_settings(text.encode()), Path("/root-of-it")).catalog
-
-    assert catalog("") is None
-    assert catalog('catalog = "2026-08-20"') == "2026-08-20"
-    assert catalog('catalog = "own.toml"') == "/root-of-it/own.toml"
-    assert catalog('catalog = "ci/own"') == "/root-of-it/ci/own"

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import kci
-from conftest import add_package
 from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan
@@ -148,19 +146,3 @@ def test_a_leg_that_found_objects_does_not_say_what_building_takes(tmp_path: Pat
     path.write_text(json.dumps({"schema": 1, "durations": [{"kernel": "gated-norm", "variant": CPU, "seconds": 5}]}))
     record_durations(path, [tmp_path / "in"])
     assert [item["seconds"] for item in json.loads(path.read_text())["durations"]] == [seconds]
-
-
-@pytest.mark.usefixtures("november")
-def test_merge_records_durations_and_plan_reads_them(tmp_path: Path) -> None:
-    made = make_artifact(tmp_path / "in", make_variant(tmp_path / "src", CPU), seconds=6000.0)
-    path = tmp_path / "durations.json"
-    done = kci("merge", made, "--into", tmp_path / "t", "--durations", path)
-    assert done.code == 0, done.stderr
-    (tmp_path / "k").mkdir()
-    (tmp_path / "k" / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch]\n'
-        '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = []\n'
-    )
-    add_package(tmp_path / "k")
-    plan = json.loads(kci("plan", tmp_path / "k", "--durations", path, "--format", "json").stdout)
-    assert {leg["name"]: leg["minutes"] for leg in plan["legs"]}[CPU] == 102

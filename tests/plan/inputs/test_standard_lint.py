@@ -54,22 +54,6 @@ def test_an_older_standard_is_told_with_the_versions_of_torch(
     assert message.endswith("2.14 ask for")
 
 
-@pytest.mark.rule("KCI159", triggers=True)
-@pytest.mark.parametrize(
-    "header",
-    [
-        "ATen/ops/empty.h", "ATen/core/Tensor.h", "ATen/cuda/CUDAContext.h",
-        "c10/util/intrusive_ptr.h", "c10/cuda/CUDAGuard.h", "torch/library.h",
-        "torch/csrc/utils/pybind.h", "torch/nn/functional.h",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("through", ["", "own.h"])
-def test_any_header_of_torch_counts(sources: Path, header: str, through: str) -> None:
-    (sources / "own.h").write_text(f"#pragma once\n#include <{header}>\n")
-    (sources / "a.cu").write_text('#include "own.h"\n' if through else f"#include <{header}>\n")
-    assert len(said(sources, '"-std=c++17"')) == 1
-
-
 BINDINGS = (
     '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
     '[torch]\nsrc = ["a.cpp"]\ncxx-flags = ["-std=c++17"]\n'

@@ -39,18 +39,6 @@ def test_the_others_are_planned_and_the_faulty_ones_reported(repository: Path) -
     assert [item.diagnostics[0].rule for item in plan.faulty] == ["KCI101", "KCI130"]
 
 
-def test_the_command_prints_the_plan_and_fails(repository: Path) -> None:
-    done = kci("plan", repository, "--format", "json")
-    assert done.code == 1
-    answer = json.loads(done.stdout)
-    assert [leg["kernel"] for leg in answer["legs"]] == ["sound"]
-    assert [item["diagnostics"][0]["rule"] for item in answer["faulty"]] == ["KCI101", "KCI130"]
-    assert "error[KCI101]" in done.stderr
-    assert "error[KCI130]" in done.stderr
-    assert "faulty" in kci("plan", repository).stdout
-    assert json.loads(kci("plan", repository, "--format", "github").stdout)["include"][0]["kernel"] == "sound"
-
-
 def faulty(repository: Path) -> list[str]:
     """The kernels that hold up a change of the repository."""
     plan = plan_run(open_workspace([repository], set_aside=True), PlanRequest(affected="HEAD")).plan
