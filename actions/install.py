@@ -22,6 +22,7 @@ LOCK = Path(__file__).resolve().with_name("requirements.txt")
 SOURCES = LOCK.parents[1] / "src"
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+==[^\s\\]+(?: *;[^\\]+)?)", re.MULTILINE)
+_UV = re.compile(r"^uv==.*\n(?:[ #].*\n)*", re.MULTILINE)
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 
 _ABOUT_INDEX = re.compile("INDEX|FIND_LINKS|CERT|TLS|PROXY|HOST|TIMEOUT|RETRIES|KEYRING|CACHE|OFFLINE|LINK_MODE|CONFIG")
@@ -34,20 +35,24 @@ def main(directory: str, action: str = "") -> int:
     lock = LOCK.with_name(f"requirements-{action}.txt") if action else LOCK
     if not action:
         shutil.rmtree(place, ignore_errors=True)
-    uv = shutil.which("uv")
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(interpreter(place)).parent))
     bare = uv is None and importlib.util.find_spec("pip") is None
     try:
         # Beside uv or a pip that is there already no other pip is needed, and installing one takes seconds.
         if not action:
             venv.EnvBuilder(symlinks=os.name != "nt", with_pip=bare).create(place)
         packages = site_packages(place)
-        python = interpreter(place) if bare else sys.executable
-        command = [*(uv_command(uv, place) if uv else pip_command(python, packages)), str(lock)]
-        # In a directory of kci's own: uv reads the pyproject.toml of the one it is started in.
-        subprocess.run(command, check=True, cwd=place, env=surroundings())
-        # With --target pip puts programs, ccache is one, where nobody looks for them.
-        for program in (packages / "bin").glob("*"):
-            program.replace(Path(interpreter(place)).parent / program.name)
+        pip = pip_command(interpreter(place) if bare else sys.executable, packages)
+        if uv is None:
+            # The lock has it; with it the rest takes a tenth of pip's time.
+            uv_only = place / "uv.txt"
+            uv_only.write_text("".join(_UV.findall(LOCK.read_text(encoding="utf-8"))), encoding="utf-8")
+            uv = install([*pip, str(uv_only)], place)
+        try:
+            install([*uv_command(uv, place), str(lock)], place)
+        except subprocess.CalledProcessError:
+            # uv reads no pip.conf, which may name the only index that this runner reaches.
+            install([*pip, str(lock)], place)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"::error::what kci depends on cannot be installed: {error}", flush=True)
         print("A runner without the package index needs a mirror: PIP_INDEX_URL for pip, UV_DEFAULT_INDEX for uv. A")
@@ -57,6 +62,17 @@ def main(directory: str, action: str = "") -> int:
         add_kci(packages)
     (place / (f"complete-{action}" if action else "complete")).touch()
     return 0
+
+
+def install(command: list[str], place: Path) -> str:
+    """Run a command that installs into the environment; the place of uv's program there."""
+    # In a directory of kci's own: uv reads the pyproject.toml of the one it is started in.
+    subprocess.run(command, check=True, cwd=place, env=surroundings())
+    programs = Path(interpreter(place)).parent
+    # With --target pip puts programs, ccache is one, where nobody looks for them.
+    for program in (site_packages(place) / "bin").glob("*"):
+        program.replace(programs / program.name)
+    return str(programs / ("uv.exe" if os.name == "nt" else "uv"))
 
 
 def site_packages(place: Path) -> Path:

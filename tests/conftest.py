@@ -153,7 +153,7 @@ def pytest_configure() -> None:
             signal.signal(ignored, usual)
 
 
-OF_THE_MACHINE = ("cuda", "envs", "headers", "roots", "wheels", "test-tools")
+OF_THE_MACHINE = ("cuda", "envs", "extensions", "headers", "roots", "wheels", "test-tools")
 """Parts of the user's cache that every run of the tests takes again: toolchains, which take minutes to get."""
 
 OF_THIS_RUN = "kci-tests-"
@@ -212,7 +212,7 @@ def load_script(name: str) -> ModuleType:
 
 
 os.environ.setdefault("KCI_COMPILER_CACHE", "off")
-"""Builds of tests compile, whatever compiler cache this machine has; the tests of one ask for it."""
+"""Builds of tests compile, whatever compiler cache this machine has; see `_compiled_once`."""
 
 
 @pytest.fixture(scope="session")
@@ -275,19 +275,29 @@ def torch_python() -> Path:
     return runtime()
 
 
-@pytest.fixture
-def compiled_once(shared_by_workers: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Take what another such test of this run has compiled, where there is ccache; for tests of what comes after that.
+@pytest.fixture(autouse=True)
+def _compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests marked `torch` take what any test has compiled from the same bytes in the same way."""
+    from buildkit import compiled_before
 
-    Returns:
-        The variables, for programs that do not see those of this process.
-    """
-    if shutil.which("ccache") is None:
-        return {}
-    made = {"KCI_COMPILER_CACHE": "ccache", "CCACHE_DIR": str(shared_by_workers / "ccache")}
-    for name, value in made.items():
-        monkeypatch.setenv(name, value)
-    return made
+    if request.node.get_closest_marker("torch") and not OWN_WAY & set(request.fixturenames):
+        for name, value in compiled_before().items():
+            monkeypatch.setenv(name, value)
+
+
+OWN_WAY = {"compiles_anew", "as_users_compile"}
+
+
+@pytest.fixture
+def compiles_anew() -> None:
+    """For tests of what comes out of a compiler."""
+
+
+@pytest.fixture
+def as_users_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of which objects are compiled: none of the variables is set."""
+    for name in ("CXX", "CCACHE_DIR", "KCI_COMPILER_CACHE"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 from checkout import copy_checkout
+from kci.build.toolchains.downloads import install, pip_install, run_uv, uv
 from kci.utils.atomic import locked
 
 
@@ -25,12 +25,11 @@ def installed_from_a_wheel(shared: Path) -> Path:
     with locked(place):
         if not (place / "complete").exists():
             clone = copy_checkout(place / "clone")
-            pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", place, clone]
-            outside(*pip, cwd=place)
+            run_uv(uv("build", "--quiet", "--wheel", "--out-dir", str(place), str(clone)), print)
             shutil.rmtree(clone)
             (wheel,) = place.glob("kci-*.whl")
-            venv.create(place / "empty", with_pip=True)
-            outside(place / "empty" / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, cwd=place)
+            run_uv(uv("venv", "--quiet", "--python", sys.executable, str(place / "empty")), print)
+            install([*pip_install(place / "empty" / "bin" / "python"), str(wheel)], "kci", print, place)
             (place / "complete").touch()
     return place / "empty" / "bin" / "kci"
 

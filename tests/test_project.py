@@ -8,9 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from buildkit import only_these, program, write_tree
 from checkout import checkout_files
@@ -34,12 +37,12 @@ AGAINST_THE_FLOW = {
     "config": "from kci.matrix.variants import Kind",
     "matrix": "import kci.plan.legs",
     "build": "import kci.tree.identity",
-    "tree": "import kci.run.gate",
+    "tree": "import kci.build.request",
     "plan": "import kci.cli",
 }
 
 
-@pytest.mark.parametrize("planted", [AGAINST_THE_FLOW, {"tree": "import kci.build.request"}], ids=["against", "along"])
+@pytest.mark.parametrize("planted", [AGAINST_THE_FLOW, {"tree": "import kci.plan.plan"}], ids=["against", "along"])
 def test_the_import_contract_fails_against_the_flow(tmp_path: Path, planted: dict[str, str]) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -53,6 +56,33 @@ def test_the_import_contract_fails_against_the_flow(tmp_path: Path, planted: dic
     assert refused == (set(planted) if planted is AGAINST_THE_FLOW else set())
 
 
+def brought_by(requirement: str) -> set[str]:
+    """The modules, programs and plugins of a distribution."""
+    tops = {(file.parts[0], file.name)[file.parts[0] == ".."] for file in metadata.files(requirement) or ()}
+    plugins = {point.name for point in metadata.distribution(requirement).entry_points}
+    return {name.removesuffix(".py").removesuffix("-stubs") for name in tops} | plugins
+
+
+def unused(requirements: list[str], *folders: str, beside: str = "") -> list[str]:
+    """The requirements of which no folder has an import or a text that is a name, and `beside` no word."""
+    used = set(re.findall(r"[\w-]+", beside))
+    for file in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        used |= {*re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE), *re.findall(r'"([\w-]+)"', text)}
+    wanted = [Requirement(text) for text in requirements]
+    here = (item.name for item in wanted if item.marker is None or item.marker.evaluate())
+    return [name for name in here if used.isdisjoint({*brought_by(name), name.rpartition("plugin-")[2]})]
+
+
+def test_no_dependency_is_unused() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    dev = project["dependency-groups"]["dev"]
+    config = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", ".ci/run", "mkdocs.yml"))
+    assert unused(project["project"]["dependencies"], "src/kci") == []
+    assert unused(dev, "tests", "bin", "benchmarks", "src/kci", beside=config) == []
+    assert unused(["hypothesis>=6", "click", "types-PyYAML"], "src/kci") == ["hypothesis"]
+
+
 @pytest.mark.network
 def test_the_wheel_alone_does_what_the_checkout_does(tmp_path: Path, shared_by_workers: Path) -> None:
     """Built from a clean checkout, installed into an empty environment, run from elsewhere."""
@@ -60,6 +90,7 @@ def test_the_wheel_alone_does_what_the_checkout_does(tmp_path: Path, shared_by_w
     kernel = tmp_path / "repo" / "swiglu"
     ignored = shutil.ignore_patterns("build", "__pycache__")
     shutil.copytree(ROOT / "examples" / "swiglu", kernel, ignore=ignored)
+    (tmp_path / "repo" / "kci.toml").write_text("[plan]\nload = []\n")
 
     def run(*command: str | Path, cwd: Path = tmp_path) -> str:
         return outside(*command, cwd=cwd, KCI_CACHE=str(tmp_path / "cache"))
@@ -90,13 +121,13 @@ def test_nothing_is_binary_but_the_tables_of_exports() -> None:
 
 SKIPPED = {
     "tree/verify/test_verify_fatbin.py::test_a_gpu_variant_without_device_code": "needs gcc",
-    "test_reference_examples.py::test_check_and_plan_with_its_sources[relu]": "KCI_REFERENCE_EXAMPLES does not name",
+    "build/test_objects.py::test_nvcc": "there is no nvcc",
 }
 
 
 @pytest.mark.parametrize(("tools", "failed"), [("required", ["needs gcc"]), ("", [])])
 def test_a_skip_that_nothing_allows_fails_where_all_is_required(tmp_path: Path, tools: str, failed: list[str]) -> None:
-    environment = {**os.environ, "PATH": str(tmp_path), "KCI_TEST_TOOLS": tools, "KCI_REFERENCE_EXAMPLES": ""}
+    environment = {**os.environ, "PATH": str(tmp_path), "KCI_TEST_TOOLS": tools}
     chosen = [str(ROOT / "tests" / name) for name in SKIPPED]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-rs", *chosen]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request
-from act.test_publishing import PUBLISH, TESTED, action, published, releases
+from act.test_publishing import PUBLISH, SETTINGS, TESTED, action, published, releases
 from act.test_workflow import RELEASE, Runner, add_kernel, head_commit, place, render
 from cli.runner import kci_process
 from conftest import read_yaml
@@ -40,12 +38,10 @@ def runner(hub: FakeHub, shared_by_workers: Path, tmp_path: Path) -> Runner:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A kernel of one variant with a test, and a machine for it."""
+    """A kernel of one variant with a test."""
     made = tmp_path / "repository"
     write_test(add_kernel(made, "some-kernel", ("cuda",)), "# fine\n")
-    (made / "kci.toml").write_text(TESTED)
     commit_all(made)
-    render(made)
     return made
 
 
@@ -83,16 +79,10 @@ class Branch:
         folder = place(self.scratch, f"tag-{self.other}")
         return self.runner.run(self.repository, PUBLISH, "push", folder, self.runs, ref="refs/tags/v1.0")
 
-    def pull(self, base: str, event: str = "pull_request") -> Run:
-        self.other += 1
-        if event == "pull_request":
-            payload = pull_request(self.repository, base)
-        else:
-            payload = {event: {"base_sha": base, "base_ref": "refs/heads/main"}}
-        folder = place(self.scratch, f"pull-{self.other}")
-        run = self.runner.run(self.repository, RELEASE, event, folder, self.runs, **payload)
-        subprocess.run(["git", "-C", str(self.repository), "checkout", "--quiet", "main"], check=True)
-        return run
+    def pull(self, base: str) -> Run:
+        payload = pull_request(self.repository, base)
+        folder = place(self.scratch, "pull")
+        return self.runner.run(self.repository, RELEASE, "pull_request", folder, self.runs, **payload)
 
 
 @pytest.fixture
@@ -115,17 +105,20 @@ def ready(branch: Branch, run: Run, scratch: Path) -> tuple[list[str], str]:
 def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on_that_tree(
     branch: Branch, hub: FakeHub, tmp_path: Path
 ) -> None:
-    write_test(branch.repository / "some-kernel", "# BROKEN\n")
-    commit_all(branch.repository)
+    settings = branch.repository / "kci.toml"
+    settings.write_text(SETTINGS)
+    render(branch.repository)
     first = branch.push()
-    assert first.jobs == ended([*BUILT, "plan"], [TEST]), first.log
+    assert first.jobs == ended([*BUILT, *OTHERS]), "there is no machine yet"
 
-    change(branch.repository, "some-kernel/README.md", "# better words\n")
-    docs = branch.push()
-    assert docs.jobs == ended(["plan"], [TEST]), docs.log
-    assert "AssertionError: 3 is not 4" in docs.log
-    assert not docs.ok
-    assert "tree.some-kernel.1" not in {path.name for path in docs.artifacts.iterdir()}, "it has the tree of run 41"
+    settings.write_text(TESTED)
+    write_test(branch.repository / "some-kernel", "# BROKEN\n")
+    render(branch.repository)
+    broken = branch.push()
+    assert broken.jobs == ended(["plan"], [TEST]), broken.log
+    assert "AssertionError: 3 is not 4" in broken.log
+    assert not broken.ok
+    assert "tree.some-kernel.1" not in {path.name for path in broken.artifacts.iterdir()}, "it has the tree of run 41"
 
     tag = branch.of_tag()
     assert tag.jobs == ended(["plan"], [TEST]), tag.log
@@ -137,40 +130,9 @@ def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on
     commit_all(branch.repository)
     mended = branch.push()
     assert mended.jobs == ended([TEST, *OTHERS]), mended.log
-
-    change(branch.repository, "some-kernel/README.md", "# even better words\n")
-    after = branch.push()
-    assert after.jobs == ended(OTHERS), "that very tree has passed these very tests"
     tag = branch.of_tag()
-    assert tag.jobs == ended([*OTHERS, "ready", "publish some-kernel"]), tag.log
+    assert tag.jobs == ended([*OTHERS, "ready", "publish some-kernel"]), "that very tree has passed these very tests"
     assert published(hub) == {"acme/some-kernel"}
-
-
-def test_silence_is_no_pass_and_neither_is_a_machine_that_is_new(branch: Branch) -> None:
-    (branch.repository / "kci.toml").write_text(TESTED.partition("[test")[0])
-    render(branch.repository)
-    assert branch.push().jobs == ended([*BUILT, *OTHERS]), "there is no machine yet"
-    (branch.repository / "kci.toml").write_text(TESTED)
-    render(branch.repository)
-    declared = branch.push()
-    assert declared.jobs == ended([TEST, *OTHERS]), declared.log
-
-    shutil.rmtree(declared.artifacts / "run-test.some-kernel.cuda-x86_64-linux.1")  # as if the job was cancelled
-    change(branch.repository, "some-kernel/README.md", "# better words\n")
-    again = branch.push()
-    assert again.jobs == ended([TEST, *OTHERS]), again.log
-
-
-def test_what_changes_only_a_test_is_tested_on_the_tree_of_its_base(branch: Branch) -> None:
-    base = head_commit(branch.repository)
-    assert branch.push().ok
-    change(branch.repository, "some-kernel/tests/test_it.py", "# BROKEN\n")
-    broken = branch.pull(base, "merge_group")
-    assert broken.jobs == ended(["plan"], [TEST]), broken.log
-    change(branch.repository, "some-kernel/tests/test_it.py", "# better\n")
-    good = branch.pull(base, "merge_group")
-    assert good.jobs == ended([TEST, *OTHERS]), good.log
-    assert "read by the tests; the tests run again on cuda-x86_64-linux" in good.log
 
 
 @pytest.mark.torch
@@ -178,8 +140,12 @@ def test_a_new_kernel_is_built_and_tested_and_so_is_a_pull_request_of_tests_only
     torch_cache: Path, shared_by_workers: Path, tmp_path: Path
 ) -> None:
     """What `kci init` writes, of one torch, with no machine in kci.toml."""
-    assert kci_process("init", "softcap", "--backend", "cpu", "-y", cwd=tmp_path).code == 0
-    repository, variant = tmp_path / "softcap", "torch213-cxx11-cpu-x86_64-linux"
+    words = ("init", "softcap", "--framework", "torch-noarch", "--backend", "cpu", "-y")
+    assert kci_process(*words, cwd=tmp_path).code == 0
+    repository = tmp_path / "softcap"
+    tests = repository / "tests" / "test_softcap.py"
+    text = tests.read_text().partition("def test_a_tensor")[0]  # torch's compiler takes longer than all else
+    tests.write_text(text)
     with (repository / "kci.toml").open("a") as settings:
         settings.write('[[overlay]]\nkeep = ["torch == 2.13 and system == x86_64-linux"]\n')
     commit_all(repository)
@@ -187,16 +153,8 @@ def test_a_new_kernel_is_built_and_tested_and_so_is_a_pull_request_of_tests_only
     branch = Branch(repository, Runner(copy_actions(tmp_path / "checkout"), env), place(tmp_path, "scratch"))
     base = head_commit(repository)
     push, test = branch.push(), "test softcap cpu-x86_64-linux"
-    assert push.jobs == ended([f"build softcap {variant}", "merge softcap", test, *OTHERS]), push.log
-    tests = repository / "tests" / "test_softcap.py"
-    change(repository, "tests/test_softcap.py", tests.read_text().replace("functional.silu(x)", "functional.gelu(x)"))
+    assert push.jobs == ended(["build softcap torch-cpu", "merge softcap", test, *OTHERS]), push.log
+    change(repository, "tests/test_softcap.py", text.replace("functional.silu(x)", "functional.gelu(x)"))
     pull = branch.pull(base)
     assert pull.jobs == ended(["plan"], [test]), pull.log
     assert "read by the tests; the tests run again on cpu-x86_64-linux" in pull.log
-
-
-def test_without_a_tree_to_test_what_the_tests_need_is_built(branch: Branch) -> None:
-    base = head_commit(branch.repository)
-    change(branch.repository, "some-kernel/tests/test_it.py", "# better\n")
-    pull = branch.pull(base)
-    assert pull.jobs == ended([*BUILT, TEST, *OTHERS]), pull.log

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import json
-import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -16,19 +15,19 @@ from typing import Any
 import pytest
 
 from act.harness import FIRST_RUN, NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
-from buildkit import program
+from buildkit import program, write_tree
 from cli.runner import kci
-from conftest import ROOT
 from kci.build.native.objects import read_head
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.pack import read_leg
+from split_kernel import sources
 
 pytestmark = [pytest.mark.torch, *NEEDS_ACT]
 
 RELEASE = ".github/workflows/kci.yml"
 VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
 SMALL = 8
-OBJECTS = SMALL + 2  # and those of rms-norm
+OBJECTS = SMALL + 1
 NAMED = 1
 """The one that registers ops: the kernel's id is in it, and that is another one with each commit."""
 ONE_VARIANT = """
@@ -36,6 +35,9 @@ catalog = "2026-08-20"
 
 [test]
 cpu = false
+
+[plan]
+load = []
 
 [[overlay]]
 keep = ["backend == cpu and system == x86_64-linux"]
@@ -66,18 +68,10 @@ FRESH_CACHE = """
 class Project:
     """A repository with one kernel of several small objects, and its runs."""
 
-    def __init__(self, place: Path, cache: Path, shared: Path, many: int = SMALL) -> None:
+    def __init__(self, place: Path, cache: Path, shared: Path) -> None:
         self.place, self.repository = place, place / "repository"
         self.kernel = self.repository / "many"
-        ignored = shutil.ignore_patterns("build", "__pycache__")
-        shutil.copytree(ROOT / "examples" / "rms-norm", self.kernel, ignore=ignored)
-        text = (self.kernel / "build.toml").read_text()
-        small = ", ".join(f'"csrc/small{number}.cpp"' for number in range(many))
-        text = text.replace('src = ["csrc/rms_norm_cpu', f'src = [{small}, "csrc/rms_norm_cpu')
-        (self.kernel / "build.toml").write_text(text)
-        (self.kernel / "csrc").mkdir(exist_ok=True)
-        for number in range(many):
-            self.source(number).write_text(f"int small{number}() {{ return {number}; }}\n")
+        write_tree(self.kernel, sources([f"small{number}" for number in range(SMALL)], "int {name};\n"))
         (self.repository / "kci.toml").write_text(ONE_VARIANT)
         own = self.repository / ".github" / "kci"
         own.mkdir(parents=True)
@@ -135,14 +129,14 @@ def project(torch_cache: Path, shared_by_workers: Path, tmp_path: Path) -> Proje
 
 def used(run: Run, attempt: int = 1) -> tuple[int, int, tuple[str, ...]]:
     """How many objects were found and made, and in which runs, by the leg's record."""
-    (artifact,) = (run.artifacts / f"kci-rms-norm.{VARIANT}-{attempt}").glob("*.tar*")
+    (artifact,) = (run.artifacts / f"kci-split.{VARIANT}-{attempt}").glob("*.tar*")
     objects = read_leg(artifact).objects
     assert objects is not None
     return objects.found, objects.made, objects.runs
 
 
 def manifest(run: Run, into: Path) -> Manifest:
-    with tarfile.open(run.artifacts / "tree.rms-norm.1" / "kci-tree.tar") as archive:
+    with tarfile.open(run.artifacts / "tree.split.1" / "kci-tree.tar") as archive:
         archive.extractall(into, filter="data")
     found = read_manifest(into)
     assert found is not None
@@ -150,72 +144,64 @@ def manifest(run: Run, into: Path) -> Manifest:
 
 
 def record(run: Run) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((run.artifacts / "run-record.rms-norm.1" / "kci-record.json").read_text())
+    read: dict[str, Any] = json.loads((run.artifacts / "run-record.split.1" / "kci-record.json").read_text())
     return read
 
 
-def test_a_change_of_a_line_compiles_one_object(project: Project, tmp_path: Path) -> None:
+def test_a_leg_that_failed_goes_on_and_a_change_of_a_line_compiles_one_object(project: Project, tmp_path: Path) -> None:
     project.render()
-    first = project.run("push")
-    jobs = dict.fromkeys([f"build rms-norm {VARIANT}", "kci", "merge rms-norm", "plan"], "success")
-    assert first.jobs == jobs, first.log
-    assert used(first) == (0, OBJECTS, ())
-    assert {path.name for path in first.artifacts.iterdir()} == {
-        f"kci-rms-norm.{VARIANT}-1", f"objects.rms-norm.{VARIANT}-1",
-        "run-plan.1", "run-record.rms-norm.1", "tree.rms-norm.1",
-    }  # fmt: skip
+    (project.place / "broken").touch()
+    run = project.run("push")
+    leg, objects = f"split {VARIANT}", f"objects.split.{VARIANT}-1"
+    assert run.jobs[f"build {leg}"] == "failure", run.log
+    assert {path.name for path in run.artifacts.glob("objects.*")} == {objects}
+    (kept,) = record(run)["objects"]
+    there = kept["made"]
+    assert 0 < there < OBJECTS
+    project.made()
 
-    # A pull request of a fork takes what its base has, and says another thing about every object.
+    (project.place / "broken").unlink()
+    again = project.run("push", attempt=2)
+    jobs = dict.fromkeys([f"build {leg}", "kci", "merge split", "plan"], "success")
+    assert again.jobs == jobs, again.log
+    assert project.made().total() == OBJECTS - there
+
     project.source(3).write_text("int small3() { return 33; }\n")
-    commit_all(project.repository)
-    project.git("branch", "base", "HEAD~1")
-    change = pull_request(project.repository, "base", by="somebody/kernels")
-    fork = project.run("pull_request", first, **change)
-    assert fork.jobs == jobs, fork.log
-    assert used(fork) == (OBJECTS - 1 - NAMED, 1 + NAMED, ("41",))
-    fork = fork._replace(event="pull_request")
-
-    # Main takes nothing of it, although that run is newer.
-    second = project.run("push", first, fork)
+    second = project.run("push", again)
     assert second.jobs == jobs, second.log
     assert used(second) == (OBJECTS - 1 - NAMED, 1 + NAMED, ("41",))
     (present,) = manifest(second, tmp_path / "tree").present
     assert present.objects is not None
     assert (present.objects.runs, present.objects.made) == (("41",), 1 + NAMED)
     (kept,) = record(second)["objects"]
-    assert (kept["artifact"], kept["found"], kept["made"]) == (
-        f"objects.rms-norm.{VARIANT}-1",
-        OBJECTS - 1 - NAMED,
-        1 + NAMED,
-    )
+    assert (kept["artifact"], kept["found"], kept["made"]) == (objects, OBJECTS - 1 - NAMED, 1 + NAMED)
 
 
 def kept_by(run: Run) -> dict[str, int]:
     """How many objects each leg has handed on, by its name without the variant."""
     found = {}
     for pack in run.artifacts.glob("objects.*/*.tar"):
-        name = pack.parent.name.removeprefix(f"objects.rms-norm.{VARIANT}").removesuffix("-1")
+        name = pack.parent.name.removeprefix(f"objects.split.{VARIANT}").removesuffix("-1")
         found[name] = read_head(pack).objects
     return found
 
 
-def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: Path, tmp_path: Path) -> None:
-    project, objects = Project(tmp_path, torch_cache, shared_by_workers, 38), 40
-    project.settings('[[limits]]\nkernel = "rms-norm"\nparts = 4\n')
+def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Project) -> None:
+    project.settings('[[limits]]\nkernel = "split"\nparts = 2\n')
     project.render()
     first = project.run("push")
-    parts = [f"parts rms-norm {VARIANT}.part{number}of4" for number in range(1, 5)]
-    jobs = dict.fromkeys([*parts, f"link rms-norm {VARIANT}", "kci", "merge rms-norm", "plan"], "success")
+    parts = [f"parts split {VARIANT}.part{number}of2" for number in (1, 2)]
+    jobs = dict.fromkeys([*parts, f"link split {VARIANT}", "kci", "merge split", "plan"], "success")
     assert first.jobs == jobs, first.log
-    assert used(first) == (objects, 0, ("41",))
+    assert used(first) == (OBJECTS, 0, ("41",))
     made = project.made()
-    assert (len(made), made.total()) == (objects, objects)
+    assert (len(made), made.total()) == (OBJECTS, OBJECTS)
     kept = kept_by(first)
-    assert kept.pop("") == objects
-    assert kept.keys() == {f".part{number}of4" for number in range(1, 5)}
-    assert sum(kept.values()) == objects
+    assert kept.pop("") == OBJECTS
+    assert kept.keys() == {f".part{number}of2" for number in (1, 2)}
+    assert sum(kept.values()) == OBJECTS
 
-    # A pull request of a fork: of what it says main takes nothing.
+    # A pull request of a fork takes what its base has: of what it says main takes nothing, although it is newer.
     project.source(3).write_text("int small3() { return 33; }\n")
     commit_all(project.repository)
     project.git("branch", "base", "HEAD~1")
@@ -230,29 +216,22 @@ def test_forty_objects_are_made_in_parts(torch_cache: Path, shared_by_workers: P
 
     # What a part has lost the link compiles.
     (project.kernel / "lost").touch()
-    for number in range(4, 34):
+    for number in range(4, SMALL):
         project.source(number).write_text(f"int small{number}() {{ return {number + 100}; }}\n")
     second = project.run("push", first, fork)
     # act does not run the gate: it takes a called job that may fail for one that must not.
     ended = {name.split()[0]: result for name, result in second.jobs.items() if not name.startswith("parts ")}
     assert ended == dict.fromkeys(["link", "merge", "plan"], "success"), second.log
-    assert ".part2of4" not in kept_by(second)
-    assert project.made().total() == 31 + NAMED, "what the fork has compiled is compiled once more"
+    assert ".part2of2" not in kept_by(second)
+    assert project.made().total() == SMALL - 3 + NAMED, "what the fork has compiled is compiled once more"
     assert used(second)[2] == ("41", "43")
-
-    # Nothing is lost by it, and a change of a line compiles one object.
-    (project.kernel / "lost").unlink()
-    project.source(5).write_text("int small5() { return 55; }\n")
-    third = project.run("push", first, fork, second)
-    assert third.jobs == jobs, third.log
-    assert project.made().total() == 1 + NAMED
 
 
 def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
-    project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "rms-norm"\nparts = 2\n')
+    project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "split"\nparts = 2\n')
     project.render()
     run = project.run("workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="kernels")
-    leg = f"rms-norm {VARIANT}"
+    leg = f"split {VARIANT}"
     parts = [f"parts {leg}.part{number}of2" for number in (1, 2)]
     assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "plan"], "success"), run.log
     assert project.made().total() == OBJECTS, "the link compiles nothing"
@@ -262,21 +241,3 @@ def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
     outcomes = {result["torch"]: result["outcome"] for result in results}
     assert outcomes.pop("2.13") == "passed"
     assert set(outcomes.values()) <= {"passed", "skipped"}, "another torch cannot be had everywhere"
-
-
-def test_a_leg_that_failed_goes_on_in_the_next_attempt(project: Project) -> None:
-    project.render()
-    (project.place / "broken").touch()
-    run = project.run("push")
-    leg, objects = f"rms-norm {VARIANT}", f"objects.rms-norm.{VARIANT}-1"
-    assert run.jobs[f"build {leg}"] == "failure", run.log
-    assert {path.name for path in run.artifacts.glob("objects.*")} == {objects}
-    (kept,) = record(run)["objects"]
-    there = kept["made"]
-    assert 0 < there < OBJECTS
-    project.made()
-
-    (project.place / "broken").unlink()
-    again = project.run("push", attempt=2)
-    assert again.jobs == dict.fromkeys([f"build {leg}", "kci", "merge rms-norm", "plan"], "success"), again.log
-    assert project.made().total() == OBJECTS - there

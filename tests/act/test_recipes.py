@@ -13,7 +13,7 @@ import pytest
 
 from act.harness import FIRST_RUN, NEEDS_ACT, ROOT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
 from act.test_workflow import Runner, add_kernel, place, render
-from checkout import copy_checkout
+from own_wheel import installed_from_a_wheel
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
 
@@ -70,9 +70,7 @@ def test_what_a_run_built_is_staged_and_packed_for_a_machine_without_a_network(
     staging, offline = recipe(repository, "staging.yml"), recipe(repository, "offline.yml")
     commit_all(repository)
     render(repository)
-    wheels = place(tmp_path, "own-wheel")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels]
-    subprocess.run([*pip, copy_checkout(tmp_path / "clone")], check=True, capture_output=True)
+    wheels = installed_from_a_wheel(shared_by_workers).parents[2]
     env = {**installed(shared_by_workers, "publish"), **hub_environment(hub, tmp_path / "home")}
     runner = Runner(copy_actions(tmp_path / "actions"), {**env, "PIP_FIND_LINKS": str(wheels)})
     push = runner.run(repository, f"{FOLDER}/kci.yml", "push", place(tmp_path, "push"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from act.harness import NEEDS_ACT, Run, commit_all, copy_whole_actions, installed, pull_request
+from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request
 from act.test_workflow import RELEASE, Runner, add_kernel, break_package, place, render
 from conftest import read_yaml
 
@@ -34,7 +34,7 @@ class Talk:
         render(self.repository)
         self.state = folder / "github.json"
         env = {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
-        self.runner = Runner(copy_whole_actions(folder / "checkout"), env)
+        self.runner = Runner(copy_actions(folder / "checkout"), env)
         self.known: dict[str, Any] = {"issues": [], "requests": [], "runs": [], "pulls": [], "artifacts": {}}
         self.count = 40
 
@@ -98,6 +98,19 @@ def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, shared_by_work
     commit_all(talk.repository)
     repaired = talk.propose(base)
     assert repaired.ok, repaired.log
+
+    # A token that may not write changes nothing, and says so.
+    file = talk.repository / COMMENT
+    text = file.read_text()
+    assert read_yaml(text)["jobs"]["comment"]["permissions"]["pull-requests"] == "write"
+    file.write_text(text.replace("pull-requests: write", "pull-requests: read"))
+    run = talk.comment("refused", told | {"id": talk.count})
+    assert run.jobs == {"comment": "failure"}, run.log
+    assert "Resource not accessible by integration" in run.log
+    assert "pull-requests: write" in run.log
+    assert talk.comments() == [body]
+    file.write_text(text)
+
     run = talk.comment("comment-2", told | {"id": talk.count})
     assert run.ok, run.log
     (body,) = talk.comments()
@@ -110,21 +123,3 @@ def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, shared_by_work
     assert talk.comments() == [body]
     pushed = talk.comment("comment-4", {"id": 1, "event": "push"})
     assert pushed.jobs == {}
-
-
-def test_a_token_that_may_not_write_changes_nothing_and_says_so(tmp_path: Path, shared_by_workers: Path) -> None:
-    talk = Talk(tmp_path, shared_by_workers, "[pull-request]\ncomment = true\n")
-    base = head(talk.repository)
-    (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
-    commit_all(talk.repository)
-    assert talk.propose(base).ok
-    file = talk.repository / COMMENT
-    text = file.read_text()
-    assert read_yaml(text)["jobs"]["comment"]["permissions"]["pull-requests"] == "write"
-    file.write_text(text.replace("pull-requests: write", "pull-requests: read"))
-    told = {"id": talk.count, "event": "pull_request"}
-    run = talk.comment("comment", told)
-    assert run.jobs == {"comment": "failure"}, run.log
-    assert "Resource not accessible by integration" in run.log
-    assert "pull-requests: write" in run.log
-    assert talk.comments() == []

@@ -17,8 +17,8 @@ from kci.actions import build
 from kci.actions.common import INPUTS
 from kci.build.native.objects import PackHead, pack_objects
 from kci.build.request import read_part
-from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import BuildFailedError, UnfinishedBuildError
+from kci.matrix.variants import ObjectUse
 from kci.run.build_leg import BuiltLeg, LegRequest
 from kci.run.records import read_failures
 from variants import leg_of, make_variant

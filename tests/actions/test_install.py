@@ -104,11 +104,25 @@ def test_the_environment_has_the_lock_and_kci_from_the_checkout(tmp_path: Path, 
     assert shown[1:] == [click[1], "0.1.0", "True", str(tmp_path / "kci" / "bin" / "ccache")]
     (metadata,) = (tmp_path / "kci").glob("lib/*/site-packages/kci-*.dist-info/METADATA")
     assert f"Requires-Dist: click=={click[1]}\n" in metadata.read_text(), "a container installs what is locked"
+    (installer,) = metadata.parents[1].glob("click-*.dist-info/INSTALLER")
+    assert installer.read_text().strip() == "uv", "pip installs uv alone"
     rendered = subprocess.run(
         [python, "-I", "-m", "kci", "render", "--diff", "--output", ROOT, ROOT / "examples"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert rendered.returncode == 0, rendered.stderr
+
+
+@pytest.mark.network
+def test_pip_installs_what_uv_cannot(tmp_path: Path) -> None:
+    """Such as where only pip.conf names an index that can be reached."""
+    checkout = copy_checkout(tmp_path / "checkout")
+    lock = checkout / "actions" / "requirements.txt"
+    lock.write_text(SCRIPT.blocks(lock.read_text())["click"])
+    script("uv", tmp_path / "bin", "exit 2")
+    done = install(checkout, tmp_path / "kci", PATH=f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "kci").glob("lib/*/site-packages/click"))
 
 
 @pytest.mark.network

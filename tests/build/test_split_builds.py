@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from buildkit import (
-    CPU,
     DATA,
     STABLE_CPU,
     build_of,
@@ -25,14 +24,10 @@ from kci.build.request import Request
 
 pytestmark = [
     pytest.mark.torch,
+    pytest.mark.usefixtures("as_users_compile"),
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"),
 ]
 MORE = 3
-
-
-@pytest.fixture(autouse=True)
-def _by_ccache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
 
 
 def checkout(kernel: Path, place: Path, seconds: int) -> Path:
@@ -78,7 +73,6 @@ def module(what: Request) -> bytes:
     ("kernel", "name"),
     [
         (DATA / "bare", STABLE_CPU),
-        (DATA / "plus-one", CPU),
         (ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,

@@ -18,7 +18,7 @@ NAMES = [f"part{number:02d}" for number in range(OBJECTS)]
 # a second of g++
 SOURCE = "#include <regex>\nbool {name}(const std::regex &one) {{ return one.mark_count(); }}\n"
 
-pytestmark = marks
+pytestmark = [*marks, pytest.mark.usefixtures("as_users_compile")]
 
 
 class Case(SplitKernel):
@@ -27,7 +27,6 @@ class Case(SplitKernel):
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(place, sources(NAMES, SOURCE), wait=":")
         monkeypatch.setenv("CXX", str(self.compiler))
-        monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
         monkeypatch.setenv("KCI_CACHE", str(self.cache))
         self.command = [
             sys.executable, "-m", "kci", "build", str(self.directory), f"--variant={VARIANT}", f"--jobs={JOBS}",

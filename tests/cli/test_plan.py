@@ -22,7 +22,7 @@ def test_a_budget_that_is_too_small_fails_with_advice() -> None:
     assert done.code == 1
     assert done.stdout == ""
     assert "error[KCI309]" in done.stderr
-    assert "hint: this would fit: " in done.stderr
+    assert "hint: narrow with `--tier pr`" in done.stderr
     assert kci("plan", RELU, "--max-cost", "0.5").code == 1
     assert kci("plan", RELU, "--max-jobs", "100", "--max-cost", "100").code == 0
 

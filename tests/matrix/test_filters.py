@@ -7,9 +7,10 @@ import pytest
 from conftest import torch_kernel
 from kci.config.values import Tier
 from kci.matrix.catalog.expressions import parse_where
+from kci.matrix.catalog.loading import subject
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import Narrow, select
-from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope, subject
+from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope
 
 MADE = torch_kernel(["cpu", "cuda", "rocm"], torch="stable-abi = { cpu = '2.11' }")
 

@@ -85,6 +85,7 @@ def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("compiles_anew")
 def test_the_work_directory_of_compilers(small: Path, torch_cache: Path, tmp_path: Path) -> None:
     (torch_cache / "work").symlink_to(small)
     kernel = copy_kernel("twice", tmp_path)

@@ -20,6 +20,7 @@ from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
 from run.cuda_python import python_that_loads, python_with_cuda
 from variants import CPU, CUDA, make_artifact, make_variant
+from wheels import make_wheel, only_wheels
 
 TEST = """
 import pytest
@@ -154,40 +155,27 @@ def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
     assert outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n").state is TestState.FAILED
 
 
-IMPORTS = TEST.replace("import pytest", "import pytest, needed")
-
-
-@pytest.fixture
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Stands in for pip: makes modules of the names it is asked for."""
-    asked: list[list[str]] = []
-
-    def install(command: list[str], *_: object) -> None:
-        asked.append(command)
-        folder = Path(command[command.index("--target") + 1])
-        write_tree(folder, {f"{name}.py": "" for name in command[command.index("--") + 1 :]})
-
-    monkeypatch.setattr(kernel_tests, "install", install)
-    return asked
-
-
 def test_what_a_kernel_declares_is_there_when_it_is_loaded(
-    tmp_path: Path, python: Path, wheels: list[list[str]]
+    tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With what that needs, by way of a .pth file too, but for what is there."""
+    here = "import sys, os, inner; sys.path.insert(0, os.path.join(inner.__path__[0], 'more'))\n"
+    only_wheels(monkeypatch, tmp_path / "wheels")
+    write_tree(python.parents[1], {"lib/python3.11/site-packages/kernels-0.17.0.dist-info/METADATA": ""})
+    einops = {"einops.py": "import hidden\n", "einops.pth": here}
+    make_wheel(tmp_path / "wheels", "inner", "1.0", {"inner/__init__.py": "", "inner/more/hidden.py": ""})
+    make_wheel(tmp_path / "wheels", "einops", "1.0", einops, ["inner", "kernels"])
     variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import einops\n"})
     metadata = variant / "metadata.json"
     metadata.write_text(metadata.read_text().replace('"python-depends": []', '"python-depends": ["einops"]'))
-    assert run_kernel_tests(variant, None, quiet, cache=tmp_path).state is TestState.NOTHING_RAN
-    assert wheels[0][-1] == "einops"
+    report = run_kernel_tests(variant, None, quiet, cache=tmp_path)
+    assert report.state is TestState.NOTHING_RAN, report.output
 
 
-def test_a_kernel_for_the_cpu_has_no_more_than_its_users_have(
-    tmp_path: Path, python: Path, wheels: list[list[str]]
-) -> None:
+def test_a_kernel_for_the_cpu_has_no_more_than_its_users_have(tmp_path: Path, python: Path) -> None:
     """torch for the CPU brings no triton."""
     variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import triton\n"})
     assert run_kernel_tests(variant, None, quiet, cache=tmp_path).state is TestState.NOT_LOADED
-    assert not wheels
 
 
 def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:

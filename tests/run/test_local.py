@@ -404,11 +404,11 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("as_users_compile")
 def test_a_rerun_compiles_what_changed_and_says_what_it_took(
     torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ccache has the other objects: also in a checkout elsewhere, where no build was."""
-    monkeypatch.delenv("KCI_COMPILER_CACHE", raising=False)
     monkeypatch.setenv("KCI_CACHE", str(torch_cache))
     chosen = ("--only", "torch-stable-abi211-cpu-*", "--catalog", "2026-08-20")
     first, second = (write_tree(tmp_path / name / "kernel", SOURCES) for name in ("a", "b/c"))

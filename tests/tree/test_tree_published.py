@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import FindingsError
+from kci.matrix.variants import ObjectUse
 from kci.plan.plan import KernelPlan, Plan
 from kci.tree.artifacts import record_durations
 from kci.tree.identity import GitState
@@ -54,7 +54,8 @@ def another_version(variant: Path) -> None:
 
 @pytest.mark.rule("KCI314", triggers=True)
 @pytest.mark.parametrize(
-    "spoil", [shutil.rmtree, broken_metadata, changed_after_hashing, seal_anew, another_version, link_out_of_the_tree]
+    "spoil",
+    [shutil.rmtree, broken_metadata, changed_after_hashing, seal_anew, another_version, link_out_of_the_tree],
 )
 def test_a_variant_that_is_listed_and_not_whole_is_not_published(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     tree = tmp_path / "t"
@@ -81,7 +82,8 @@ def test_a_manifest_alone_a_tree_and_a_folder_of_trees_are_read(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("source", "commit"), [(GitState(COMMIT, dirty=True), COMMIT), (GitState(COMMIT, False), None)]
+    ("source", "commit"),
+    [(GitState(COMMIT, dirty=True), COMMIT), (GitState(COMMIT, False), None)],
 )
 def test_what_was_built_from_something_else_gets_no_fingerprint(
     tmp_path: Path, source: GitState, commit: str | None

@@ -68,10 +68,14 @@ def jobs(said: str) -> list[str]:
     return sorted(re.findall(r"^(?:local)?rule (\w+):", said, re.MULTILINE))
 
 
+NO_LOAD = "[plan]\nload = []\n"
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """One kernel of Python for two backends."""
     noarch_kernel(tmp_path / "repo" / "just-python")
+    (tmp_path / "repo" / "kci.toml").write_text(NO_LOAD)
     commit(tmp_path / "repo")
     rendered(tmp_path / "repo", "just-python")
     return tmp_path / "repo"
@@ -82,24 +86,17 @@ EVERY = [
 ]  # fmt: skip
 
 
-def test_a_run_builds_what_changed_and_nothing_else(repository: Path) -> None:
+def test_a_run_builds_what_changed_and_makes_the_tree_of_kci_run(repository: Path, tmp_path: Path) -> None:
+    """After a dry run, as usual; and the file has nothing of the repository in it but the kernels that were named."""
+    assert run(repository, "--cores", "1", "--dry-run")[0] == 0
     code, said = run(repository)
-    assert code == 0, said
-    assert jobs(said) == EVERY
-    assert read_manifest(repository / "kci-out" / "trees" / "just-python").complete
+    assert (code, jobs(said)) == (0, EVERY), said
     status = subprocess.check_output(["git", "-C", repository, "status", "--short"], text=True)
     assert status.split() == ["??", SNAKEFILE], "what a run leaves is no change of the sources"
-    assert "Nothing to be done" in run(repository)[1]
-    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text("more = 1\n")
-    assert jobs(run(repository)[1]) == EVERY
-
-
-def test_the_tree_is_that_of_kci_run(repository: Path, tmp_path: Path) -> None:
-    code, said = run(repository)
-    assert code == 0, said
     done = kci("run", repository / "just-python", "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 0, done.stderr
     made, own = repository / "kci-out" / "trees" / "just-python", tmp_path / "tree"
+    assert read_manifest(made).complete
     # The manifest, which has a digest in SHA256SUMS, says when a variant was built.
     files = [
         {path.relative_to(tree): path.read_bytes() for path in tree.glob("*/**/*") if path.is_file()}
@@ -107,6 +104,12 @@ def test_the_tree_is_that_of_kci_run(repository: Path, tmp_path: Path) -> None:
     ]
     assert files[0] == files[1]
     assert len(files[0]) > 4
+    assert "Nothing to be done" in run(repository)[1]
+    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text("more = 1\n")
+    assert jobs(run(repository)[1]) == EVERY
+    text = (repository / SNAKEFILE).read_text()
+    assert len(text.splitlines()) < 160
+    assert text.count("just-python") == 2, "in the command of its header, and in KERNELS"
 
 
 def test_a_narrowed_run_makes_a_whole_tree_of_what_it_names(repository: Path) -> None:
@@ -130,14 +133,11 @@ def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: P
     assert code == 1
     assert "build_just_python_torch_cuda" in said
     assert not (repository / "kci-out" / "trees" / "just-python").exists()
-    code, said = run(repository, kci=str(own))
-    assert code == 0, said
-    assert jobs(said) == ["all", "build_just_python_torch_cuda", "merge_just_python", "verify_just_python"]
     (tmp_path / "tried").unlink()
-    shutil.rmtree(repository / "kci-out")
     code, said = run(repository, "--cores", "1", "--retries", "1", kci=str(own))
     assert code == 0, said
-    assert jobs(said).count("build_just_python_torch_cuda") == 2
+    leg = "build_just_python_torch_cuda"
+    assert jobs(said) == ["all", leg, leg, "merge_just_python", "verify_just_python"]
 
 
 def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_path: Path) -> None:
@@ -171,48 +171,44 @@ HOSTILE = [
     "a b",
     "-x",
     "*",
+    "{input}",
+    "a{b",
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_becomes_a_part_of_a_shell_line(tmp_path: Path, name: str) -> None:
+def named_kernels(folder: Path, *names: str) -> None:
+    """Kernels of Python, of the names `k-0`, `k-1`..., in folders of these names."""
+    for number, name in enumerate(names):
+        kernel = noarch_kernel(folder / name)
+        build = kernel / "build.toml"
+        build.write_text(build.read_text().replace("just-python", f"k-{number}"))
+        (kernel / "torch-ext" / "just_python").rename(kernel / "torch-ext" / f"k_{number}")
+    (folder / "kci.toml").write_text(NO_LOAD)
+    commit(folder)
+
+
+def test_no_name_becomes_a_part_of_a_shell_line(tmp_path: Path) -> None:
     """A path of a kernel may have any of these; what kci is told is that path, as one word."""
-    noarch_kernel(tmp_path / "repo" / name)
-    commit(tmp_path / "repo")
-    rendered(tmp_path / "repo", name)
-    noted = program(tmp_path, "noted", f'printf "%s\\n" "$@" > {tmp_path}/words; exit 1')
-    artifact = "kci-out/artifacts/kci-just-python-torch-cpu.tar"
-    code, said = run(tmp_path / "repo", "--cores", "1", artifact, kci=str(noted))
-    assert code == 1
-    assert (tmp_path / "words").exists(), said
-    assert (tmp_path / "words").read_text().splitlines()[-1] == name
-    assert not list((tmp_path / "repo").glob("pwned"))
-
-
-@pytest.mark.parametrize("name", ["{input}", "a{b"])
-def test_a_brace_in_a_name_is_no_wildcard(tmp_path: Path, name: str) -> None:
-    noarch_kernel(tmp_path / "repo" / name)
-    commit(tmp_path / "repo")
-    rendered(tmp_path / "repo", name)
-    code, said = run(tmp_path / "repo")
-    assert code == 0, said
+    folder = tmp_path / "repo"
+    named_kernels(folder, *HOSTILE)
+    rendered(folder, *HOSTILE)
+    words = tmp_path / "words"
+    noted = program(
+        tmp_path, "noted", f'printf "%s\\n" "$1" "$@" . >> {words}\ntest "$1" = plan || exit 1\nexec {OWN} "$@"'
+    )
+    artifacts = [f"kci-out/artifacts/kci-k-{number}-torch-cpu.tar" for number in range(len(HOSTILE))]
+    assert run(folder, "--cores", "1", "--keep-going", *artifacts, kci=str(noted))[0] == 1
+    told = [said.splitlines() for said in words.read_text().removesuffix(".\n").split("\n.\n")]
+    (planned,) = (said for said in told if said[0] == "plan")
+    assert sorted(planned[planned.index("--") + 1 :]) == sorted(HOSTILE)
+    assert sorted(said[-1] for said in told if said[0] == "build") == sorted(HOSTILE)
+    assert not list(folder.rglob("pwned"))
 
 
 @pytest.mark.parametrize("path", ["a\nb", "a\0b", "${{ x }}"])
 def test_an_expression_or_a_line_break_is_refused(path: str) -> None:
     with pytest.raises(UnsafeError):
         render_snakemake([path])
-
-
-def test_a_dry_run_and_then_a_run(repository: Path) -> None:
-    """The usual order; and the file has nothing of the repository in it but the kernels that were named."""
-    assert run(repository, "--cores", "1", "--dry-run")[0] == 0
-    code, said = run(repository)
-    assert (code, jobs(said)) == (0, EVERY), said
-    assert "Nothing to be done" in run(repository)[1]
-    text = (repository / SNAKEFILE).read_text()
-    assert len(text.splitlines()) < 160
-    assert text.count("just-python") == 2, "in the command of its header, and in KERNELS"
 
 
 def test_a_plan_that_was_made_before_is_taken(repository: Path) -> None:
@@ -229,14 +225,7 @@ def test_a_plan_that_was_made_before_is_taken(repository: Path) -> None:
 def test_fifty_kernels_are_one_file(tmp_path: Path) -> None:
     """Names that differ only in signs stay apart, and Snakemake takes the file."""
     folder = tmp_path / "repo"
-    for number in range(25):
-        noarch_kernel(folder / f"k-{number}")
-        build = folder / f"k-{number}" / "build.toml"
-        build.write_text(build.read_text().replace("just-python", f"k-{number}"))
-        (folder / f"k-{number}" / "torch-ext" / "just_python").rename(
-            folder / f"k-{number}" / "torch-ext" / f"k_{number}"
-        )
-    commit(folder)
+    named_kernels(folder, *(f"k-{number}" for number in range(25)))
     rendered(folder)
     code, said = run(folder, "--cores", "1", "--dry-run")
     assert code == 0, said
@@ -259,16 +248,16 @@ def test_parts_are_rules_and_the_link_takes_them(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_users_compile")
 def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
     split = SplitKernel(tmp_path)
-    (tmp_path / "kci.toml").write_text('[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n')
+    (tmp_path / "kci.toml").write_text(f'{NO_LOAD}[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n')
     commit(tmp_path)
     rendered(tmp_path, "split")
     environment = {
         **os.environ,
         "CXX": str(split.compiler),
         "KCI_CACHE": str(split.cache),
-        "KCI_COMPILER_CACHE": "ccache",
     }
     code, said = run(tmp_path, only=VARIANT, environment=environment)
     assert code == 0, said
@@ -278,14 +267,13 @@ def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
 
 def test_a_test_runs_on_the_machine_that_kci_toml_names(repository: Path) -> None:
     """A GPU is asked for, and a test that fails is red."""
-    (repository / "kci.toml").write_text('[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
+    (repository / "kci.toml").write_text(NO_LOAD + '[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
     rendered(repository, "just-python")
     planned = run(repository, "--cores", "1", "--dry-run")[1]
     assert re.search(r"rule test_just_python_cuda\w*:\n(?: .*\n)*? +resources: .*gpu=1, mem_mb=16384", planned), planned
     code, said = run(repository)
     assert code == 1
     assert any(name.startswith("test_just_python_cuda") for name in jobs(said))
-    assert run(repository, only="torch-cpu")[0] == 0
 
 
 @pytest.fixture(scope="module")

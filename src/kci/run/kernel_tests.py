@@ -286,13 +286,33 @@ class Loader(NamedTuple):
     """A Python that can load a variant."""
 
     python: Path
-    pip: Sequence[str]
-    declared: Sequence[str]
+    declared: Sequence[str] = ()
     """Packages that the variant declares and kci installs."""
 
     def install(self, cache: Path, log: Log) -> Path | None:
-        """Install the declared packages into a folder. Raises MissingToolError."""
-        return _packages(self.declared, self.pip, cache, log)
+        """Install the declared packages, with what they need, into a folder. Raises MissingToolError."""
+        if not self.declared:
+            return None
+        what = ", ".join(self.declared)
+        key = hashlib.sha256(os.fsencode("\n".join([str(self.python), *sorted(self.declared)]))).hexdigest()[:16]
+        folder = cache / "test-packages" / key
+
+        def make(place: Path) -> None:
+            log(f"installing {what}, which the kernel declares")
+            place.mkdir(parents=True, exist_ok=True)
+            # what the environment has stays, torch above all; a .pth file is read in a site's folder only
+            there = self.python.parents[1].glob("lib/python*/site-packages/*.dist-info")
+            names = "".join(f"{path.name.partition('-')[0]}\n" for path in there)
+            (place / "there.txt").write_text(names, encoding="utf-8")
+            options = ["--excludes", str(place / "there.txt"), "--target", str(place)]
+            install([*pip_install(self.python), *options, "--", *self.declared], what, log, folder.parent)
+            (place / "sitecustomize.py").write_text(_AS_SITE, encoding="utf-8")
+
+        make_once(folder, folder.is_dir, make, log)
+        return folder
+
+
+_AS_SITE = "import os, site\n\nsite.addsitedir(os.path.dirname(__file__))\n"
 
 
 def loader_for(
@@ -310,14 +330,14 @@ def loader_for(
     name = parse_variant_name(variant_dir.name)
     if not isolation or python is not None:
         python = python or Path(sys.executable)
-        return Loader(python, pip_install(python), ())
+        return Loader(python)
     if name.backend != HOST == flavour:
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
     packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
     declared = [package.package for package in packages if package is not None]
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
-    return Loader(python, pip_install(python), declared)
+    return Loader(python, declared)
 
 
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:
@@ -352,23 +372,6 @@ def repositories(sources: Path, kernel: str) -> list[str]:
         text = path.read_text(encoding="utf-8", errors="replace")
         names |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
     return sorted(names)
-
-
-def _packages(packages: Sequence[str], pip: Sequence[str], cache: Path, log: Log) -> Path | None:
-    # without dependencies, which could bring a second torch
-    if not packages:
-        return None
-    key = hashlib.sha256(os.fsencode("\n".join([*pip, *sorted(packages)]))).hexdigest()[:16]
-    folder = cache / "test-packages" / key
-    what = ", ".join(packages)
-
-    def make(place: Path) -> None:
-        log(f"installing {what} for the tests")
-        command = [*pip, "--no-deps", "--target", str(place), "--", *packages]
-        install(command, what, log, folder.parent)
-
-    make_once(folder, folder.is_dir, make, log)
-    return folder
 
 
 def _run_pytest(

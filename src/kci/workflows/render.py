@@ -198,7 +198,9 @@ def command(inputs: Inputs) -> list[str]:
 
 def input_digest(inputs: msgspec.Struct, own: WorkflowExtensions = NO_EXTENSIONS) -> str:
     """A 16-digit sha256 of the inputs, for the header of a file."""
-    made_from = msgspec.to_builtins(inputs) | ({} if own == NO_EXTENSIONS else {"own": msgspec.to_builtins(own)})
+    made_from = msgspec.to_builtins(inputs, enc_hook=str)
+    if own != NO_EXTENSIONS:
+        made_from["own"] = msgspec.to_builtins(own)
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -221,7 +223,7 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
 
 def refuse_unsafe(inputs: Any) -> None:
     """Raise UnsafeError for a CI expression or an unprintable character at any depth: quoting does not stop either."""
-    waiting = [msgspec.to_builtins(inputs)]
+    waiting = [msgspec.to_builtins(inputs, enc_hook=str)]
     while waiting:
         match waiting.pop():
             case str() as value if "${{" in value or "$[[" in value or not value.isprintable():

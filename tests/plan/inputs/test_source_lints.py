@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kci.config.discovery import RepositorySettings, find_settings
-from kci.config.file_lints import build_machine_flag, relocatable_device_code
+from kci.config.file_lints import lint_file
 from kci.config.reader import Kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.plan.inputs.source_lints import MAX_MISSING, include_not_listed, lint_sources
@@ -168,7 +168,7 @@ def processor_flags(directory: Path, flags: list[str], files: dict[str, str]) ->
     """The findings about flags of a component with these sources."""
     quoted = ", ".join(f"'{flag}'" for flag in flags)
     made, found = make(directory, files, list(files), component=f"cuda-flags = [{quoted}]")
-    found += build_machine_flag(made)
+    found += lint_file(made, ["KCI163"])
     return [(item.rule, item.message.split("`")[1], item.column) for item in found if item.rule > "KCI162"]
 
 
@@ -233,7 +233,7 @@ def relocatable(directory: Path, backend: str, key: str, flags: list[str]) -> li
     """The findings about flags for device code."""
     text = BUILD.format(src="", torch="", component=f"{key} = {flags!r}").replace('"cuda"', f'"{backend}"')
     (directory / "build.toml").write_text(text)
-    return list(relocatable_device_code(read_kernel(directory)))
+    return lint_file(read_kernel(directory), ["KCI168"])
 
 
 NEWER = [
