@@ -112,13 +112,19 @@ def test_a_carried_variant_with_another_fingerprint_is_missing(tmp_path: Path) -
         merge([later], tree, plan({CPU: C, CUDA: B}, NEXT))
 
 
-def test_a_variant_that_somebody_replaced_loses_its_fingerprint(tmp_path: Path) -> None:
-    tree = tmp_path / "t"
-    merge([artifact(tmp_path / "1", CPU)], tree, plan({CPU: A}))
+def test_a_variant_that_somebody_replaced_loses_what_is_known_of_it(tmp_path: Path) -> None:
+    tree, use = tmp_path / "t", ObjectUse(1, 2, ("7",))
+    merge([make_artifact(tmp_path / "1", make_variant(tmp_path / "1", CPU), objects=use)], tree, plan({CPU: A}))
+
+    def carried(number: str) -> tuple[str | None, ObjectUse | None]:
+        (manifest,) = merge([artifact(tmp_path / number, STABLE)], tree)
+        (entry,) = [entry for entry in manifest.present if entry.variant == CPU]
+        return entry.fingerprint, entry.objects
+
+    assert carried("2") == (A, use)
     (tree / CPU / "extra.py").write_text("")
     seal(tree / CPU, metadata_for(build_of(), "cpu", "1a2b3c4"))
-    merge([artifact(tmp_path / "2", STABLE)], tree)
-    assert fingerprints(tree)[CPU] is None
+    assert carried("3") == (None, None)
 
 
 # --- durations ---
