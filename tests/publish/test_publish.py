@@ -194,6 +194,14 @@ def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
     assert publish(tree).code == 0
 
 
+def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    (tree / "CARD.md").write_text("# gated-norm\n")
+    assert publish(tree, "--branch", "main").code == 0
+    assert {"README.md", "build/kci-manifest.json"} <= hub[REPO].files("main").keys()
+    assert len(hub.asked(r"POST .*/commit/")) == 1
+
+
 def test_what_others_have_put_on_the_branch_stays_and_is_named(hub: FakeHub, token: None, tmp_path: Path) -> None:
     foreign = {**there("torch-rocm"), "notes.txt": b"n", "benchmarks/benchmark_all.py": b"pass"}
     hub[REPO].write("v1", {**hub[REPO].files("main"), **foreign}, "by hand")
