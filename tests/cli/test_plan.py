@@ -90,6 +90,12 @@ def test_of_kci_toml_the_keys_that_changed_decide(repository: Path, old: str, ne
     assert [item["reason"] for item in plan["affected"]] == [reason]
 
 
+def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:
+    (repository / "norm/README.md").write_text("new")
+    done = kci("plan", repository, "--affected", "HEAD", "--format", "github", "-v")
+    assert "no `src` of build.toml lists it" in done.stderr
+
+
 def documented() -> list[str]:
     text = (ROOT / "docs" / "plan.md").read_text()
     return [line.removeprefix("$ kci ") for line in text.splitlines() if line.startswith("$ kci ")]

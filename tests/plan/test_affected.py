@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,16 @@ def test_a_kernel_that_could_not_be_planned_at_the_base_is_new(repository: Path,
     assert "could not be planned at the base" in found[0].reason
 
 
+def test_a_kernel_at_the_root_owns_every_file(repository: Path) -> None:
+    for file in (repository / "norm").iterdir():
+        file.rename(repository / file.name)
+    commit(repository)
+    change(repository, "docs/a.md", "new\n")
+    workspace = open_workspace([str(repository)])
+    _, found = only_affected(workspace, workspace.matrix(), Choice(), "HEAD")
+    assert [touch.kernel for touch in found] == ["norm"]
+
+
 def test_only_what_the_branch_changed_counts(repository: Path) -> None:
     (repository / "norm/csrc/cuda/hopper.cu").write_text("// better\n")
     commit(repository)
@@ -199,6 +210,26 @@ def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
     commit(repository)
     assert changes_since(repository, "main").files == ("norm/csrc/cuda/blackwell.cu", "norm/csrc/cuda/hopper.cu")
+
+
+def test_git_is_not_started_for_every_file(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(250):
+        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// {number}\n")
+    commit(repository)
+    for number in range(250):
+        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// more {number}\n")
+    started: list[object] = []
+    run = subprocess.run
+
+    def counted(command: list[str], **options: Any) -> Any:
+        started.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    changes = changes_since(repository, "HEAD")
+    assert (len(changes.files), len(started)) == (250, 5)
+    planned(repository, "HEAD")
+    assert len(started) == 5 + 5 + 2 + 2
 
 
 def test_names_that_git_would_quote(repository: Path) -> None:

@@ -67,6 +67,13 @@ def test_the_oldest_loader_follows_from_what_a_variant_asks_for(general: str, mi
     assert isinstance(data["kernel-depends"], list)
 
 
+@pytest.mark.parametrize("wrong", ["0.14", "0.14.0.1", "v0.14.0", "0.14.x", "0.14.0\n", "", 14, f"0.0.{2**64}"])
+def test_a_loader_version_that_is_not_three_numbers_is_refused(wrong: object) -> None:
+    data = json.loads(encode(metadata_for(build_of(), "cpu", "1a2b3c4")))
+    with pytest.raises(ValueError, match=r"kernels-minver|64 bits"):
+        decode(json.dumps(data | {"kernels-minver": wrong}).encode())
+
+
 def test_noarch_lists_keep_the_order_of_the_file() -> None:
     build = build_of(framework='[torch-noarch]\ncuda_capabilities = ["9.0", "8.0"]\nrocm_archs = ["gfx942", "gfx90a"]')
     assert metadata_for(build, "cuda", "1a2b3c4").backend.archs == ("9.0", "8.0")

@@ -235,6 +235,14 @@ def test_a_leg_that_contradicts_the_metadata_is_refused(tmp_path: Path, leg: Leg
             unpack(artifact, tmp_path / "into")
 
 
+def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path, make_variant(tmp_path / "in"))
+    unpack(artifact, tmp_path / "into")
+    with pytest.raises(FindingsError, match="already exists"):
+        unpack(artifact, tmp_path / "into")
+    assert [path.name for path in (tmp_path / "into").iterdir()] == [CPU]
+
+
 def test_what_is_no_artifact_is_named(tmp_path: Path, leg: LegRecord) -> None:
     for artifact, says in (
         (tmp_path / "x.zip", "does not end with"),
