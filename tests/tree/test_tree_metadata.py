@@ -74,6 +74,13 @@ def test_a_loader_version_that_is_not_three_numbers_is_refused(wrong: object) ->
         decode(json.dumps(data | {"kernels-minver": wrong}).encode())
 
 
+@pytest.mark.parametrize("key", ["kernel-depends", "python-depends", "license"])
+def test_a_null_is_not_an_absent_key(key: str) -> None:
+    data = json.loads(encode(metadata_for(build_of(), "cpu", "1a2b3c4")))
+    with pytest.raises(ValueError, match=f"`{key}`"):
+        decode(json.dumps(data | {key: None}).encode())
+
+
 def test_noarch_lists_keep_the_order_of_the_file() -> None:
     build = build_of(framework='[torch-noarch]\ncuda_capabilities = ["9.0", "8.0"]\nrocm_archs = ["gfx942", "gfx90a"]')
     assert metadata_for(build, "cuda", "1a2b3c4").backend.archs == ("9.0", "8.0")
