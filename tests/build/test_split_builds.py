@@ -111,7 +111,7 @@ def test_a_build_that_fails_packs_what_it_made(tmp_path: Path, monkeypatch: pyte
     source = kernel / "csrc" / "bare_2.cpp"
     good = source.read_text()
     source.write_text("#error not yet\n")
-    words = ["build", kernel, "--variant", STABLE_CPU, "--unique-id", "1a2b3c4", "--jobs=1"]
+    words = ["build", kernel, "--variant", STABLE_CPU, "--unique-id", "1a2b3c4", "--jobs=1", "--no-load"]
     failed = kci(*words, "--objects-to", tmp_path / "some.tar")
     assert (failed.code, "not yet" in failed.stderr) == (4, True)
     source.write_text(good)

@@ -30,7 +30,7 @@ class Case(SplitKernel):
         monkeypatch.setenv("KCI_CACHE", str(self.cache))
         self.command = [
             sys.executable, "-m", "kci", "build", str(self.directory), f"--variant={VARIANT}", f"--jobs={JOBS}",
-            f"--output={place / 'out'}", "--unique-id=1a2b3c4",
+            f"--output={place / 'out'}", "--unique-id=1a2b3c4", "--no-load",
         ]  # fmt: skip
 
     def build(self, *more: str, how: int = 0, after: int = 0) -> tuple[int, str]:
