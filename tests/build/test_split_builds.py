@@ -69,21 +69,13 @@ def module(what: Request) -> bytes:
     return made.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("kernel", "name"),
-    [
-        (DATA / "bare", STABLE_CPU),
-        (ROOT / "examples" / "relu-tvm-ffi", "tvm-ffi01-cpu-x86_64-linux"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.name,
-)
-def test_the_bytes_of_parts_are_those_of_a_whole_build(kernel: Path, name: str, tmp_path: Path) -> None:
-    machines = Machines(kernel, name, tmp_path)
+def test_the_bytes_of_parts_are_those_of_a_whole_build(tmp_path: Path) -> None:
+    machines = Machines(DATA / "bare", STABLE_CPU, tmp_path)
     whole, expected = machines.build()
     assert whole.objects is not None
     count = whole.objects.made
     assert (whole.objects.found, count) == (0, count)
-    for parts in (2, count) if name == STABLE_CPU else (2,):
+    for parts in (2, count):
         packs = tmp_path / f"packs-{parts}"
         made = [
             machines.build(part=f"{number}/{parts}", objects_to=packs / f"{number}.tar.zst")[0].objects
