@@ -67,6 +67,7 @@ def runner(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
+    (tmp_path / "kci.toml").write_text("[plan]\nload = []\n")
     return write_noarch(tmp_path / "some", backends=("cpu", "cuda")).parent
 
 
@@ -136,7 +137,8 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
     """The merge job has no checkout: the plan says what is suppressed, and why."""
     (repository / "some/torch-ext/some_kernel/__init__.py").write_text("import numpy\n")
     (repository / "kci.toml").write_text(
-        "".join(
+        "[plan]\nload = []\n"
+        + "".join(
             f'[[lint.ignore]]\nrule = "KCI771"\npath = "{place}"\nreason = "our users have numpy"\n'
             for place in ("some/torch-ext/**", path)  # its sources, which the plan and the build ask about, and trees
         )
