@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from act.harness import FIRST_RUN, NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
-from buildkit import program, write_tree
+from buildkit import OLDER_SYSTEM, program, write_tree
 from cli.runner import kci
 from kci.build.native.objects import read_head
 from kci.tree.manifest import Manifest, read_manifest
@@ -78,7 +78,7 @@ class Project:
         (own / "before-build.yml").write_text(FRESH_CACHE)
         self.checkout = copy_actions(place / "checkout")
         (place / "bin").mkdir()
-        counted = program(place / "bin", "counted-g++", COUNTED.replace("HERE", str(place)))
+        counted = program(place / "bin", "counted-g++", OLDER_SYSTEM + COUNTED.replace("HERE", str(place)))
         self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), "KCI_COMPILER_CACHE": "ccache", **installed(shared)}
         self.count = 0
 

@@ -208,6 +208,7 @@ def test_the_place_of_the_sources_does_not_change_the_binary(tmp_path: Path, ful
         assert str(folder).encode() not in binary
 
 
+@pytest.mark.usefixtures("as_old_as_users_systems")
 def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     kernel = copy_kernel("bare", tmp_path)
     source = kernel / "csrc/bare.cpp"
@@ -235,6 +236,7 @@ def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert module(what).is_file(), "the variant of the build before must stay"
 
 
+@pytest.mark.usefixtures("as_old_as_users_systems")
 def test_no_isolation_uses_the_torch_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The torch of kci's own environment stands for one that this Python can import."""
     runtime()

@@ -24,7 +24,7 @@ from kci.build.request import Request
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.usefixtures("as_users_compile"),
+    pytest.mark.usefixtures("as_users_compile", "as_old_as_users_systems"),
     pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"),
 ]
 MORE = 3

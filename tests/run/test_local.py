@@ -405,7 +405,7 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.torch
-@pytest.mark.usefixtures("as_users_compile")
+@pytest.mark.usefixtures("as_users_compile", "as_old_as_users_systems")
 def test_a_rerun_compiles_what_changed_and_says_what_it_took(
     torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
