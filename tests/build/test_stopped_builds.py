@@ -13,7 +13,7 @@ import pytest
 from kci.errors import UNFINISHED, UnfinishedBuildError
 from split_kernel import VARIANT, SplitKernel, marks, sources
 
-OBJECTS, JOBS = 12, 2
+OBJECTS, JOBS = 7, 2
 NAMES = [f"part{number:02d}" for number in range(OBJECTS)]
 # a second of g++
 SOURCE = "#include <regex>\nbool {name}(const std::regex &one) {{ return one.mark_count(); }}\n"
