@@ -30,7 +30,7 @@ demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this m
 	$(BIN)/python examples/demo.py
 
 # What decides about a change is the same each time: files in their order, and no new examples of hypothesis. `test-fast` shuffles both,
-# and takes a third of the examples. Three workers on two cores: these tests wait for programs more than they compute.
+# and takes a third of the examples. Three workers of xdist on two cores: these tests wait for programs more than they compute.
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
 	$(BIN)/python -m pytest -p no:randomly --hypothesis-profile ci -n 3 --dist worksteal --durations=20
 

@@ -34,6 +34,8 @@ class Weight(NamedTuple):
     statements: int = 0
     code: int = 0
     """Lines that have code: no blank line, no comment, no docstring."""
+    tokens: int = 0
+    """Of that code, as Python's own tokenizer counts them."""
     lines: int = 0
 
     def plus(self, other: Weight) -> Weight:
@@ -62,13 +64,10 @@ def weight_of(text: str) -> Weight:
     texts = [node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
     statements = sum(isinstance(node, ast.stmt) for node in nodes) - len(texts)
     told = {line for node in texts for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    coded = {
-        line
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in _NO_CODE
-        for line in range(token.start[0], token.end[0] + 1)
-    }
-    return Weight(1, functions, statements, len(coded - told), len(text.splitlines()))
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in _NO_CODE]
+    tokens = [token for token in tokens if token.start[0] not in told]
+    coded = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    return Weight(1, functions, statements, len(coded), len(tokens), len(text.splitlines()))
 
 
 BESIDE = {

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -87,11 +87,31 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
     )
 
 
-def noarch_kernel(backends: list[str], framework: str = "") -> Kernel:
-    """A kernel of Python only."""
-    declared = ", ".join(f'"{backend}"' for backend in backends)
-    text = '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-    return kernel(f"{text}backends = [{declared}]\n[torch-noarch]\n{framework}\n")
+def torch_toml(sources: Mapping[str, str], name: str = "some-kernel", binding: str = "", more: str = "") -> str:
+    """A build.toml with a component of one source for each backend; `more` stands in `[torch]`."""
+    parts = "".join(
+        f'[kernel.on_{backend}]\nbackend = "{backend}"\ndepends = ["torch"]\nsrc = ["{source}"]\n'
+        for backend, source in sources.items()
+    )
+    return (
+        f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = {[*sources]}\n'
+        f"[torch]\nsrc = {[binding] if binding else []}\n{more}{parts}"
+    )
+
+
+def write_torch(directory: Path, sources: Mapping[str, str], name: str = "some-kernel", binding: str = "") -> Path:
+    """Write such a kernel, its sources empty."""
+    for source in filter(None, (*sources.values(), binding, f"torch-ext/{name.replace('-', '_')}/__init__.py")):
+        (directory / source).parent.mkdir(parents=True, exist_ok=True)
+        (directory / source).touch()
+    (directory / "build.toml").write_text(torch_toml(sources, name, binding))
+    return directory
+
+
+def noarch_kernel(backends: list[str], framework: str = "", name: str = "py-only") -> Kernel:
+    """A kernel of Python only, or of whatever framework has the last word."""
+    head = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = {backends}\n'
+    return kernel(head + framework if framework.startswith("[") else f"{head}[torch-noarch]\n{framework}\n")
 
 
 def read_yaml(text: str) -> Any:

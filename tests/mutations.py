@@ -56,96 +56,34 @@ https://h\\x https://u\\@h ssh://u\\@h git@h_x:y git@a,b:c git@a:b:c git@:x
 user@host.xz:path/to/repo.git/ ssh//h:x 1https://h +https://h https+x://h git@h:80/x git@h:99999999/x
 svn+ssh://h/x rsync://h/x hg+https://h HTTP://H:080/""".split()  # noqa: SIM905
 URLS += [
-    "",
-    " ",
-    "  https://a/b",
-    "https://a/b  ",
-    "https://a/b c",
-    "https://a b/c",
-    "a b:c",
-    "git@h:x y",
-    "git@h: x",
-    "h:x y",
-]
+    "", " ", "  https://a/b", "https://a/b  ", "https://a/b c", "https://a b/c", "a b:c",
+    "git@h:x y", "git@h: x", "h:x y",
+]  # fmt: skip
 URLS += [
-    "https\n://h/x",
-    "ht\ttps://h/x",
-    "\0https://h/x",
-    "https://h\0/x",
-    "https://h/\0",
-    "ssh://h\tx/",
-    "ssh://h\x01x/",
-]
+    "https\n://h/x", "ht\ttps://h/x", "\0https://h/x", "https://h\0/x", "https://h/\0",
+    "ssh://h\tx/", "ssh://h\x01x/",
+]  # fmt: skip
 URLS += ["https://h\x01x/", "https://\u00ad/", "https://a\u00adb/", "\ufeffhttps://h", "\u00a0https://h", "ssh://ü/x"]
 URLS += [
-    "http: x",
-    "ftp: x",
-    "https: //h",
-    "https://h\x7f/",
-    "ssh://h\x7f/",
-    "https://。/",
-    "https://a。b/",
-    "x" * 9000 + "@h:y",
-]
+    "http: x", "ftp: x", "https: //h", "https://h\x7f/", "ssh://h\x7f/", "https://。/",
+    "https://a。b/", "x" * 9000 + "@h:y",
+]  # fmt: skip
 
 NAMES = [
-    "a",
-    "ab",
-    "a-",
-    "-a",
-    "1a",
-    "a1",
-    "a--b",
-    "A1",
-    "aB",
-    "a_b",
-    "ab\n",
-    "\nab",
-    "é1",
-    "a1٣",
-    "a.b",
-    "a b",
-    "",
-    "a" * 5000,
-]
+    "a", "ab", "a-", "-a", "1a", "a1", "a--b", "A1", "aB", "a_b", "ab\n", "\nab", "é1", "a1٣",
+    "a.b", "a b", "", "a" * 5000,
+]  # fmt: skip
 BACKENDS = [
-    "cann",
-    "cpu",
-    "cuda",
-    "metal",
-    "neuron",
-    "rocm",
-    "tpu",
-    "xpu",
-    "CUDA",
-    "Cuda",
-    "npu",
-    "hip",
-    "",
-    " cuda",
-    "gpu",
-]
+    "cann", "cpu", "cuda", "metal", "neuron", "rocm", "tpu", "xpu", "CUDA", "Cuda", "npu", "hip",
+    "", " cuda", "gpu",
+]  # fmt: skip
 DEPENDS = """torch metal-cpp sycl_tla cutlass_2_10 cutlass_3_5 cutlass_3_6 cutlass_3_8 cutlass_3_9 cutlass_4_0
 cutlass_4_4 cutlass_4_5 metal_cpp sycl-tla cutlass-3-6 cutlass_3_7 cutlass_4_1 Torch einops""".split()  # noqa: SIM905
 DEPENDS.append("")
 INTEGERS = [
-    0,
-    1,
-    -1,
-    4,
-    5,
-    6,
-    2**31,
-    2**32 - 1,
-    2**32,
-    2**53 + 1,
-    2**63 - 1,
-    2**63,
-    2**64,
-    -(2**63),
-    -(2**63) - 1,
-    10**30,
-]
+    0, 1, -1, 4, 5, 6, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63),
+    -(2**63) - 1, 10**30,
+]  # fmt: skip
 KERNEL_DEPENDS: list[Any] = [
     [{"repo-id": "a/b", "version": 1}], [{"repo-id": "a/b", "revision": "x"}], [{"repo-id": "a/b"}], [{"version": 1}],
     [{"repo-id": "a/b", "version": 1, "revision": "x"}], [{"repo-id": "a/b", "version": "1"}], [{}], {}, "a/b", ["a/b"],
@@ -156,15 +94,9 @@ KERNEL_DEPENDS: list[Any] = [
 ]  # fmt: skip
 STABLE_ABI: list[Any] = [{}, "2.11", "2.11.0", "3.0", "3", "", {"cuda": "2.11"}, {"tpu": "2.11"}, {"npu": "2.11"}]
 STABLE_ABI += [
-    {"cuda": "2.11", "npu": "2.11"},
-    {"cuda": 2.11},
-    {"cuda": {}},
-    {"cuda": "x"},
-    2.11,
-    [],
-    ["2.11"],
-    {"": "2.11"},
-]
+    {"cuda": "2.11", "npu": "2.11"}, {"cuda": 2.11}, {"cuda": {}}, {"cuda": "x"}, 2.11, [],
+    ["2.11"], {"": "2.11"},
+]  # fmt: skip
 OTHER_TYPES: list[Any] = [
     "", "x", 0, 1, -1, 1.0, 5.0, float("inf"), float("nan"), True, False, [], [1], ["x"], [[]], [{}], {}, {"x": 1},
     {"cuda": "2.11"}, datetime.date(1979, 5, 27), datetime.time(7, 32), datetime.datetime(1979, 5, 27, 7, 32),
@@ -234,14 +166,9 @@ def data_mutations(data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any, str | N
             yield path, replacement, None
         if isinstance(name, str):
             renames = {
-                name.replace("-", "_"),
-                name.replace("_", "-"),
-                name.upper(),
-                name + "s",
-                name[:-1],
-                f" {name}",
-                "",
-            }
+                name.replace("-", "_"), name.replace("_", "-"), name.upper(), name + "s",
+                name[:-1], f" {name}", "",
+            }  # fmt: skip
             for rename in sorted(renames - {name}):
                 yield path, None, rename
     for path, added in itertools.product(tables, [*KEYS, "unknown", ""]):

@@ -8,9 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from buildkit import only_these, program, write_tree
 from checkout import checkout_files
@@ -34,12 +37,12 @@ AGAINST_THE_FLOW = {
     "config": "from kci.matrix.variants import Kind",
     "matrix": "import kci.plan.legs",
     "build": "import kci.tree.identity",
-    "tree": "import kci.run.gate",
+    "tree": "import kci.build.request",
     "plan": "import kci.cli",
 }
 
 
-@pytest.mark.parametrize("planted", [AGAINST_THE_FLOW, {"tree": "import kci.build.request"}], ids=["against", "along"])
+@pytest.mark.parametrize("planted", [AGAINST_THE_FLOW, {"tree": "import kci.plan.plan"}], ids=["against", "along"])
 def test_the_import_contract_fails_against_the_flow(tmp_path: Path, planted: dict[str, str]) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -51,6 +54,33 @@ def test_the_import_contract_fails_against_the_flow(tmp_path: Path, planted: dic
     assert (done.returncode == 0) == (planted is not AGAINST_THE_FLOW), done.stdout + done.stderr
     refused = {room for room in planted if f"kci.{room}.planted" in done.stdout}
     assert refused == (set(planted) if planted is AGAINST_THE_FLOW else set())
+
+
+def brought_by(requirement: str) -> set[str]:
+    """The modules, programs and plugins of a distribution."""
+    tops = {(file.parts[0], file.name)[file.parts[0] == ".."] for file in metadata.files(requirement) or ()}
+    plugins = {point.name for point in metadata.distribution(requirement).entry_points}
+    return {name.removesuffix(".py").removesuffix("-stubs") for name in tops} | plugins
+
+
+def unused(requirements: list[str], *folders: str, beside: str = "") -> list[str]:
+    """The requirements of which no folder has an import or a text that is a name, and `beside` no word."""
+    used = set(re.findall(r"[\w-]+", beside))
+    for file in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        used |= {*re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE), *re.findall(r'"([\w-]+)"', text)}
+    wanted = [Requirement(text) for text in requirements]
+    here = (item.name for item in wanted if item.marker is None or item.marker.evaluate())
+    return [name for name in here if used.isdisjoint({*brought_by(name), name.rpartition("plugin-")[2]})]
+
+
+def test_no_dependency_is_unused() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    dev = project["dependency-groups"]["dev"]
+    config = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", ".ci/run", "mkdocs.yml"))
+    assert unused(project["project"]["dependencies"], "src/kci") == []
+    assert unused(dev, "tests", "bin", "benchmarks", "src/kci", beside=config) == []
+    assert unused(["hypothesis>=6", "click", "types-PyYAML"], "src/kci") == ["hypothesis"]
 
 
 @pytest.mark.network

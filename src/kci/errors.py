@@ -11,6 +11,7 @@ from kci.diagnostics import Diagnostic, finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 
 class KciError(Exception):
@@ -18,7 +19,7 @@ class KciError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, *, hint: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
+    def __init__(self, message: str, hint: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
         self.message, self.hint = without_secrets(message), without_secrets(hint)
         super().__init__(self.message)
         self.diagnostics = tuple(diagnostics)
@@ -34,9 +35,9 @@ class ClientError(FindingsError):
     """A failure of this machine: a full disk, a file or command that refuses."""
 
 
-def rule_error(rule: str, message: str, *, hint: str = "", path: str = "") -> FindingsError:
+def rule_error(rule: str, message: str, path: str | Path = "", *, hint: str = "") -> FindingsError:
     """A FindingsError with one finding of the same message and hint."""
-    return FindingsError(message, hint=hint, diagnostics=[finding(rule, message, hint=hint, path=path)])
+    return FindingsError(message, hint, [finding(rule, message, path, hint=hint)])
 
 
 class UsageError(KciError):

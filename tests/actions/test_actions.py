@@ -15,16 +15,10 @@ import pytest
 from action_inputs import inputs_of, outputs_in
 from checkout import copy_checkout
 from cli.runner import kci_process
-from conftest import add_package, write_noarch
+from conftest import write_noarch
 from kci.run.records import read_failures
-from many_kernels import make_repository
 
 pytestmark = pytest.mark.network
-
-KERNEL = (
-    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-    'backends = ["cpu", "cuda"]\n[torch-noarch]\n'
-)
 
 
 class Done(NamedTuple):
@@ -162,14 +156,6 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
         assert "does not meet the requirements" in merged.log
 
 
-def test_room_for_the_image_is_looked_for_only_where_there_is_one(runner: Runner, repository: Path) -> None:
-    for container, said in (("none", False), ("example.invalid/image", True)):
-        built = runner.run(
-            "build", repository, kernel="some", variant="torch-cpu", container=container, upload="true", disk="9999"
-        )
-        assert ("::warning::" in built.log and "needs 9999" in built.log) is said, built.log
-
-
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:
     refused = runner.run("plan", repository, only="nothing-like-this")
     assert refused.code == 1, "a filter that selects nothing is no green run"
@@ -179,49 +165,6 @@ def test_nothing_to_do(runner: Runner, repository: Path) -> None:
     assert plan.outputs["has-work"] == "false"
     assert json.loads(plan.outputs["matrix"]) == {"include": []}
     assert json.loads(plan.outputs["plan"])["kernels"] == []
-
-
-def test_a_plan_that_is_larger_than_the_outputs_of_a_job_is_refused(runner: Runner, repository: Path) -> None:
-    """GitHub would cut it off; half of the JSON is no matrix."""
-    deep = repository / "/".join(["x" * 200] * 15)
-    for number in range(60):
-        kernel = deep / str(number)
-        kernel.mkdir(parents=True)
-        (kernel / "build.toml").write_text(KERNEL.replace("some-kernel", f"kernel-{number}"))
-        add_package(kernel)
-    plan = runner.run("plan", repository)
-    assert plan.code == 1
-    assert "UTF-16 units, and GitHub allows" in plan.log
-    assert set(plan.outputs) == {"folder", "file-name"}, "the list of trees is uploaded all the same"
-
-
-def test_a_fault_in_sources_is_found_before_any_leg(runner: Runner, repository: Path) -> None:
-    package = next(repository.glob("**/torch-ext/*/__init__.py"))
-    package.write_text("def broken(:\n")
-    plan = runner.run("plan", repository)
-    assert plan.code == 1
-    assert "KCI770" in plan.log
-
-
-def test_a_missing_variant(runner: Runner, repository: Path, tmp_path: Path) -> None:
-    plan = runner.run("plan", repository).outputs["plan"]
-    plan_file = tmp_path / "plan.json"
-    plan_file.write_text(plan)
-    nothing = str(tmp_path / "never-downloaded")
-    partial = runner.run(
-        "merge", repository, artifacts=nothing, into=str(tmp_path / "a"), plan=str(plan_file), allow_partial="true"
-    )
-    assert partial.code == 0, partial.log
-    assert partial.outputs["complete"] == "false"
-    assert "::warning::" in partial.log
-    assert "### some-kernel version 1: 0 variants" in partial.summary
-    assert "| torch-cpu | missing |  |" in partial.summary
-    strict = runner.run(
-        "merge", repository, artifacts=nothing, into=str(tmp_path / "b"), plan=plan, allow_partial="false"
-    )
-    assert strict.code == 1
-    assert strict.outputs == {"complete": "false"}
-    assert not (tmp_path / "b").exists()
 
 
 def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repository: Path) -> None:
@@ -239,26 +182,6 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     assert "there is no torch-ext/some_kernel/__init__.py" in failures[0].error
     assert built.log.count("::error") == 1
     assert "::error file=some/build.toml,line=2,col=8::torch-cpu was not built" in built.log
-
-
-def test_one_leg_builds_several_variants(runner: Runner, repository: Path) -> None:
-    built = runner.run(
-        "build",
-        repository,
-        kernel="some",
-        variant="torch-cpu torch-cuda",
-        leg="both",
-        container="none",
-        upload="true",
-    )
-    assert built.code == 0, built.log
-    assert built.outputs["artifact-name"] == "kci-some-kernel.both-1"
-    assert [Path(name).name for name in built.outputs["variant-dir"].splitlines()] == ["torch-cpu", "torch-cuda"]
-    folder = Path(built.outputs["folder"])
-    assert all((folder / f"kci-some-kernel-torch-{name}.tar").is_file() for name in ("cpu", "cuda"))
-    nameless = runner.run("build", repository, kernel="some", variant="torch-cpu torch-cuda", upload="true")
-    assert nameless.code == 2
-    assert "the input `leg` is missing" in nameless.log
 
 
 def test_modules_in_the_repository_are_not_imported(
@@ -280,29 +203,3 @@ def test_outside_of_a_job(checkout: Path) -> None:
         ["bash", str(checkout / "actions" / "run.sh"), "plan"], env={"PATH": os.environ["PATH"]}, check=False
     )
     assert done.returncode == 2
-
-
-def test_a_plan_that_is_too_large_for_one_matrix_says_what_helps(runner: Runner, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path, 52)
-    done = runner.run("plan", repository, kernels=".", extra={"GITHUB_ACTIONS": "true"})
-    assert done.code == 1
-    assert "legs, and GitHub allows 256 jobs in the one matrix of this workflow" in done.log
-    assert done.log.count("::error") == 1, "one annotation for one fault"
-    for remedy in ("`kci render`", "`[plan]`", "fewer kernels or backends"):
-        assert remedy in done.log
-    assert "### Failed\n" in done.summary
-    assert "| KCI305 |" in done.summary
-    assert "kci render" in done.summary
-    edition = "edition = 5"
-    for file in repository.rglob("build.toml"):
-        file.write_text(file.read_text().replace(edition, ""))
-    done = runner.run("plan", repository, kernels=".", extra={"GITHUB_ACTIONS": "true"})
-    assert done.log.count("::warning title=KCI107") == 1, "one annotation for one cause: GitHub shows ten"
-    assert "(in 52 files, this is the first)" in done.log
-
-
-def test_a_blank_in_a_variant_is_told_of(runner: Runner, repository: Path) -> None:
-    done = runner.run("build", repository, kernel="some", variant="torch- cuda", upload="true")
-    assert done.code != 0
-    assert "`leg`" not in done.log
-    assert "'torch-' is not a variant of some-kernel" in done.log

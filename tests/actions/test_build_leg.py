@@ -17,8 +17,8 @@ from kci.actions import build
 from kci.actions.common import INPUTS
 from kci.build.native.objects import PackHead, pack_objects
 from kci.build.request import read_part
-from kci.build.toolchains.compilers import ObjectUse
 from kci.errors import BuildFailedError, UnfinishedBuildError
+from kci.matrix.variants import ObjectUse
 from kci.run.build_leg import BuiltLeg, LegRequest
 from kci.run.records import read_failures
 from variants import leg_of, make_variant
@@ -126,3 +126,16 @@ def test_one_variant_that_fails_fails_the_leg_and_stops_no_other(
     outputs = outputs_in(tmp_path / "GITHUB_OUTPUT")
     assert outputs["variant-dir"] == str(tmp_path / other)
     assert [item.variant for item in read_failures([Path(outputs["folder"])], "rms-norm")] == [failing]
+
+
+@pytest.mark.parametrize("container", ["none", "example.invalid/image"])
+def test_room_is_made_for_an_image_and_for_nothing_else(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, container: str
+) -> None:
+    needed: list[int] = []
+    monkeypatch.setattr(script, "make_room", lambda need, _log: needed.append(need))
+    ends(script, monkeypatch, there=3, found=1)
+    give_too(monkeypatch, disk="40", container=container)
+    with pytest.raises(SystemExit):
+        script.main()
+    assert needed == ([] if container == "none" else [40])

@@ -10,9 +10,6 @@ from action_inputs import inputs_of
 from kci.actions import common, merge, plan
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
-from variants import CPU
-
-ARM = CPU.replace("x86_64", "aarch64")
 
 
 def give(**inputs: object) -> tuple[str, str]:

@@ -25,17 +25,10 @@ VALUES = {
     "long": "a" * 100_000,
 }
 FINE = {
-    "kernel": "some-kernel",
-    "variant": "torch-cpu",
-    "artifacts": "nothing-here",
-    "tree": "nothing-here",
-    "results": "plan=success",
-    "step": "record",
-    "run": "7",
-    "upload": "false",
-    "allow-partial": "false",
-    "into": "tree",
-}
+    "kernel": "some-kernel", "variant": "torch-cpu", "artifacts": "nothing-here",
+    "tree": "nothing-here", "results": "plan=success", "step": "record", "run": "7",
+    "upload": "false", "allow-partial": "false", "into": "tree",
+}  # fmt: skip
 CASES = [(name, given) for file, name in zip(ACTIONS, NAMES, strict=True) for given in sorted(read(file)[0]["inputs"])]
 
 

@@ -197,24 +197,6 @@ def test_the_jobs_own_python_is_asked_first_and_an_older_one_is_passed_over(tmp_
         assert found_python(tmp_path / "bin") == str(new)
 
 
-def test_the_python_that_the_action_found_is_the_one(tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    python = script("own", tmp_path / "bin", f'echo "$@" > {seen}; exit 3')
-    assert run_sh(ROOT, tmp_path, tmp_path / "bin", KCI_PYTHON=str(python)).returncode == 3
-    assert seen.read_text().startswith(f"-I {ROOT}/actions/install.py {tmp_path}/kci-")
-
-
-def test_windows_has_its_python_elsewhere_in_the_environment(tmp_path: Path) -> None:
-    number = subprocess.run(["cksum"], input=str(ROOT), capture_output=True, text=True, check=True).stdout
-    environment = tmp_path / f"kci-{re.sub(r'[^0-9]', '', number)}"
-    environment.mkdir()
-    script("python.exe", environment / "Scripts", 'echo "ran $*"')
-    (environment / "complete").touch()
-    (tmp_path / "bin").mkdir()
-    done = run_sh(ROOT, tmp_path, tmp_path / "bin")
-    assert done.stdout == "ran -E -P -u -m kci.actions plan\n"
-
-
 @pytest.mark.parametrize(
     "action",
     sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("action.yml"), *ROOT.glob("*/action.yml")]),

@@ -233,6 +233,19 @@ def test_a_merge_records_a_tree_that_does_not_verify_as_no_tree(
     assert record.attempt == 2
 
 
+def test_a_merge_that_may_lack_variants_says_so(give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tree(tmp_path / "tree", variants=(CPU,))
+    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, CUDA)),), commit=COMMIT)
+    given = {"artifacts": tmp_path / "tree-artifacts", "plan": msgspec.json.encode(planned).decode()}
+    give(**given, into=tmp_path / "into", allow_partial="true")
+    merge.main()
+    assert (give()["complete"], "::warning::missing: 1 planned variant" in capsys.readouterr().out) == ("false", True)
+    give(**given, into=tmp_path / "strict", allow_partial="false")
+    with pytest.raises(SystemExit):
+        merge.main()
+    assert (give()["complete"], (tmp_path / "strict").exists()) == ("false", False)
+
+
 @pytest.mark.parametrize(("complete", "error"), [(True, ""), (True, "no"), (False, "")])
 def test_a_record_has_a_manifest_only_of_a_tree_without_error(tmp_path: Path, complete: bool, error: str) -> None:
     manifest = Manifest("aa", 1, (), (), (), complete)

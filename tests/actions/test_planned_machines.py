@@ -10,30 +10,13 @@ import pytest
 from act.harness import commit_all
 from action_inputs import inputs_of, outputs_in
 from buildkit import write_tree
-from conftest import add_package
+from conftest import write_torch
 from kci.actions import merge, plan
 from kci.actions.common import run_action
 from kci.config.settings import PullRequest, Schedule, Settings
 from kci.plan.plan import read_plan
 
-BUILD = """
-[general]
-name = "some-kernel"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu", "cuda"]
-[torch]
-src = ["a.cpp"]
-[kernel.on_cpu]
-backend = "cpu"
-depends = ["torch"]
-src = ["a.cpp"]
-[kernel.on_cuda]
-backend = "cuda"
-depends = ["torch"]
-src = ["a.cpp"]
-"""
+SOURCES = {"cpu": "a.cpp", "cuda": "a.cpp"}
 OWN = '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 OWN += '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 MACHINES = {
@@ -49,7 +32,7 @@ def test_a_plan_that_is_larger_than_a_variable_goes_through_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], upload: str
 ) -> None:
     """GitHub gives an action its inputs in the environment."""
-    repository = add_package(write_tree(tmp_path / "repository", {"build.toml": BUILD, "a.cpp": ""}))
+    repository = write_torch(tmp_path / "repository", SOURCES)
     monkeypatch.setattr(plan, "MAX_INPUT", 100)
     monkeypatch.chdir(repository)
     for attempt in (1, 2):
@@ -83,8 +66,8 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
 ) -> None:
     scheduled = {"callers": "1", "watch": "true"} if where == "on a schedule" else {}
     marked = "@pytest.mark.kernels_ci\ndef test_it(): pass\n"
-    files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN, "tests/test_it.py": marked}
-    repository = add_package(write_tree(tmp_path / "repository", files))
+    repository = write_torch(tmp_path / "repository", SOURCES)
+    write_tree(repository, {"kci.toml": OWN, "tests/test_it.py": marked})
     commit_all(repository)
     (tmp_path / "temp").mkdir()
     given = {

@@ -18,23 +18,6 @@ from conftest import ROOT
 from forked import fork_server
 from kci.watch.history import LegOutcome, LegResult
 
-KERNEL = """
-[general]
-name = "relu"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu"]
-
-[torch]
-src = ["a.cpp"]
-minver = "2.9"
-
-[kernel.part]
-backend = "cpu"
-depends = ["torch"]
-src = ["a.cpp"]
-"""
 SCRIPT = ROOT / "src" / "kci" / "actions" / "__main__.py"
 PROGRAMS = [str(STAND_INS / "bin"), str(STAND_INS / "here")]
 
@@ -126,19 +109,6 @@ def test_nothing_is_changed_where_that_is_not_wanted(watch: Watch) -> None:
     assert watch.issues() == []
 
 
-def test_a_result_that_cannot_be_read_is_said_and_the_others_are_recorded(watch: Watch) -> None:
-    (watch.folder / "results-1").mkdir()
-    (watch.folder / "results-1" / "half.json").write_text('{"run": 1')
-    done = watch.record(1, PASSED)
-    assert done.code == 0
-    assert "KCI801" in done.stderr
-    assert done.stdout == "1 result, 1 new file in the history\n"
-
-
-def test_nothing_uploaded_is_nothing_recorded(watch: Watch) -> None:
-    assert watch.step("record").stdout == "0 results, 0 new files in the history\n"
-
-
 # --- the second look --------------------------------------------------------------------------------------------------
 
 
@@ -209,14 +179,3 @@ def test_without_a_plan_or_a_history_that_can_be_read_it_says_so(watch: Watch) -
     watch.env["GITHUB_SERVER_URL"] = "http://127.0.0.1:9"
     done = suspects(watch, 1)
     assert (done.code, "127.0.0.1" in done.stdout + done.stderr) == (1, True)
-
-
-def test_a_second_look_that_fails_opens_the_issue_in_the_same_run(watch: Watch) -> None:
-    watch.record(1, PASSED)
-    watch.record(2, FAILED)
-    assert watch.step("report").stdout == ""
-    again = watch.folder / "results-2" / "again.json"
-    first = json.loads((watch.folder / "results-2" / "0.json").read_text())
-    again.write_text(json.dumps(first | {"look": 2}))
-    assert watch.step("record").stdout == "2 results, 1 new file in the history\n"
-    assert watch.step("report").stdout == "opened: kernel-0: gone\n"

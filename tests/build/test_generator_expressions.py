@@ -28,13 +28,17 @@ FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
         ("$<$<BOOL:off>:-x>$<$<STREQUAL:a,a>:-y>", ["-y"]),
         ("$<0:-x>", []),
         ("$<1:-x>y>", ["-xy>"]),
+        ("$<IF:$<PLATFORM_ID:Linux>,$<1:-Wl,-z>,-w>", ["-Wl,-z"]),
+        ("$<0:$<TARGET_FILE:x>>", []),
     ],
 )
 def test_what_a_flag_stands_for(flag: str, flags: list[str]) -> None:
     assert list(expand_flag(flag, FACTS)) == flags
 
 
-@pytest.mark.parametrize("flag", ["$<", "$<1:-x", "$<TARGET_FILE:x>", "$<CUDA_COMPILER_VERSION>", "$<:x>", "$<$<$<"])
+@pytest.mark.parametrize(
+    "flag", ["$<", "$<1:-x", "$<TARGET_FILE:x>", "$<CUDA_COMPILER_VERSION>", "$<:x>", "$<$<$<", "$<$<NOT:$<OF>>:x>"]
+)
 def test_what_is_not_known_is_refused(flag: str) -> None:
     with pytest.raises(ValueError, match="generator expression"):
         expand_flag(flag, FACTS)

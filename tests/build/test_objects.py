@@ -16,7 +16,8 @@ import pytest
 from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, request, with_changes
 from kci.build import build_variant
 from kci.build.native.objects import read_head
-from kci.build.toolchains.compilers import ObjectUse, find_compiler_cache
+from kci.build.toolchains.compilers import find_compiler_cache
+from kci.matrix.variants import ObjectUse
 
 pytestmark = [pytest.mark.torch, pytest.mark.programs]
 NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")

@@ -38,18 +38,6 @@ def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("november")
-def test_what_tests_will_lack_is_told_before_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_report, "is_reachable", lambda url: "pypi" in url)
-    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    index = examined(tmp_path / "cache")["torch's index"]
-    assert index.health == "note"
-    assert index.detail.endswith("cannot be reached")
-    assert "may have torch for CUDA only" in index.remedy
-    assert "KCI_TORCH_INDEX" in index.remedy
-
-
-@pytest.mark.usefixtures("november")
 def test_without_a_network_and_a_place_to_write_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_report, "is_reachable", lambda _url: False)
     monkeypatch.setattr(machine_report.os, "access", lambda *_: False)

@@ -89,40 +89,6 @@ def test_a_variant_that_failed_is_listed_with_its_reason_and_its_command(kernel:
     assert gate(kernel, "--kernel", "some-kernel").code == 1
 
 
-def test_a_leg_goes_on_after_a_variant_that_failed(kernel: Path) -> None:
-    break_package(kernel)
-    out = kernel.parent / "artifacts"
-    words = [word for name in VARIANTS for word in ("--variant", name)]
-    done = kci("build", kernel, *words, "--pack", out, "--output", kernel.parent / "built", "--failures", out)
-    assert done.code != 0
-    assert sorted(path.name for path in out.iterdir()) == [f"kci-failure-{name}.json" for name in VARIANTS]
-
-
-def test_a_merge_that_left_no_record_was_lost(kernel: Path) -> None:
-    planned(kernel)
-    done = gate(kernel)
-    assert done.code == 1
-    assert "left a record" in done.stdout
-
-
-def test_a_tree_that_does_not_meet_the_requirements_is_no_good_tree(
-    kernel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kci.diagnostics import finding
-    from kci.run import records
-
-    planned(kernel)
-    built(kernel, *VARIANTS)
-    monkeypatch.setattr(records, "verify", lambda _path: [finding("KCI700", "broken")])
-    assert merged(kernel).code == 1
-    assert record_of(kernel)["complete"] is False
-    assert "requirements" in gate(kernel).stdout
-
-
 def test_there_is_no_gate_without_a_plan(tmp_path: Path) -> None:
     assert kci("gate", tmp_path / "none").code == 1
     assert kci("gate", tmp_path, KCI_RUN="x").code == 2
-
-
-def test_a_record_is_about_one_kernel(tmp_path: Path) -> None:
-    assert kci("merge", tmp_path, "--into", tmp_path / "t", "--record", tmp_path / "r").code == 2

@@ -72,16 +72,10 @@ def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> N
 @pytest.mark.parametrize(
     "command",
     [
-        "matrix",
-        "update --check",
-        "verify",
-        "matrix relu --catalog",
-        "merge relu --into",
-        "pack",
-        "init",
-        "render --output",
+        "matrix", "update --check", "verify", "matrix relu --catalog", "merge relu --into",
+        "pack", "init", "render --output",
     ],
-)
+)  # fmt: skip
 def test_an_empty_name_is_not_taken_for_a_directory(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,24 +188,6 @@ def test_bad_input_is_named_with_its_place_and_without_a_traceback(command: str,
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["build"], "  hint: `kci matrix` lists the names; `kci run` builds all that this machine can build\n"),
-        (
-            ["matrix", "--variant", "x"],
-            "No such option '--variant'.\n  hint: --only GLOB chooses variants by their names\n",
-        ),
-        (["check"], "  hint: name a directory that holds a build.toml; `kci init NAME` begins a kernel\n"),
-    ],
-)
-def test_a_first_mistake_says_what_to_do(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert kci(*words).stderr.endswith(said)
 
 
 def test_matrix_json_is_the_documented_form() -> None:

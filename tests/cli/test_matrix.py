@@ -10,30 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import ROOT
+from conftest import ROOT, torch_toml
 
-BUILD = """\
-[general]
-name = "{name}"
-version = 1
-edition = 5
-license = "mit"
-backends = ["cpu", "cuda", "rocm"]
-hub.repo-id = "acme/{name}"
-
-[torch]
-stable-abi = "2.11"
-
-[kernel.a]
-backend = "cpu"
-depends = []
-src = []
-
-[kernel.b]
-backend = "cuda"
-depends = []
-src = []
-"""
+SOURCES = {"cpu": "a.cpp", "cuda": "a.cu", "rocm": "a.cu"}
 KCI_TOML = """\
 [tiers.pairs]
 systems = ["x86_64-linux", "aarch64-linux"]
@@ -52,7 +31,8 @@ drop = ["cuda == 13.2"]
 def monorepo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None) -> Path:
     for name in ("one", "two"):
         (tmp_path / "kernels" / name).mkdir(parents=True)
-        (tmp_path / "kernels" / name / "build.toml").write_text(BUILD.format(name=name))
+        (tmp_path / "kernels" / name / "build.toml").write_text(torch_toml(SOURCES, name, more='stable-abi = "2.11"\n'))
+
     (tmp_path / "kci.toml").write_text(KCI_TOML)
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=tmp_path, check=True)
     monkeypatch.chdir(tmp_path)
@@ -108,37 +88,6 @@ def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) ->
     done = kci("matrix", *arguments)
     assert (done.code, done.stdout) == (2, "")
     assert said in done.stderr
-
-
-def test_an_overlay_of_kci_toml_holds_for_its_kernel_and_is_explained(monorepo: Path) -> None:
-    assert set(names("kernels/one")) - set(names("kernels/two")) == {
-        "torch-stable-abi211-cu132-aarch64-linux",
-        "torch-stable-abi211-cu132-x86_64-linux",
-    }
-    answer = json.loads(kci("matrix", "kernels/two", "--explain", "--format", "json").stdout)
-    removed = [item for item in answer["kernels"][0]["dropped"] if item["rule"] == "KCI213"]
-    assert {(item["path"], item["line"], item["compute"]) for item in removed} == {("kci.toml", 10, "13.2")}
-    for form in ("table", "markdown"):
-        assert "kci.toml:10" in kci("matrix", "kernels/two", "--explain", "--format", form).stdout
-
-
-@pytest.mark.usefixtures("november")
-def test_a_tier_of_kci_toml_with_an_expression_and_pairwise(monorepo: Path) -> None:
-    assert set(names("kernels", "--tier", "new")) == {
-        f"torch-stable-abi211-{compute}-{system}-linux"
-        for compute in ("cu130", "cu132")
-        for system in ("x86_64", "aarch64")
-    }
-    assert len(names("kernels/one", "--tier", "pairs")) < len(names("kernels/one"))
-
-
-def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
-    assert "KCI128" not in kci("check", ".").stderr
-    (monorepo / "kci.toml").write_text(KCI_TOML.replace('"cuda == 13.2"', '"cuda = 13.2"').replace("newest", "newets"))
-    done = kci("check", ".")
-    assert done.code == 1
-    assert "kci.toml:6:18: error[KCI128]: expected a version such as '2.12', got 'newets'" in done.stderr
-    assert "kci.toml:10:15: error[KCI128]: expected an operator after `cuda`, got `=`" in done.stderr
 
 
 @pytest.mark.parametrize(

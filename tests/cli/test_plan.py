@@ -23,10 +23,10 @@ def test_the_table_says_what_runs_where_and_what_it_takes() -> None:
     assert shown.code == 0
     assert "torch214-cxx11-cu126-x86_64-linux" in shown.stdout
     assert (
-        "5 legs, 9 of at most 1000 jobs in a run; about 29 runner minutes (21 to 38); about 0.16 USD, up to 0.21 USD"
+        "5 legs, 9 of at most 1000 jobs in a run; about 26 runner minutes (21 to 31); about 0.15 USD, up to 0.17 USD"
         in shown.stdout
     )
-    assert "about 7 wall-clock minutes (5 to 10) in 1 wave; measured times make it sure: --durations" in shown.stdout
+    assert "about 6 wall-clock minutes (5 to 7) in 1 wave; measured times make it sure: --durations" in shown.stdout
     assert "left out" in shown.stdout
 
 
@@ -44,7 +44,7 @@ def test_a_budget_that_is_too_small_fails_with_advice() -> None:
     assert done.code == 1
     assert done.stdout == ""
     assert "error[KCI309]" in done.stderr
-    assert "hint: this would fit: " in done.stderr
+    assert "hint: narrow with `--tier pr`" in done.stderr
     assert kci("plan", RELU, "--max-cost", "0.5").code == 1
     assert kci("plan", RELU, "--max-jobs", "100", "--max-cost", "100").code == 0
 
@@ -112,32 +112,6 @@ def test_of_kci_toml_the_keys_that_changed_decide(repository: Path, old: str, ne
     assert [item["reason"] for item in plan["affected"]] == [reason]
 
 
-def test_a_flake_a_makefile_and_a_workflow_plan_nothing(repository: Path) -> None:
-    names = ("flake.lock", "Makefile", "pyproject.toml", "nohup.out", "../.github/workflows/kci.yml")
-    for name in (f"norm/{item}" for item in names):
-        (repository / name).parent.mkdir(parents=True, exist_ok=True)
-        (repository / name).write_text("changed")
-    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--format", "json").stdout)
-    assert plan["legs"] == []
-    assert len(plan["affected"]) == 5
-
-
-def test_what_is_declared_outside_of_the_kernel_touches_it(repository: Path) -> None:
-    (repository / "common").mkdir()
-    (repository / "common/scale.h").write_text("#define SCALE 2\n")
-    source = repository / "norm/csrc/cuda/norm.cu"
-    source.write_text('#include "../../../common/scale.h"\n' + source.read_text())
-    done = kci("check", repository / "norm")
-    assert "KCI138" in done.stderr
-    assert "[[inputs]]" in done.stderr
-    (repository / "kci.toml").write_text('[[inputs]]\nkernel = "norm"\npaths = ["common"]\n')
-    assert "KCI138" not in kci("check", repository / "norm").stderr
-    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--format", "json").stdout)
-    assert {leg["backend"] for leg in plan["legs"]} == {"cpu", "cuda", "rocm"}
-    declared = [item for item in plan["affected"] if item["path"] == "common/scale.h"]
-    assert [item["kernel"] for item in declared] == ["norm"]
-
-
 def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:
     (repository / "norm/README.md").write_text("new")
     done = kci("plan", repository, "--affected", "HEAD", "--format", "github", "-v")
@@ -167,19 +141,3 @@ def test_every_command_of_the_documentation_works(line: str, tmp_path: Path, no_
     done = kci_process(*line.split(), cwd=tmp_path / "r", PYTHONPATH=str(ROOT / "src"))
     assert done.code == 0, done.stderr
     assert done.stdout
-
-
-@pytest.mark.parametrize(
-    ("labels", "minutes"),
-    [(["ubuntu-24.04"], 360), (["ubuntu-24.04", "with-a-gpu"], 1000), (["with-a-gpu", "ubuntu-24.04"], 1000)],
-)
-def test_a_runner_with_one_label_of_its_own_is_not_githubs(tmp_path: Path, labels: list[str], minutes: int) -> None:
-    """A runner has all of the labels, so GitHub's limit of six hours does not hold for it."""
-    shutil.copytree(RELU, tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__"))
-    (tmp_path / "kci.toml").write_text(
-        f"[runners.cpu.x86_64-linux]\nlabels = {json.dumps(labels)}\n[[limits]]\ntimeout-minutes = 1000\n"
-    )
-    only = ("--backend", "cpu", "--system", "x86_64-linux", "--format", "json")
-    done = kci("plan", tmp_path / "relu", *only)
-    assert done.code == 0, done.stderr
-    assert {leg["timeout"] for leg in json.loads(done.stdout)["legs"]} == {minutes}

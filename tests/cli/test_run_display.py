@@ -11,7 +11,6 @@ from buildkit import CPU, STABLE_CPU, variant
 from kci.build.process.machine import Progress
 from kci.cli import Options
 from kci.cli.run import RunDisplay
-from kci.errors import MissingToolError
 from kci.run.local import Outcome, OutcomeState
 
 
@@ -41,14 +40,6 @@ def test_lines_of_variants_do_not_run_into_each_other(capsys: pytest.CaptureFixt
         "  one b",
         "  one c",
     ]
-
-
-def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options(quiet=True)) as display:
-        changed = display.changed
-        changed(change(one, state=OutcomeState.BUILDING))
-    assert capsys.readouterr().err == ""
 
 
 def terminal_for(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
@@ -88,16 +79,6 @@ def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest
     assert terminal.getvalue().count(f"{STEP}\n") == 1
     assert terminal.getvalue().count(f"{WAITING}\n") == 1
     assert "installing torch" not in terminal.getvalue()
-
-
-def test_what_this_machine_lacks_is_not_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = terminal_for(monkeypatch)
-    one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
-    with RunDisplay([one, far], Options()) as display:
-        display.changed(change(one, state=OutcomeState.LEFT, error=MissingToolError("no compiler"), note="no compiler"))
-    assert "1 left for other machines" in terminal.getvalue()
-    assert "✗" in terminal.getvalue()
-    assert "no compiler" in terminal.getvalue()
 
 
 def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,37 +7,16 @@ from pathlib import Path
 import pytest
 
 from act.harness import commit_all
-from buildkit import write_tree
 from cli.runner import kci
+from conftest import write_torch
 from kci.matrix.variants import this_system
 
-BUILD = """
-    [general]
-    name = "norm"
-    version = 1
-    edition = 5
-    license = "MIT"
-    backends = ["cpu", "cuda"]
-
-    [torch]
-    src = ["a.cpp"]
-
-    [kernel.cpu]
-    backend = "cpu"
-    depends = ["torch"]
-    src = ["a.cpp"]
-
-    [kernel.cuda]
-    backend = "cuda"
-    depends = ["torch"]
-    src = ["a.cu"]
-"""
+TWO = {"cpu": "a.cpp", "cuda": "a.cu"}
 
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    sources = dict.fromkeys(["a.cpp", "a.cu", "torch-ext/norm/__init__.py"], "")
-    made = write_tree(tmp_path / "norm", {"build.toml": BUILD, **sources})
+    made = write_torch(tmp_path / "norm", TWO, "norm", "a.cpp")
     commit_all(made)
     monkeypatch.chdir(made)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
@@ -65,6 +44,8 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         ("test nowhere --kernel .", 2, "error: nowhere: there is no such directory", "or a tree"),
         ("publish nowhere", 2, "error: nowhere: there is no such directory", "or a tree"),
+        ("build", 2, "", "`kci matrix` lists the names; `kci run` builds all that this machine can build"),
+        ("matrix --variant x", 2, "No such option '--variant'.", "--only GLOB chooses variants by their names"),
         ("test", 1, "there is no variant in build", "build one: kci build --variant NAME, or kci run"),
     ],
 )
@@ -87,8 +68,10 @@ def test_kci_test_at_the_root_of_a_repository(kernel: Path, monkeypatch: pytest.
     monkeypatch.chdir(kernel.parent)
     assert "there is no variant in norm/build" in kci("test").stderr
     (kernel.parent / "empty").mkdir()
-    assert "empty: no build.toml here or below" in kci("test", "empty").stderr
-    write_tree(kernel.parent / "gelu", {"build.toml": BUILD.replace("norm", "gelu")})
+    for command in ("test", "check"):
+        said = kci(command, "empty").stderr
+        assert ("empty: no build.toml here or below" in said, "`kci init NAME` begins a kernel" in said) == (True, True)
+    write_torch(kernel.parent / "gelu", TWO, "gelu")
     done = kci("test")
     assert (done.code, "name one: kci test gelu" in done.stderr) == (2, True)
 

@@ -7,13 +7,9 @@ import tomlkit
 from kci.diagnostics import Rule
 
 GENERAL = {
-    "name": "norm",
-    "version": 1,
-    "edition": 5,
-    "license": "apache-2.0",
-    "backends": ["cuda", "rocm"],
-    "hub": {"repo-id": "acme/norm"},
-}
+    "name": "norm", "version": 1, "edition": 5, "license": "apache-2.0",
+    "backends": ["cuda", "rocm"], "hub": {"repo-id": "acme/norm"},
+}  # fmt: skip
 
 
 def complete(snippet: str) -> str:

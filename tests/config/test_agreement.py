@@ -47,13 +47,9 @@ def ask_kci(text: bytes) -> tuple[str, Build | None, list[Diagnostic]]:
         kernel = parse_kernel(text)
     except FindingsError as error:
         found = list(error.diagnostics)
-        return ("version 3" if any(_is_of_version_3(one) for one in found) else "refuses"), None, found
+        old = any(one.rule == "KCI108" for one in found)
+        return ("version 3" if old and is_version_3(parse_document(text, "").data) else "refuses"), None, found
     return "accepts", kernel.build, list(kernel.diagnostics)
-
-
-def _is_of_version_3(found: Diagnostic) -> bool:
-    """Versions 1 and 2 had no backends."""
-    return found.rule == "KCI108" and "`backends = " not in found.hint
 
 
 def explained(

@@ -53,10 +53,6 @@ def test_edition_6_is_the_same_build_with_one_note() -> None:
     assert "not released" in read.diagnostics[0].message
 
 
-def test_an_earlier_state_of_edition_6_with_backend_is_read_as_well() -> None:
-    assert kernel(FIVE.replace("edition = 5", "edition = 6")).build == kernel(FIVE).build
-
-
 def test_a_rust_component_is_one_for_the_cpu_with_its_manifest_among_the_sources() -> None:
     read = kernel(
         GENERAL.format(edition=6)
@@ -102,17 +98,6 @@ def test_a_rust_component_has_three_keys(lacking: str) -> None:
     body = "".join(f"{key} = {value}\n" for key, value in keys.items())
     (found,) = problems(f'{GENERAL.format(edition=6)}[tvm-ffi]\n[kernel.a]\nlanguage = "rust-cpu"\n{body}')
     assert lacking in found.message
-
-
-def test_cargo_manifest_is_no_key_of_edition_5() -> None:
-    (found,) = problems(FIVE + 'cargo-manifest = "x"\n')
-    assert found.rule == "KCI101"
-
-
-def test_an_unknown_edition_names_the_newest_known_one() -> None:
-    (found,) = problems(GENERAL.format(edition=7))
-    assert found.rule == "KCI105"
-    assert "newest edition that this kci knows is 6" in found.hint
 
 
 def test_update_leaves_a_file_of_edition_6_alone() -> None:

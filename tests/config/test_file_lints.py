@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from config.examples import complete, with_examples
 from conformance_cases import cases
-from conftest import ROOT
 from kci.config.file_lints import repo_id_problem
 from kci.config.reader import parse_kernel
 from kci.diagnostics import Diagnostic, Severity, rules
@@ -17,7 +15,6 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
 from kci.plan.check import lint_kernel
 from kci.plan.inputs.source_lints import source_escapes
-from kci.plan.inputs.source_tree import SourceTree
 
 LINTS = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19")
 
@@ -205,12 +202,3 @@ def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpos
             pytest.fail(f"{case.name}: {error}")
         errors = {item.rule for item in found if item.severity is Severity.ERROR}
         assert errors == wrong.get(case.name, set()), case.name
-
-
-def test_the_examples_of_this_project_are_clean(catalog: Catalog) -> None:
-    from kci.config.reader import read_kernel
-
-    for file in sorted((ROOT / "examples").glob("*/build.toml")):
-        made = read_kernel(file.parent)
-        found = lint_kernel(made, catalog, SourceTree(Path(file.parent)))
-        assert [item for item in found if item.severity is not Severity.INFO] == []

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from conftest import kernel
 from kci.config import update
 from kci.config.discovery import companion, find_kernels
-from kci.config.model import CudaComponent, to_data
+from kci.config.model import CudaComponent
 from kci.config.reader import parse_kernel, read_kernel
 from kci.config.type_errors import MAX_PROBLEMS
 from kci.diagnostics import Diagnostic, rules
@@ -221,20 +220,6 @@ def test_a_build_knows_its_parts() -> None:
     assert read.components("rocm") == {}
     assert kernel(HEAD + "[torch-noarch]").build.framework_name == "torch-noarch"
     assert kernel(HEAD + "[tvm-ffi]\nsrc = []").build.framework_name == "tvm-ffi"
-
-
-def test_plain_data_has_everything_as_it_was_spelt() -> None:
-    text = HEAD + "[torch]\nminver = ' 2.10 '\nstable-abi = { cuda = '2.11' }\n" + COMPONENT + "cuda-minver = '12.8'\n"
-    data: dict[str, Any] = to_data(kernel(text).build)
-    assert data["torch"] == {"src": [], "minver": "2.10", "stable-abi": {"cuda": "2.11"}}
-    assert data["kernel"]["k"] == {"backend": "cuda", "depends": ["torch"], "src": [], "cuda-minver": "12.8"}
-    assert to_data(kernel(text.replace("2.10", "2.10.0")).build) != data
-
-
-def test_a_place_is_a_line_of_the_file() -> None:
-    read = kernel(GOOD + COMPONENT)
-    assert read.place(("kernel", "k", "src")) == ("build.toml", 11)
-    assert read.place(()) == ("build.toml", 0)
 
 
 # --- finding kernels --------------------------------------------------------------------------------------------------

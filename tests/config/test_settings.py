@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
-from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_for, settings_schema
+from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_schema
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.schema import schema_text
 from kci.config.settings import Settings, System
 from kci.config.values import Backend
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError
 from kci.plan.settings_lints import lint_settings
 from planning import parse_settings
 
@@ -55,14 +55,6 @@ ignore = [{ rule = "KCI130", path = "*" }]
         ("KCI101", 1, 1), ("KCI103", 3, 10), ("KCI104", 4, 8), ("KCI103", 5, 9), ("KCI104", 7, 11), ("KCI103", 8, 19),
         ("KCI104", 10, 8), ("KCI102", 12, 11),
     ]  # fmt: skip
-
-
-def test_near_misses_are_suggested_and_the_file_is_named() -> None:
-    with pytest.raises(FindingsError) as caught:
-        parse_settings(b'catalogue = "x"\n[[limits]]\nbackend = "cdua"\n')
-    unknown, backend = caught.value.diagnostics
-    assert (unknown.message, unknown.hint) == ("`catalogue` is not a key of a kci.toml", "did you mean `catalog`?")
-    assert backend.hint == "did you mean `cuda`?"
 
 
 @pytest.mark.parametrize(
@@ -117,19 +109,6 @@ def test_runners_of_the_right_shape_that_are_wrong_in_another_way() -> None:
     assert problems("[runners]\ncuda = 1\n") == [("KCI103", 2, 8)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[plan]\ngroup = "x"\n',
-        '[pull-request]\nforks = "yes"\n',
-        '[tiers.a]\nbase = "x"\n',
-    ],
-)
-def test_a_word_that_is_none_of_those_possible(text: str) -> None:
-    ((rule, line, _),) = problems(text)
-    assert (rule, line) == ("KCI104", 2)
-
-
 def test_the_documented_example_is_valid_and_has_every_key() -> None:
     assert EXAMPLE is not None
     document = parse_document(EXAMPLE[1].encode(), "kci.toml")
@@ -143,18 +122,9 @@ def test_the_documented_example_is_valid_and_has_every_key() -> None:
 
 def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     names = {
-        "Machine",
-        "Limit",
-        "UserTier",
-        "PullRequest",
-        "Schedule",
-        "Publish",
-        "Signing",
-        "ActionPin",
-        "Ignore",
-        "KernelOverlay",
-        "LintSettings",
-    }
+        "Machine", "Limit", "UserTier", "PullRequest", "Schedule", "Publish", "Signing",
+        "ActionPin", "Ignore", "KernelOverlay", "LintSettings",
+    }  # fmt: skip
     module = vars(__import__("kci.config.settings", fromlist=["x"]))
     return [module[name] for name in sorted(names)]
 
@@ -193,11 +163,6 @@ def test_it_lies_at_the_root_of_the_repository(tmp_path: Path) -> None:
     assert find_root(tmp_path / "repo/kernels/a") == (tmp_path / "repo", tmp_path / "repo/kci.toml")
 
 
-def test_a_worktree_has_a_file_for_its_git_directory(tmp_path: Path) -> None:
-    tree(tmp_path, "kci.toml", "worktree/.git", "worktree/a/build.toml")
-    assert find_root(tmp_path / "worktree/a") == (tmp_path / "worktree", None)
-
-
 def test_outside_of_a_repository_the_nearest_one_counts(tmp_path: Path) -> None:
     tree(tmp_path, "kci.toml", "x/kci.toml", "x/y/build.toml", "z/build.toml")
     assert find_root(tmp_path / "x/y")[1] == tmp_path / "x/kci.toml"
@@ -216,14 +181,6 @@ def test_a_link_to_nowhere_is_an_error_and_not_the_defaults(tmp_path: Path) -> N
     (tmp_path / "kci.toml").symlink_to("nowhere")
     with pytest.raises(FindingsError):
         find_settings(tmp_path / "a")
-
-
-def test_kernels_of_one_command_share_their_settings(tmp_path: Path) -> None:
-    tree(tmp_path, "r/.git/HEAD", "r/kci.toml", "r/a/build.toml", "s/.git/HEAD", "s/b/build.toml")
-    assert settings_for([str(tmp_path / "r/a"), str(tmp_path / "s/b")]).document is not None
-    tree(tmp_path, "s/kci.toml")
-    with pytest.raises(UsageError, match="different settings"):
-        settings_for([str(tmp_path / "r/a"), str(tmp_path / "s/b")])
 
 
 def test_the_catalog_is_an_edition_or_a_file_beside_it(tmp_path: Path) -> None:

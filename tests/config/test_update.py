@@ -117,11 +117,6 @@ def test_a_stable_abi_keeps_its_spelling(spelt: str) -> None:
     assert [str(parse_kernel(after.encode()).build.stable_abi(backend)) for backend in ("cuda", "xpu")] == ["2.9"] * 2
 
 
-def test_a_stable_abi_of_no_backend_becomes_an_empty_table() -> None:
-    text = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nbackends = []\n[torch]\nstable-abi = "2.9"\n'
-    assert "stable-abi = {}\n" in updated(text)
-
-
 def test_noarch_keys_become_snake_case_in_every_edition() -> None:
     for edition in ("edition = 5\n", ""):
         head = f'[general]\nname = "ab"\nversion = 1\n{edition}license = "x"\nbackends = ["cuda"]\n'

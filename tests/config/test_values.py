@@ -11,17 +11,11 @@ from kci.config.values import KernelName, StableAbi, Version, python_name
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("2.12", (2, 12)),
-        ("12.0.0", (12,)),
-        ("0", ()),
-        ("0.0", ()),
-        (" \u00a02.12\u2009\n", (2, 12)),
-        ("+1.+2", (1, 2)),
-        ("00.010", (0, 10)),
-        ("18446744073709551615", (2**64 - 1,)),
-        ("0" * 9000 + "7", (7,)),
+        ("2.12", (2, 12)), ("12.0.0", (12,)), ("0", ()), ("0.0", ()),
+        (" \u00a02.12\u2009\n", (2, 12)), ("+1.+2", (1, 2)), ("00.010", (0, 10)),
+        ("18446744073709551615", (2**64 - 1,)), ("0" * 9000 + "7", (7,)),
     ],
-)
+)  # fmt: skip
 def test_versions(text: str, numbers: tuple[int, ...]) -> None:
     assert tuple(Version.parse(text)) == numbers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import noarch_kernel, torch_kernel
+from kci.config.model import Build
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities, variant_archs
 from kci.matrix.catalog.loading import load_catalog
@@ -52,6 +53,12 @@ def test_the_exact_intersection(wanted: str, kept: str) -> None:
     assert " ".join(intersect_capabilities(tuple(wanted.split()), default, exact=True)) == kept
 
 
+def built(*keys: str, backend: str = "cuda") -> Build:
+    """A kernel with a component for each of these keys."""
+    parts = (f'[kernel.part{number}]\nbackend = "{backend}"\ndepends = []\nsrc = []\n' for number, _ in enumerate(keys))
+    return torch_kernel([backend], components="\n".join(map("".join, zip(parts, keys, strict=True)))).build
+
+
 @pytest.mark.parametrize(
     ("day", "since", "kept"),
     [("2026-08-20", None, ("7.0", "8.0")), ("2026-08-25", "2026-08-25", ("7.0", "8.0", "10.1")),
@@ -60,16 +67,7 @@ def test_the_exact_intersection(wanted: str, kept: str) -> None:
 def test_the_day_of_the_edition_says_how_lists_are_intersected(
     day: str, since: str | None, kept: tuple[str, ...]
 ) -> None:
-    part = torch_kernel(
-        ["cuda"],
-        components="""
-        [kernel.one]
-        backend = "cuda"
-        depends = []
-        src = []
-        cuda-capabilities = ["7.0", "8.0", "10.1"]
-        """,
-    ).build.kernel["one"]
+    part = built('cuda-capabilities = ["7.0", "8.0", "10.1"]').kernel["part0"]
     tables = arch_tables(day)
     assert tables.since == since
     assert component_archs(part, Version.parse("13.0"), tables) == kept
@@ -86,44 +84,15 @@ def test_the_default_list_follows_the_toolkit(toolkit: str, first: str, last: st
 
 
 def test_the_metadata_order_is_textual_and_a_union_over_components() -> None:
-    built = torch_kernel(
-        ["cuda"],
-        components="""
-        [kernel.one]
-        backend = "cuda"
-        depends = []
-        src = []
-        cuda-capabilities = ["7.5", "10.0"]
-        [kernel.two]
-        backend = "cuda"
-        depends = []
-        src = []
-        cuda-capabilities = ["8.0", "7.5"]
-        """,
-    ).build
+    made = built('cuda-capabilities = ["7.5", "10.0"]', 'cuda-capabilities = ["8.0", "7.5"]')
     # Under 12.8 the 10.1 of the default list picks 10.0 as well; it is there once.
-    assert variant_archs(built, Kind.FULL, "cuda", Version.parse("13.0")) == ("10.0", "7.5", "8.0")
+    assert variant_archs(made, Kind.FULL, "cuda", Version.parse("13.0")) == ("10.0", "7.5", "8.0")
 
 
 def test_a_component_below_its_cuda_minver_counts_for_nothing() -> None:
-    built = torch_kernel(
-        ["cuda"],
-        components="""
-        [kernel.everywhere]
-        backend = "cuda"
-        depends = []
-        src = []
-        cuda-capabilities = ["8.0"]
-        [kernel.newer]
-        backend = "cuda"
-        depends = []
-        src = []
-        cuda-capabilities = ["9.0a"]
-        cuda-minver = "13.0"
-        """,
-    ).build
-    assert variant_archs(built, Kind.FULL, "cuda", Version.parse("12.6")) == ("8.0",)
-    assert variant_archs(built, Kind.FULL, "cuda", Version.parse("13.0")) == ("8.0", "9.0a")
+    made = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncuda-minver = "13.0"')
+    assert variant_archs(made, Kind.FULL, "cuda", Version.parse("12.6")) == ("8.0",)
+    assert variant_archs(made, Kind.FULL, "cuda", Version.parse("13.0")) == ("8.0", "9.0a")
 
 
 @pytest.mark.parametrize(("backend", "key"), [("cuda", "cuda-capabilities"), ("rocm", "rocm-archs")])
@@ -136,16 +105,7 @@ def test_an_empty_list_counts_as_none(backend: str, key: str) -> None:
 
 
 def test_rocm_intersects_exactly() -> None:
-    part = torch_kernel(
-        ["rocm"],
-        components="""
-        [kernel.one]
-        backend = "rocm"
-        depends = []
-        src = []
-        rocm-archs = ["gfx942", "gfx90a", "gfx940"]
-        """,
-    ).build.kernel["one"]
+    part = built('rocm-archs = ["gfx942", "gfx90a", "gfx940"]', backend="rocm").kernel["part0"]
     assert component_archs(part, Version.parse("7.1")) == ("gfx90a", "gfx942")
     everything = torch_kernel(["rocm"]).build
     archs = variant_archs(everything, Kind.FULL, "rocm", Version.parse("7.2"))
@@ -156,7 +116,7 @@ def test_rocm_intersects_exactly() -> None:
 
 def test_noarch_lists_are_copied_verbatim_and_only_for_their_backend() -> None:
     lists = 'cuda_capabilities = ["9.0", "11.8", "8.0"]\nrocm_archs = ["gfx942", "gfx1"]'
-    built = noarch_kernel(["cpu", "cuda", "rocm"], lists).build
-    assert variant_archs(built, Kind.NOARCH, "cuda", Version.parse("12.6")) == ("9.0", "11.8", "8.0")
-    assert variant_archs(built, Kind.NOARCH, "rocm", Version.parse("7.1")) == ("gfx942", "gfx1")
-    assert variant_archs(built, Kind.NOARCH, "cpu", None) is None
+    made = noarch_kernel(["cpu", "cuda", "rocm"], lists).build
+    assert variant_archs(made, Kind.NOARCH, "cuda", Version.parse("12.6")) == ("9.0", "11.8", "8.0")
+    assert variant_archs(made, Kind.NOARCH, "rocm", Version.parse("7.1")) == ("gfx942", "gfx1")
+    assert variant_archs(made, Kind.NOARCH, "cpu", None) is None

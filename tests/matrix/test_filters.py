@@ -8,10 +8,10 @@ from conftest import torch_kernel
 from kci.config.document import parse_document
 from kci.config.values import Tier
 from kci.matrix.catalog.expressions import parse_where
-from kci.matrix.catalog.loading import interpret_edition
+from kci.matrix.catalog.loading import interpret_edition, subject
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import Narrow, select
-from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope, subject
+from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope
 
 MADE = torch_kernel(["cpu", "cuda", "rocm"], torch="stable-abi = { cpu = '2.11' }")
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import click
 import pytest
 
 from conftest import load_script
 from kci.config.document import parse_document
-from kci.config.values import Backend, Version
-from kci.matrix.catalog.loading import editions, interpret_edition, load_catalog
-from kci.matrix.catalog.rows import Catalog, Row
+from kci.matrix.catalog.loading import interpret_edition, load_catalog
+from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import Kind, variant_name
 
 next_edition = load_script("next_edition")
@@ -46,7 +43,6 @@ RELEASES = [
     *wheels("2.14.1", "cpu", "cu126", "cu130", "cu132", "rocm7.2", "rocm7.14", "xpu"),
 ]
 NEW = [*RELEASES, *wheels("2.15.0", "cpu", "cu130", "cu134", "rocm7.14", "xpu")]
-NIGHTLY = wheels("2.16.0.dev20261120", "cpu", "cu136", "rocm10.0")
 
 
 @pytest.fixture
@@ -79,13 +75,6 @@ def bundled(catalog: Catalog) -> set[tuple[str, str, str | None, str]]:
         for row in catalog.rows
         if row.bundled
     }
-
-
-def test_what_exists_in_september_leads_to_the_table_of_september(tmp_path: Path, current: Catalog) -> None:
-    made = proposed(tmp_path, current, [*RELEASES, *wheels("2.15.0.dev20260915", "cpu", "cu134")])
-    assert {row.key for row in made.rows} == {row.key for row in current.rows}
-    assert {row.key for row in made.rows if row.bundled} == {row.key for row in current.rows if row.bundled}
-    assert {row.key: row.tvm_ffi for row in made.rows} == {row.key: row.tvm_ffi for row in current.rows}
 
 
 def test_a_new_release_moves_the_range(tmp_path: Path, current: Catalog) -> None:
@@ -176,68 +165,4 @@ def test_the_metadata_of_a_wheel_say_which_cuda_it_is_for(tmp_path: Path, curren
     assert "13.0" in {row.compute.text for row in made.rows if row.torch.text == "2.14" and row.compute}
 
 
-def test_a_wheel_on_an_index_is_not_downloaded_for_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def take(_wheel: object, wanted: Callable[[str], str | None], into: Path) -> None:
-        names = [name for name in ("torch/__init__.py", "torch-2.15.0.dist-info/METADATA") if wanted(name)]
-        assert names == ["torch-2.15.0.dist-info/METADATA"]
-        (into / "METADATA").write_text("Name: torch\nRequires-Dist: cuda-toolkit==13.2.2\n")
-
-    monkeypatch.setattr(next_edition, "find_wheel", lambda *words: asked.append(words))
-    monkeypatch.setattr(next_edition, "extract", take)
-    found = next_edition.own_build("https://pypi.example.invalid/simple/torch/", "2.15.0", "aarch64-linux")
-    assert found == (Backend.CUDA, Version.parse("13.2"))
-    assert asked == [("torch", "2.15.0", "aarch64", "https://pypi.example.invalid/simple")]
-
-
 # --- the reference's table -------------------------------------------------------------------------------------------
-
-KNOWN = [row for name in editions() for row in load_catalog(name).rows]
-FILE = Path(__file__).parent / "build-variants.json"
-
-
-def publish(catalog: Catalog) -> dict[str, dict[str, list[str]]]:
-    """What the reference would publish for a catalog: the full-ABI names of its bundled rows."""
-    table: dict[str, dict[str, list[str]]] = {}
-    for row in catalog.rows:
-        if row.bundled:
-            name = variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute)
-            table.setdefault(row.system, {}).setdefault(str(row.backend), []).append(name)
-    return {system: {backend: sorted(names) for backend, names in of.items()} for system, of in table.items()}
-
-
-def imported(table: object, known: list[Row] = KNOWN) -> str:
-    """The edition that has what the table lists."""
-    rows = next_edition.read_table(json.dumps(table).encode(), known)
-    text: str = next_edition.edition_toml(rows, (), name="2026-08-20", source="x")
-    return text
-
-
-def read(text: str) -> Catalog:
-    return interpret_edition(parse_document(text.encode(), "mine.toml"))
-
-
-@pytest.mark.parametrize("name", editions())
-def test_an_edition_made_from_its_table_has_its_bundled_rows(name: str) -> None:
-    original = load_catalog(name)
-    made = read(imported(publish(original)))
-    assert sorted(row.key for row in made.rows) == sorted(row.key for row in original.rows if row.bundled)
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ([], "not a build-variants.json"),
-        ({"x86_64-linux": {"cuda": [1]}}, "not a build-variants.json"),
-        ({}, "names no variant"),
-        ({"x86_64-linux": {"cuda": ["torch213"]}}, "'torch213' is not a variant name"),
-        ({"x86_64-linux": {"cuda": ["torch-cuda"]}}, "'torch-cuda' is not a full-ABI variant"),
-        ({"x86_64-linux": {"rocm": ["torch213-cxx11-cu130-x86_64-linux"]}}, "and is for another"),
-        ({"aarch64-linux": {"cuda": ["torch213-cxx11-cu130-x86_64-linux"]}}, "and is for another"),
-    ],
-)
-def test_what_is_no_such_table_is_refused(table: Any, said: str) -> None:
-    with pytest.raises(click.ClickException) as caught:
-        next_edition.read_table(json.dumps(table).encode(), KNOWN)
-    assert said in caught.value.message

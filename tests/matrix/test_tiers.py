@@ -134,21 +134,7 @@ def grid(seed: int, most: int) -> list[Variant]:
     sizes = [random.randint(2, 5), random.randint(2, 5), random.randint(1, 3)]
     share, (torches, computes, systems) = random.choice([0.5, 0.7, 0.9]), map(range, sizes)
     places = [place for place in itertools.product(torches, computes, systems) if random.random() < share]
-    return [
-        Variant(
-            f"{x}-{y}-{z}",
-            Kind.FULL,
-            Backend.CUDA,
-            SYSTEMS[z],
-            Version.parse(f"2.{x}"),
-            Version.parse(f"13.{y}"),
-            None,
-            None,
-            None,
-            True,
-        )
-        for x, y, z in random.sample(places, min(most, len(places)))
-    ]
+    return [cell(x, y, z, SYSTEMS[z]) for x, y, z in random.sample(places, min(most, len(places)))]
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -161,21 +147,7 @@ def test_no_smaller_selection_covers_all_pairs(seed: int) -> None:
 
 
 def test_a_large_grid_takes_no_long_search() -> None:
-    variants = [
-        Variant(
-            f"{x}-{y}-{z}",
-            Kind.FULL,
-            Backend.CUDA,
-            z,
-            Version.parse(f"2.{x}"),
-            Version.parse(f"13.{y}"),
-            None,
-            None,
-            None,
-            True,
-        )
-        for x, y, z in itertools.product(range(12), range(12), SYSTEMS)
-    ]
+    variants = [cell(x, y, z, z) for x, y, z in itertools.product(range(12), range(12), SYSTEMS)]
     assert len(choose(variants)) == 12 * 12, "every pair of torch and CUDA takes one"
 
 

@@ -161,22 +161,6 @@ def test_a_file_behind_a_link_touches_what_reads_it(repository: Path, by: str) -
         assert planned(repository, "HEAD")
 
 
-def test_of_a_component_for_newer_toolkits_only_their_variants(repository: Path) -> None:
-    change(repository, "norm/csrc/cuda/hopper.cu", "// new\n")
-    (touch,) = touches(repository)
-    assert {name.split("-")[2] for name in touch.touches} == {"cu130", "cu132"}
-
-
-def test_a_new_backend_and_a_lower_bound_touch_what_is_new(repository: Path) -> None:
-    change(repository, BUILD_TOML, 'backends = ["cpu", "cuda"]', 'backends = ["cpu", "cuda", "rocm"]')
-    change(repository, BUILD_TOML, 'minver = "13.2"', 'minver = "12.6"')
-    commit(repository)
-    git(repository, "checkout", "-q", "main", "--", BUILD_TOML)
-    (touch,) = touches(repository, "HEAD")
-    assert backends(touch.touches) == {"cuda", "rocm"}
-    assert not [name for name in touch.touches if "cu132" in name]
-
-
 @pytest.mark.parametrize("was", [None, "edition = 9"])
 def test_a_kernel_that_could_not_be_planned_at_the_base_is_new(repository: Path, was: str | None) -> None:
     text = (repository / BUILD_TOML).read_text()
@@ -197,23 +181,6 @@ def test_what_belongs_to_no_kernel_is_said(repository: Path) -> None:
     assert {(touch.kernel, touch.touches, touch.reason) for touch in touches(repository)} == {
         ("", (), "outside of every kernel that is planned")
     }
-
-
-def test_a_noarch_kernel(repository: Path) -> None:
-    change(repository, "pyonly/torch-ext/pyonly/__init__.py", "VALUE = 2\n")
-    (touch,) = touches(repository)
-    assert (touch.kernel, touch.touches) == ("pyonly", ("torch-cpu", "torch-cuda"))
-    assert {name.split()[0] for name in planned(repository)} == {"pyonly"}, "the other kernel has no work"
-
-
-def test_a_kernel_at_the_root_owns_every_file(repository: Path) -> None:
-    for file in (repository / "norm").iterdir():
-        file.rename(repository / file.name)
-    commit(repository)
-    change(repository, "docs/a.md", "new\n")
-    workspace = open_workspace([str(repository)])
-    _, found = only_affected(workspace, workspace.matrix(), Choice(), "HEAD")
-    assert [touch.kernel for touch in found] == ["norm"]
 
 
 def test_only_what_the_branch_changed_counts(repository: Path) -> None:
@@ -293,11 +260,6 @@ def test_build_toml_is_compared_with_the_base(repository: Path) -> None:
     assert planned(repository) == []
     path.write_text(path.read_text().replace("[kernel.on_cpu]", '[kernel.on_cpu]\ncxx-flags = ["-O2"]'))
     assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
-
-
-def test_nothing_changed(repository: Path) -> None:
-    assert planned(repository) == []
-    assert planned(repository, "HEAD") == []
 
 
 @pytest.mark.rule("KCI312", triggers=True)

@@ -6,16 +6,13 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from conftest import ROOT, many, torch_kernel
+from conftest import ROOT, torch_kernel
 from kci.config.settings import Limit
 from kci.diagnostics import Severity
 from kci.errors import FindingsError
@@ -32,17 +29,9 @@ from kci.matrix.catalog.runners import (
     price_of,
 )
 from kci.matrix.selection import compute_matrix
-from kci.plan.estimates import (
-    Alternative,
-    Duration,
-    check_budget,
-    check_time,
-    encode,
-    estimate,
-    read_durations,
-    recorded_minutes,
-    simulate,
-)
+from kci.plan.budget import check_budget, check_time
+from kci.plan.durations import Duration, encode, read_durations, recorded_minutes
+from kci.plan.estimates import estimate, simulate
 from kci.plan.legs import make_plan
 from planning import leg, plan
 
@@ -57,82 +46,52 @@ def test_minutes_and_money_add_up() -> None:
     assert made.prices_as_of == "2026-01-01"
 
 
-def test_money_of_several_currencies_is_not_mixed() -> None:
-    made = estimate([leg("a", minutes=10, rate=1.0), leg("b", minutes=10, rate=2.0, currency="EUR")])
-    assert made.costs == {"EUR": 20.0, "USD": 10.0}
-
-
 @pytest.mark.parametrize(
     ("minutes", "pool", "expected"),
     [
-        ([], OWN, (0, 0)),
-        ([7], OWN, (1, 7)),
-        ([5, 5, 5], OWN, (2, 10)),
-        ([9, 5, 4], OWN, (2, 9)),
-        ([3, 3, 2, 2, 2], OWN, (3, 7)),
+        ([], OWN, (0, 0)), ([7], OWN, (1, 7)), ([5, 5, 5], OWN, (2, 10)),
+        ([9, 5, 4], OWN, (2, 9)), ([3, 3, 2, 2, 2], OWN, (3, 7)),
         ([5] * 100, Pool("", None), (1, 5)),
     ],
-)
+)  # fmt: skip
 def test_waves_and_time_on_the_clock(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
     assert simulate([leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]) == expected
 
 
-@settings(max_examples=many(100))
-@given(st.lists(st.integers(1, 360), min_size=1, max_size=60), st.integers(1, 10))
-def test_the_time_is_between_the_ideal_and_twice_that(minutes: list[int], size: int) -> None:
-    _, wall = simulate([leg(str(n), minutes=took, pool=Pool("p", size)) for n, took in enumerate(minutes)])
-    ideal = max(*minutes, -(-sum(minutes) // size))
-    assert ideal <= wall < 2 * ideal or wall == ideal
-
-
 @pytest.mark.rule("KCI309", triggers=True)
-def test_too_many_jobs_fail_with_what_would_fit() -> None:
+def test_too_many_jobs_fail_with_what_takes_most() -> None:
     legs = [leg(f"c{n}", backend="cuda") for n in range(6)] + [leg(f"r{n}", backend="rocm") for n in range(3)]
-    made = plan(legs)
-    looked = []
-
-    def others() -> object:
-        looked.append(True)
-        yield Alternative("--tier pr", legs[:2])
-
     with pytest.raises(FindingsError) as caught:
-        check_budget(made, estimate(legs), max_jobs=4, others=others())  # type: ignore[arg-type]
+        check_budget(estimate(legs), max_jobs=4)
     assert [item.rule for item in caught.value.diagnostics] == ["KCI309"]
     assert "9 jobs, and 4 are allowed" in caught.value.message
     assert "k cuda on x86_64-linux (6 jobs" in caught.value.message
-    assert caught.value.hint.startswith("this would fit: --backend rocm (3 jobs")
-    assert "--tier pr" in caught.value.hint
-    assert "--backend cuda" not in caught.value.hint, "it would not fit"
-    assert looked
+    assert "`--tier pr`" in caught.value.hint
 
 
 @pytest.mark.rule("KCI310", triggers=False)
 @pytest.mark.rule("KCI309", triggers=True)
 def test_too_much_money_fails() -> None:
-    made = plan([leg("a", minutes=100, rate=0.05)])
+    made = estimate([leg("a", minutes=100, rate=0.05)])
     with pytest.raises(FindingsError, match=r"up to 5\.00 USD, and 4\.99 are allowed"):
-        check_budget(made, estimate(made.legs), max_cost=4.99)
+        check_budget(made, max_cost=4.99)
     with pytest.raises(FindingsError):
-        check_budget(made, estimate(made.legs), max_cost=float("nan"))
+        check_budget(made, max_cost=float("nan"))
 
 
 @pytest.mark.rule("KCI310", triggers=True)
 def test_legs_without_a_price_are_said() -> None:
-    made = plan([leg("a", rate=None), leg("b")])
-    assert [item.rule for item in check_budget(made, estimate(made.legs), max_cost=1)] == ["KCI310"]
-    assert check_budget(made, estimate(made.legs), max_jobs=9) == []
+    made = estimate([leg("a", rate=None), leg("b")])
+    assert [item.rule for item in check_budget(made, max_cost=1)] == ["KCI310"]
+    assert check_budget(made, max_jobs=9) == []
 
 
 @pytest.mark.rule("KCI309", "KCI310", triggers=False)
-def test_within_the_budget_nothing_is_said_and_no_other_plan_is_made() -> None:
-    def others() -> Iterator[Alternative]:
-        raise AssertionError
-        yield
-
-    made = plan([leg("a")])
-    assert check_budget(made, estimate(made.legs), max_jobs=1, max_cost=0.03, others=others()) == []
-    assert check_budget(made, estimate(made.legs)) == []
-    assert check_budget(plan([]), estimate([]), max_jobs=0, max_cost=0) == []
+def test_within_the_budget_nothing_is_said() -> None:
+    made = estimate([leg("a")])
+    assert check_budget(made, max_jobs=1, max_cost=0.03) == []
+    assert check_budget(made) == []
+    assert check_budget(estimate([]), max_jobs=0, max_cost=0) == []
 
 
 # --- prices and pools ---
@@ -164,6 +123,8 @@ def test_pools_and_the_longest_job() -> None:
     assert pool_of(Runner(("ubuntu-24.04",), 4, 16, pool_size=3)) == Pool("ubuntu-24.04", 3)
     assert max_job_minutes(Runner(("ubuntu-24.04",), 4, 16)) == 360
     assert max_job_minutes(Runner(("self-hosted",), 4, 16)) == 7200
+    for labels in (("ubuntu-24.04", "with-a-gpu"), ("with-a-gpu", "ubuntu-24.04")):
+        assert max_job_minutes(Runner(labels, 4, 16)) == 7200, "a runner has all of its labels, so it is not GitHub's"
     assert max_job_minutes(Runner(("Ubuntu-slim",), 1, 5)) == 15
     assert not Runner((), 4, 16, group="g").hosted
 
@@ -244,8 +205,8 @@ def test_a_range_is_said_as_one_and_its_upper_end_is_what_a_budget_bounds() -> N
     assert (known.at_least, known.minutes, known.at_most) == (40, 110, 310)
     assert (known.costs, known.costs_at_most) == ({"USD": 1.1}, {"USD": 3.1})
     with pytest.raises(FindingsError, match=r"up to 3\.10 USD, and 3\.00 are allowed"):
-        check_budget(made, known, max_cost=3)
-    assert check_budget(made, known, max_cost=3.1) == []
+        check_budget(known, max_cost=3)
+    assert check_budget(known, max_cost=3.1) == []
     assert [item.takes_text for item in made.legs] == ["30 to 300 min", "10 min"]
     assert check_time(made.legs, limited()) == [], "the middle of the range is half of the limit"
     (late,) = check_time([msgspec.structs.replace(guessed, timeout=90)], limited())

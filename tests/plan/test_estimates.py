@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from conftest import kernel
+from conftest import kernel, torch_kernel
 from kci.config.model import Build
+from kci.config.settings import Limit
 from kci.config.values import Backend, Version
+from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
 from kci.matrix.variants import Kind, Matrix, Variant
-from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, size_of, sizes
+from kci.plan.durations import Duration
+from kci.plan.estimates import Size, estimates, size_of, sizes
 from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import Leg
 from planning import matrix
 
 CUDA = "torch213-cxx11-cu130-x86_64-linux"
@@ -47,31 +53,19 @@ src = ["csrc/b.cpp"]
 
 
 def variants(catalog: Catalog) -> dict[str, Variant]:
-    made = kernel("""
-[general]
-name = "some-kernel"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cuda", "cpu"]
-[torch]
-[kernel.a]
-backend = "cuda"
-depends = []
-src = []
-[kernel.b]
-backend = "cpu"
-depends = []
-src = []
-""")
-    return {item.name: item for item in select(made, catalog).variants}
+    return {item.name: item for item in select(torch_kernel(["cuda", "cpu"]), catalog).variants}
 
 
-def minutes(size: Size | None, backend: str = "cuda", max_jobs: int | None = None, gigabytes: int = 16) -> Minutes:
+def leg(size: Size | None, variant: str = CUDA, max_jobs: int | None = None, gigabytes: int = 16, took: int = 0) -> Leg:
     """On a hosted machine of 4 cores."""
     runners = default_runners()
     runner = msgspec.structs.replace(runners.runner["x86_64-linux"], memory_gb=gigabytes)
-    return estimate_minutes(size, backend, runners.build[backend], runner, max_jobs)
+    own = {(backend, "x86_64-linux"): runner for backend in ("cpu", "cuda")}
+    runners = msgspec.structs.replace(runners, own=own, limits=(Limit(max_jobs=max_jobs),))
+    options = PlanOptions(sizes={("some", variant): size} if size else {})
+    durations = [Duration("some", CUDA, float(took))] * bool(took)
+    planned = matrix({"some": [variants(load_catalog())[variant]]})
+    return make_plan(planned, runners, options, durations=durations).legs[0]
 
 
 def test_sources_are_counted_once_and_headers_never(catalog: Catalog) -> None:
@@ -88,45 +82,40 @@ def test_sizes_of_a_matrix_are_those_of_its_kernels(catalog: Catalog) -> None:
     assert sizes([made], Matrix("release", "c", "d", (chosen,))) == {("kk", "torch-cpu"): Size(0)}
 
 
-def test_the_range_is_that_of_the_table() -> None:
-    each, fixed = estimates().object["cuda"], estimates().fixed
-    found = minutes(Size(240))
-    assert (found.least, found.most) == (fixed + each[0], fixed + each[1]), "240 objects, four at once"
-    assert found.least < found.about < found.most
-    assert minutes(Size(1)).most == fixed + each[1] / 60
+def test_the_minutes_are_those_of_the_table_and_the_range_is_one_factor() -> None:
+    data = estimates()
+    found, sure = leg(Size(240)), default_runners().build["cuda"].setup + data.fixed
+    assert found.minutes == sure + data.object["cuda"], "240 objects, four at once"
+    assert found.ends == (sure + data.object["cuda"] / data.spread, sure + data.object["cuda"] * data.spread)
+    assert leg(Size(1)).minutes == sure + 1
 
 
 @pytest.mark.parametrize(
     ("less", "more"),
     [
-        (minutes(Size(8)), minutes(Size(80))),
-        (minutes(Size(80)), minutes(Size(80, 80))),
-        (minutes(Size(80)), minutes(Size(80), max_jobs=1)),
-        (minutes(Size(80), "cpu"), minutes(Size(80))),
-        (minutes(Size(80, 80), gigabytes=64), minutes(Size(80, 80))),
+        ({}, {"size": Size(160)}),
+        ({}, {"size": Size(80, 80)}),
+        ({}, {"max_jobs": 1}),
+        ({"variant": CPU}, {}),
+        ({"size": Size(80, 80), "gigabytes": 64}, {"size": Size(80, 80)}),
     ],
     ids=["objects", "cutlass", "jobs", "backend", "memory"],
 )
-def test_what_makes_it_longer(less: Minutes, more: Minutes) -> None:
-    assert less.about < more.about
-    assert less.most < more.most
+def test_what_makes_it_longer(less: dict[str, Any], more: dict[str, Any]) -> None:
+    assert leg(**{"size": Size(80)} | less).minutes < leg(**{"size": Size(80)} | more).minutes
 
 
 def test_of_a_variant_of_which_nothing_is_known_the_backend_tells() -> None:
-    usual = default_runners().build["cuda"].minutes
-    assert minutes(None) == Minutes(usual, round(usual / 4), usual * 4)
+    usual = default_runners().build["cuda"]
+    assert leg(None).minutes == usual.setup + usual.minutes
 
 
-def test_a_record_is_one_number_and_goes_before_the_range(catalog: Catalog) -> None:
-    wanted = variants(catalog)[CUDA]
-    of, known = matrix({"some": [wanted]}), PlanOptions(sizes={("some", CUDA): Size(60)})
-    (guessed,) = make_plan(of, options=known).legs
-    assert not guessed.measured
+def test_a_record_is_one_number_and_goes_before_the_range() -> None:
+    guessed, took, other = leg(Size(60)), leg(Size(60), took=900), leg(Size(60), CPU, took=900)
     assert guessed.ends[0] < guessed.minutes < guessed.ends[1]
-    (took,) = make_plan(of, options=known, durations=[Duration("some", CUDA, 900.0)]).legs
     assert (took.measured, took.minutes, took.ends) == (True, 19, (19, 19)), "15 minutes, and 4 to begin with"
-    (other,) = make_plan(of, options=known, durations=[Duration("some", CPU, 900.0)]).legs
-    assert other == guessed, "a record says nothing about another variant"
+    assert not guessed.measured
+    assert other == leg(Size(60), CPU), "a record says nothing about another variant"
 
 
 def test_what_is_only_copied_takes_no_range() -> None:

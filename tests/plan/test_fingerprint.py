@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, noarch_kernel
 from kci.config.model import (
     BackendGeneral,
     Build,
@@ -32,7 +32,7 @@ from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
 from kci.matrix.variants import Kind, Variant
 from kci.plan import fingerprint as module
-from kci.plan.fingerprint import Fingerprints, builder, configuration
+from kci.plan.fingerprint import Fingerprints, builder, configuration, packaging_facts
 from kci.plan.legs import toolchain_of
 
 REPO = Path(__file__).parent / "affected" / "repo"
@@ -212,17 +212,12 @@ def sample(catalog: Catalog) -> tuple[Kernel, Variant]:
 @pytest.mark.parametrize(
     "change",
     [
-        {"torch": Version.parse("2.13.1")},
-        {"compute": Version.parse("13.0.1")},
-        {"archs": ("9.0",)},
-        {"stable_abi": Version.parse("2.11")},
-        {"tvm_ffi": Version.parse("0.1")},
-        {"system": "aarch64-linux"},
-        {"backend": "rocm"},
-        {"kind": "stable-abi"},
-        {"name": "torch214-cxx11-cu130-x86_64-linux"},
+        {"torch": Version.parse("2.13.1")}, {"compute": Version.parse("13.0.1")},
+        {"archs": ("9.0",)}, {"stable_abi": Version.parse("2.11")},
+        {"tvm_ffi": Version.parse("0.1")}, {"system": "aarch64-linux"}, {"backend": "rocm"},
+        {"kind": "stable-abi"}, {"name": "torch214-cxx11-cu130-x86_64-linux"},
     ],
-)
+)  # fmt: skip
 def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> None:
     kernel, variant = sample(catalog)
     other = msgspec.structs.replace(variant, **change)
@@ -278,6 +273,24 @@ def test_arch_tables_are_part_of_it(catalog: Catalog, monkeypatch: pytest.Monkey
     usual = configuration(kernel.build, variant)
     monkeypatch.setattr(module, "component_archs", lambda *_: ("99.0",))
     assert configuration(kernel.build, variant) != usual
+
+
+@pytest.mark.parametrize(("since", "built"), [(None, ("7.0", "8.0")), ("2026-09-17", ("8.0",))])
+def test_archs_are_those_of_the_edition_that_made_the_variant(
+    norm: Path, catalog: Catalog, since: str | None, built: tuple[str, ...]
+) -> None:
+    replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["7.0", "8.0", "10.1"]')(norm)
+    made = msgspec.structs.replace(sample(catalog)[1], archs_since=since)
+    (first, *_) = configuration(read_kernel(norm).build, made)["components"]
+    assert first["built for"] == built
+
+
+def test_a_package_of_python_only_carries_all_files_whatever_pyext_says(catalog: Catalog) -> None:
+    _, variant = sample(catalog)
+    one, other = (noarch_kernel(["cuda"], f"pyext = {listed}").build for listed in ('["py"]', '["py", "json"]'))
+    noarch = msgspec.structs.replace(variant, kind=Kind.NOARCH)
+    assert packaging_facts(one, noarch) == packaging_facts(other, noarch)
+    assert packaging_facts(one, variant) != packaging_facts(other, variant)
 
 
 def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:

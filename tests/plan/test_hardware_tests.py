@@ -25,7 +25,7 @@ from kci.plan.hardware_tests import (
 )
 from kci.plan.plan import KernelPlan
 from kci.plan.planning import PlanRequest, plan_run
-from kci.plan.workspace import Choice, open_workspace
+from kci.plan.workspace import open_workspace
 from kci.run.gate import success_summary
 from planning import leg
 
@@ -94,19 +94,11 @@ def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
 CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'
 
 
-def test_nothing_is_tested_where_no_machine_is_declared(tmp_path: Path) -> None:
-    assert planned(tmp_path, "") == []
-
-
 def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(tmp_path: Path) -> None:
     settings = CUDA + '[test.xpu.x86_64-linux]\nlabels = ["arc"]\n[[limits]]\nbackend = "cuda"\ntimeout-minutes = 7\n'
     (test,) = planned(tmp_path, settings)
     assert test["name"] == "cuda-x86_64-linux"
     assert (test["variants"], test["runner"], test["timeout"]) == (["torch-cuda"], ["self-hosted", "l4"], 7)
-
-
-def test_what_is_not_built_is_not_tested(tmp_path: Path) -> None:
-    assert planned(tmp_path, CUDA, "--backend", "cpu") == []
 
 
 KERNEL = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))
@@ -210,17 +202,10 @@ HARDWARE = ["cuda-x86_64-linux"]
         ("kci.toml", lambda root: write(root / "kci.toml", CUDA.replace("l4", "h100"))),
     ],
     ids=[
-        "a test",
-        "a new one",
-        "one that goes",
-        "one behind a link",
-        "one that goes there",
-        "pytest's settings",
-        "fixtures",
-        "settings above",
-        "another machine",
+        "a test", "a new one", "one that goes", "one behind a link", "one that goes there",
+        "pytest's settings", "fixtures", "settings above", "another machine",
     ],
-)
+)  # fmt: skip
 def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Callable[[Path], object]) -> None:
     answer = changed(tmp_path, CUDA, change)
     assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"], "what they need, for there is no tree"
@@ -236,31 +221,11 @@ def test_a_change_of_nothing_that_tests_read_is_not(tmp_path: Path, path: str) -
     assert (answer["legs"], answer["tests"]) == ([], [])
 
 
-def test_a_machine_that_is_new_tests(tmp_path: Path) -> None:
-    answer = changed(tmp_path, "", lambda root: write(root / "kci.toml", CUDA))
-    assert [test["name"] for test in answer["tests"]] == HARDWARE
-    (touch,) = answer["affected"]
-    assert touch["reason"] == "it says the same of every planned variant; the tests run again on cuda-x86_64-linux"
-
-
 def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
     answer = changed(tmp_path, "", lambda root: write(root / TEST_FILE, "# other\n"))
     assert (answer["legs"], answer["tests"]) == ([], [])
     (touch,) = answer["affected"]
     assert touch["reason"] == "read by the tests; tests: not run, none is marked `kernels_ci`"
-
-
-def test_a_selection_of_what_is_carried_over_is_tested_as_the_tree_that_it_hands_over(tmp_path: Path) -> None:
-    planned(tmp_path, CUDA)
-    workspace = open_workspace([str(tmp_path / "norm")])
-    first = plan_run(workspace, PlanRequest(fingerprints=True)).plan
-    (kernel,) = first.kernels
-    assert kernel.fingerprints is not None
-    known = {("norm", name): text for name, text in kernel.fingerprints.items()}
-    trees = {"norm": CarriedTree("41", dict.fromkeys(kernel.planned, "d"))}
-    request = PlanRequest(choice=Choice(backends=("cpu",)), published=known, trees=trees)
-    narrow = plan_run(workspace, request).plan
-    assert (narrow.legs, [(test.name, test.run) for test in narrow.tests]) == ((), [(HARDWARE[0], "41")])
 
 
 @pytest.mark.parametrize("run", ["41", ""])

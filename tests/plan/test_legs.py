@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from conftest import kernel, torch_kernel
+from conftest import noarch_kernel, torch_kernel
 from kci.config.document import parse_document
 from kci.config.settings import Nix, Settings
 from kci.config.values import Backend, Grouping
@@ -18,16 +18,6 @@ from kci.matrix.selection import compute_matrix
 from kci.plan.estimates import sizes
 from kci.plan.github_limits import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
-
-NOARCH = """
-    [general]
-    name = "py-only"
-    version = 3
-    edition = 5
-    license = "MIT"
-    backends = ["cpu", "cuda", "metal"]
-    [torch-noarch]
-"""
 
 
 def test_every_variant_is_a_leg_or_left_out_with_a_reason(catalog: Catalog) -> None:
@@ -57,7 +47,7 @@ def test_runner_and_image_follow_system_and_compute(catalog: Catalog) -> None:
 
 @pytest.mark.rule("KCI301", "KCI303", "KCI304", triggers=False)
 def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> None:
-    plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
+    plan = make_plan(compute_matrix([noarch_kernel(["cpu", "cuda", "metal"])], catalog))
     assert [leg.variant for leg in plan.legs] == ["torch-cpu", "torch-cuda", "torch-metal"]
     assert {leg.runner for leg in plan.legs} == {("ubuntu-24.04",)}
     assert {leg.image for leg in plan.legs} == {""}
@@ -83,24 +73,12 @@ def test_a_source_without_a_compiler_leaves_its_backend_out_or_to_nix(source: st
 
 @pytest.mark.rule("KCI303", triggers=True)
 def test_tvm_ffi_is_built_where_the_native_builder_compiles_it(catalog: Catalog) -> None:
-    made = kernel("""
-        [general]
-        name = "some-kernel"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["cpu", "xpu"]
-        [tvm-ffi]
-        src = []
-        [kernel.one]
-        backend = "cpu"
-        depends = []
-        src = ["a.cpp"]
-        [kernel.two]
-        backend = "xpu"
-        depends = []
-        src = ["a.cpp"]
-    """)
+    made = noarch_kernel(
+        ["cpu", "xpu"],
+        "[tvm-ffi]\nsrc = []\n"
+        '[kernel.one]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp"]\n'
+        '[kernel.two]\nbackend = "xpu"\ndepends = []\nsrc = ["a.cpp"]\n',
+    )
     plan = make_plan(compute_matrix([made], catalog))
     assert [leg.variant for leg in plan.legs] == ["tvm-ffi01-cpu-aarch64-linux", "tvm-ffi01-cpu-x86_64-linux"]
     assert {(item.rule, item.backend) for item in plan.left_out} == {("KCI303", "cpu"), ("KCI303", "xpu")}
@@ -129,7 +107,9 @@ def test_a_system_on_which_nobody_builds_is_left_out(catalog: Catalog) -> None:
 @pytest.mark.rule("KCI304", triggers=True)
 def test_two_kernels_of_one_name_are_refused(catalog: Catalog) -> None:
     with pytest.raises(FindingsError) as caught:
-        make_plan(compute_matrix([kernel(NOARCH), kernel(NOARCH)], catalog))
+        make_plan(
+            compute_matrix([noarch_kernel(["cpu", "cuda", "metal"]), noarch_kernel(["cpu", "cuda", "metal"])], catalog)
+        )
     assert [item.rule for item in caught.value.diagnostics] == ["KCI304"]
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import kci
-from conftest import add_package, torch_kernel
+from conftest import torch_kernel
 from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
@@ -44,16 +43,6 @@ def test_a_backend_goes_before_any_and_any_before_the_defaults() -> None:
     assert made.machine("cuda", "x86_64-linux") == Runner((), 4, 64, "gpu", 2.0, "EUR", 3)
     assert made.machine("cuda", "aarch64-linux") == default_runners().runner["aarch64-linux"]
     assert made.machine("cuda", "aarch64-windows") is None
-
-
-def test_keys_without_labels_describe_the_default_runner() -> None:
-    made = runners(
-        '[runners.any.x86_64-linux]\nprice = 0.5\ncurrency = "USD"\n[runners.any.aarch64-windows]\ncpus = 8\n'
-    )
-    machine = made.machine("cpu", "x86_64-linux")
-    assert machine is not None
-    assert (machine.labels, machine.price) == (("ubuntu-24.04",), 0.5)
-    assert made.machine("cpu", "aarch64-windows") is None, "nothing says which machine that is"
 
 
 def test_runners_that_test_have_no_defaults_but_for_the_cpu() -> None:
@@ -93,49 +82,6 @@ def test_a_plan_has_the_runners_images_and_limits_of_its_settings(catalog: Catal
     assert by_variant[xpu.variant]["max_jobs"] == 1
     assert "cores" not in by_variant[xpu.variant]
     assert "max_jobs" not in by_variant[cuda.variant]
-
-
-KERNEL = """\
-[general]
-name = "norm"
-version = 1
-edition = 5
-license = "mit"
-backends = ["cpu"]
-hub.repo-id = "acme/norm"
-[torch]
-[kernel.a]
-backend = "cpu"
-depends = ["torch"]
-src = []
-"""
-
-
-def test_the_commands_use_it(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "norm").mkdir()
-    (tmp_path / "norm" / "build.toml").write_text(KERNEL)
-    add_package(tmp_path / "norm")
-    (tmp_path / "kci.toml").write_text(
-        'catalog = "2026-09-02"\n[tiers.mine]\nonly = ["*-x86_64-linux"]\n'
-        '[runners.any.x86_64-linux]\ngroup = "g"\nlabels = ["mine"]\n'
-    )
-    plan = kci("plan", tmp_path / "norm", "--tier", "mine")
-    assert plan.code == 0
-    assert "group:g mine" in plan.stdout
-    assert "ubuntu" not in plan.stdout
-    names = kci("matrix", tmp_path / "norm", "--tier", "mine", "--format", "names").stdout.split()
-    assert names == ["torch213-cxx11-cpu-x86_64-linux", "torch214-cxx11-cpu-x86_64-linux"]
-    assert json.loads(kci("matrix", tmp_path / "norm", "--tier", "mine", "--format", "json").stdout)["tier"] == "mine"
-    assert json.loads(kci("matrix", tmp_path / "norm", "--format", "github").stdout)["include"][0]["runner"]
-    older = kci("matrix", tmp_path / "norm", "--catalog", "2026-03-25", "--format", "names").stdout
-    assert "torch214" not in older, "the command line goes before the file"
-    wrong = kci("plan", tmp_path / "norm", "--tier", "min")
-    assert (wrong.code, "did you mean `mine`?" in wrong.stderr) == (2, True)
-    (tmp_path / "kci.toml").write_text("[tiers]\nmine = 1\n")
-    broken = kci("plan", tmp_path / "norm")
-    assert broken.code == 1
-    assert "kci.toml:2:8: error[KCI103]" in broken.stderr
 
 
 # --- lints ------------------------------------------------------------------------------------------------------------
@@ -350,10 +296,3 @@ def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:
     assert {leg.disk for leg in bare.legs} == {None}
     entry = next(leg for leg in json.loads(github_matrix(make_plan(matrix)))["include"] if leg["backend"] == "rocm")
     assert entry["disk"] == 40
-
-
-@pytest.mark.parametrize("text", ["cores = 2", 'backend = "cuda"\ncores = 2'])
-def test_threads_of_nvcc(text: str, catalog: Catalog) -> None:
-    assert lint(f"[[limits]]\n{text}\n") == []
-    plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda"])], catalog), runners(f"[[limits]]\n{text}\n"))
-    assert {leg.backend: leg.cores for leg in plan.legs} == {"cpu": None, "cuda": 2}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from cli.runner import kci
 from kci.matrix.variants import parse_variant_name
 from kci.plan.fingerprint import unchanged_variants
 from kci.plan.planning import PlanRequest, plan_run
@@ -88,51 +86,3 @@ def test_one_cuda_file_rebuilds_no_cpu_or_rocm_variant(norm: Path, tmp_path: Pat
     built = release(norm, tree)["built"]
     assert built
     assert all("-cu13" in name for name in built)
-
-
-def test_without_fingerprints_in_the_manifest_all_is_built(norm: Path, tmp_path: Path) -> None:
-    write_published(tmp_path / "tree", {"torch213-cxx11-cpu-x86_64-linux": None})
-    plan, _ = planned(norm, tmp_path / "tree")
-    assert plan["skipped"] == []
-
-
-def test_a_published_variant_that_is_gone_or_damaged_is_built_again(norm: Path, tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    first = release(norm, tree)["built"]
-    shutil.rmtree(tree / first[0])
-    (tree / first[1] / "metadata.json").write_text("{")
-    plan, found = planned(norm, tree)
-    assert sorted(name for leg in plan["legs"] for name in leg["variants"]) == sorted(first[:2])
-    assert found == ["KCI314"] * 2
-
-
-@pytest.mark.rule("KCI314", triggers=True)
-@pytest.mark.parametrize(("name", "version"), [("norm", 2), ("other", 1)])
-def test_a_published_variant_of_another_version_or_kernel_is_built_again(
-    norm: Path, tmp_path: Path, name: str, version: int
-) -> None:
-    """Whoever wrote the manifest took what was there for what it should be."""
-    tree = tmp_path / "tree"
-    first = release(norm, tree)["built"]
-    shutil.rmtree(tree / first[0])
-    make_variant(tree, first[0], name=name, version=version)
-    manifest = json.loads((tree / "kci-manifest.json").read_bytes())
-    for entry in manifest["present"]:
-        entry["digest"] = variant_digest(tree / entry["variant"])
-    (tree / "kci-manifest.json").write_text(json.dumps(manifest))
-    plan, _ = planned(norm, tree)
-    assert [name for leg in plan["legs"] for name in leg["variants"]] == first[:1]
-
-
-def test_fingerprints_hold_for_a_commit_only_if_nothing_else_changed(norm: Path) -> None:
-    def commit() -> object:
-        return json.loads(kci("plan", norm, "--fingerprints", "--format", "json").stdout)["commit"]
-
-    assert commit() is None
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *identity, *command], cwd=norm, check=True, capture_output=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=norm, check=True, capture_output=True, text=True).stdout
-    assert commit() == head.strip()
-    (norm / "csrc/shared.h").write_text("// changed")
-    assert commit() is None

@@ -9,11 +9,10 @@ import pytest
 from buildkit import only_these
 from cli.runner import Result, kci
 from conftest import add_package
-from kci.errors import FindingsError
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
-from kci.publish.hub_branch import HubAnswerError, HubKernel, Obstacle
+from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import Publication, Publisher, PublishState
 from kci.publish.targets import hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub
@@ -96,24 +95,6 @@ def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tmp_path:
     assert done.code == 1
     assert f"{REPO} has no branch v1: 403" in done.stderr
     assert f"make it first, as an account that may write to {REPO}" in done.stderr
-    assert hub[REPO].proposals == {}
-
-
-def test_a_hub_that_cannot_make_the_branch_is_not_told_as_a_right_that_lacks(
-    hub: FakeHub, stranger: None, tmp_path: Path
-) -> None:
-    class Full(HubKernel):
-        def create_branch(self, branch: str) -> None:
-            raise HubAnswerError(Obstacle.BUSY, f"the Hub is busy, no {branch}")
-
-    publisher = Publisher(Full(REPO, lambda: STRANGER), REPO, propose=True, wait=lambda _seconds: None)
-    with pytest.raises((HubAnswerError, FindingsError), match="the Hub is busy") as caught:
-        publisher.publish(read_release(make_tree(tmp_path)), "v1")
-    assert "has no branch" not in str(caught.value)
-
-
-def test_a_dry_run_proposes_nothing(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
-    assert "would publish" in publish(make_tree(tmp_path), "--dry-run").stdout
     assert hub[REPO].proposals == {}
 
 
@@ -224,17 +205,6 @@ def test_nothing_else_is_mirrored(
     done = kci("publish", str(make_tree(tmp_path / "made", version=version)), "--repo-id", REPO, *options)
     assert done.code == 0, done.stderr
     assert not any(path.startswith("build/") for path in hub[REPO].files("main"))
-
-
-def test_a_new_version_does_not_begin_with_what_main_mirrors(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirrored(tmp_path, monkeypatch)
-    assert kci("publish", str(make_tree(tmp_path / "1")), "--repo-id", REPO).code == 0
-    second = make_tree(tmp_path / "2", ("torch-cpu",), unique="second", version=2)
-    assert kci("publish", str(second), "--repo-id", REPO).code == 0
-    assert "build/torch-cuda/metadata.json" in hub[REPO].files("main")
-    assert "build/torch-cuda/metadata.json" not in hub[REPO].files("v2")
 
 
 # --- what has to be set ---

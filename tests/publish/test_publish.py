@@ -6,10 +6,6 @@ import functools
 import hashlib
 import os
 import re
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +31,7 @@ from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
 from kci.tree.top_level import decode_sums, encode_sums
 from kci.tree.verify import verify
-from publish.fake_hub import TOKEN, FakeHub, Fault, serving
+from publish.fake_hub import TOKEN, FakeHub, serving
 from variants import COMMIT, build_of, make_artifact, make_variant
 
 # huggingface_hub uploads in a way that its HTTP library wants to be done differently.
@@ -48,12 +44,9 @@ OTHER = "torch212-cxx11-cpu-x86_64-linux"
 def hub_environment(hub: FakeHub, home: Path) -> dict[str, str]:
     """Variables with which huggingface_hub talks to this hub and to nothing else."""
     return {
-        "HF_ENDPOINT": hub.url,
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
+        "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -211,25 +204,6 @@ def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
     assert publish(tree).code == 0
 
 
-def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
-    (tree / "CARD.md").write_text("# gated-norm\n")
-    assert publish(tree, "--branch", "main").code == 0
-    assert {"README.md", "build/kci-manifest.json"} <= hub[REPO].files("main").keys()
-    assert len(hub.asked(r"POST .*/commit/")) == 1
-
-
-def test_a_carried_variant_is_published_like_the_others(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path, ("torch-cpu",))
-    assert publish(tree).code == 0
-    make_tree(tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"), into=tree)
-    hub.log.clear()
-    done = publish(tree)
-    assert done.code == 0, done.stderr
-    assert {"torch-cpu", "torch-cuda"} <= below(hub)
-    assert len(hub.asked("PUT /lfs/")) == 1
-
-
 def test_what_others_have_put_on_the_branch_stays_and_is_named(hub: FakeHub, token: None, tmp_path: Path) -> None:
     foreign = {**there("torch-rocm"), "notes.txt": b"n", "benchmarks/benchmark_all.py": b"pass"}
     hub[REPO].write("v1", {**hub[REPO].files("main"), **foreign}, "by hand")
@@ -270,40 +244,6 @@ def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(hub: FakeHub, 
     assert below(hub, "v2") == {path.name for path in tree.iterdir()}
     assert hub[REPO].files("v2")["README.md"] == b"# hello"
     assert main.items() <= hub[REPO].files("main").items()
-
-
-def test_a_branch_that_an_earlier_run_only_made_does_not_inherit_them_either(
-    hub: FakeHub, token: None, tmp_path: Path
-) -> None:
-    """It was killed while it uploaded, which may take long; or somebody made the branch by hand."""
-    hub[REPO].write("main", {"build/torch-rocm/metadata.json": b"{}"}, "version 1")
-    hub[REPO].branches["v2"] = hub[REPO].branches["main"]
-    tree = make_tree(tmp_path, version=2)
-    assert publish(tree).code == 0
-    assert below(hub, "v2") == {path.name for path in tree.iterdir()}
-    assert below(hub, "main") == {"torch-rocm"}
-
-
-@pytest.mark.parametrize("made", [True, False], ids=["made by hand", "made here"])
-def test_the_branch_of_version_1_keeps_what_main_has_of_that_version(
-    hub: FakeHub, token: None, tmp_path: Path, made: bool
-) -> None:
-    hub[REPO].write("main", there("torch-rocm"), "before there were versions")
-    if made:
-        hub[REPO].branches["v1"] = hub[REPO].branches["main"]
-    tree = make_tree(tmp_path)
-    assert publish(tree).code == 0
-    assert below(hub, "v1") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
-
-
-def test_a_newer_version_on_the_main_branch_keeps_what_others_have_there(
-    hub: FakeHub, token: None, tmp_path: Path
-) -> None:
-    """A branch inherits from the main one; the main one from nobody."""
-    hub[REPO].write("main", there("torch-rocm", version=2), "by hand")
-    tree = make_tree(tmp_path, version=2)
-    assert publish(tree, "--branch", "main").code == 0
-    assert below(hub, "main") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
 
 
 # --- pruning ---
@@ -503,13 +443,6 @@ def test_without_a_token_the_exit_code_says_what_is_lacking(hub: FakeHub, tmp_pa
     refused(hub, make_tree(tmp_path), 3, "no token", "HF_TOKEN")
 
 
-def test_without_the_library_the_exit_code_says_what_is_lacking(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused(hub, make_tree(tmp_path), 3, "huggingface_hub", "pip install 'kci[hf]'")
-
-
 def test_a_token_that_is_not_valid(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     done = publish(make_tree(tmp_path))
@@ -532,13 +465,6 @@ def test_a_token_that_no_header_can_hold_is_refused_at_once(
         assert (done.code, "cannot be sent" in done.stderr) == (2, True), done.stderr
         assert "SECR" not in done.stderr
     assert hub.log == []
-
-
-def test_a_token_that_may_not_write(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    hub.fail("POST .*/branch/", 403)
-    done = publish(make_tree(tmp_path))
-    assert done.code == 1
-    assert "approved" in done.stderr
 
 
 def test_a_job_proves_who_it_is_and_needs_no_stored_token(
@@ -726,78 +652,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tm
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "twin"
 
 
-def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path: Path) -> None:
-    theirs = there("torch-rocm")
-    hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
-    done = commit_goal(make_tree(tmp_path))
-    assert done.builds.changes.kept_variants == ("torch-rocm",)
-    assert {"torch-rocm", "torch-cpu"} <= below(hub)
-
-
 def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tmp_path: Path) -> None:
     hub[REPO].ignored = (".bin",)
     with pytest.raises(FindingsError, match=r"data\.bin differs"):
         commit_goal(make_tree(tmp_path))
-
-
-def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> None:
-    """The process dies with one of three binaries uploaded: nothing shows, and the next run uploads the other two."""
-    names = ("torch-cpu", "torch-cuda", "torch-xpu")
-    tree = make_tree(tmp_path, names)
-    second, dead = threading.Event(), threading.Event()
-    puts: list[str] = []
-
-    def hold(method: str, path: str) -> None:
-        if method == "PUT":
-            puts.append(path)
-            if len(puts) > 1:
-                second.set()
-                dead.wait()
-                raise Fault(None)
-
-    hub.hooks.append(hold)
-    # One upload at a time, so that it is known which have been answered.
-    starter = "import huggingface_hub.hf_api as a, functools; f = a.HfApi.create_commit\n"
-    starter += "a.HfApi.create_commit = functools.partialmethod(f, num_threads=1)\n"
-    starter += "import sys; from kci.cli import main; main(sys.argv[1:])"
-    environment = {**os.environ, **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
-    command = [sys.executable, "-c", starter, "publish", str(tree), "--repo-id", REPO]
-    running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        assert second.wait(60), "it never came to the second binary"
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    finally:
-        running.kill()
-        dead.set()
-    assert "build/kci-manifest.json" not in hub[REPO].files("v1")
-    hub.hooks.clear()
-    assert len(hub[REPO].objects) == 1
-    hub.log.clear()
-    done = commit_goal(tree)
-    assert done.builds.state is PublishState.PUBLISHED
-    assert len(hub.asked("PUT /lfs/")) == 2
-    assert set(names) <= below(hub)
-
-
-def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> None:
-    """Both look, then both commit: one is refused by the parent, sees the same tree, and is content."""
-    tree = make_tree(tmp_path)
-    found: list[Any] = []
-    barrier = threading.Barrier(2)
-    meet = [2]
-
-    def together(method: str, path: str) -> None:
-        if "/commit/" in path and meet[0]:
-            meet[0] -= 1
-            barrier.wait(60)
-
-    hub.hooks.append(together)
-    threads = [threading.Thread(target=lambda: found.append(commit_goal(tree).builds)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert [item.state for item in found] == [PublishState.PUBLISHED] * 2
-    assert len({item.commit for item in found}) == 1
-    assert sum(message.startswith("gated-norm") for message in hub[REPO].messages.values()) == 1

@@ -77,11 +77,6 @@ def test_what_lies_wrongly_on_the_branch_of_a_version_makes_way(hub: FakeHub, to
     assert b'"version": 2' in hub[REPO].files("v2")["build/torch-cpu/metadata.json"]
 
 
-def test_a_variant_of_another_version_is_one_of_other_sources(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    hub[REPO].write("v2", there("torch-rocm", version=1), "version 1, by mistake")
-    refused(publish(make_tree(tmp_path, version=2)), "KCI814", "torch-rocm")
-
-
 # --- variants that the tree leaves out ---
 
 
@@ -138,12 +133,6 @@ def test_a_variant_that_says_nothing_of_its_sources_is_of_others(hub: FakeHub, t
     tree = make_tree(tmp_path)
     refused(publish(tree), "KCI814", "torch-rocm", "with --kernel, only those count")
     assert publish(tree, "--leave-out", "allow").code == 0
-
-
-def test_removing_needs_the_kernel(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    done = publish(make_tree(tmp_path), "--leave-out", "remove")
-    assert done.code == 2
-    assert "--kernel" in done.stderr
 
 
 def test_what_the_mirror_would_refuse_is_refused_before_the_branch(hub: FakeHub, token: None, tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
 from cli.runner import kci, kci_process
 from conftest import AT_TOP
 from forked import fork_server
-from kci.build.toolchains.compilers import ObjectUse
 from kci.cli.run import _report
 from kci.errors import MissingToolError
+from kci.matrix.variants import ObjectUse
 from kci.run.local import Outcome, OutcomeState, RunResult
 from kci.tree.verify import verify
 from run.crash_anywhere import CRASHED

@@ -14,13 +14,13 @@ from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan
 from kci.tree.artifacts import CiRun
 from kci.tree.identity import GitState
-from kci.tree.manifest import MAX_ATTEMPT, Replaced, decode_leg
+from kci.tree.manifest import MAX_ATTEMPT, LegRecord, Replaced
 from kci.tree.merge import merge
 from kci.tree.pack import pack
 from kci.tree.verify import verify
+from kci.utils.bounded_json import decode_json
 from variants import COMMIT, CPU, CUDA, leg_of, make_artifact, make_variant, variant_digest
 
-OTHER = "f" * 40
 NEXT = "torch212-cxx11-cpu-x86_64-linux"
 
 
@@ -98,10 +98,10 @@ def test_attempts_have_an_end() -> None:
         "schema": 1, "kernel": "ab", "version": 1, "variant": CPU, "backend": "cpu", "system": "x86_64-linux",
         "digest": "0" * 64, "kci": "1", "builder": "x", "attempt": MAX_ATTEMPT,
     }  # fmt: skip
-    assert decode_leg(json.dumps(data).encode()).attempt == MAX_ATTEMPT
+    assert decode_json(json.dumps(data), LegRecord).attempt == MAX_ATTEMPT
     for attempt in (MAX_ATTEMPT + 1, 10**30, 0, 1.5):
         with pytest.raises(ValueError, match="attempt"):
-            decode_leg(json.dumps(data | {"attempt": attempt}).encode())
+            decode_json(json.dumps(data | {"attempt": attempt}), LegRecord)
 
 
 @pytest.mark.rule("KCI612", triggers=True)

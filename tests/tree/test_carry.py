@@ -13,8 +13,6 @@ from kci.tree import merge as carry
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify
-from kci.utils import cache as caching
-from kci.utils.cache import StatCache
 from variants import CPU, CUDA, STABLE, make_artifact, make_variant
 
 
@@ -96,24 +94,6 @@ def test_checksums_that_lie_are_not_believed(tree: Path) -> None:
     sums.write_text("\n".join([*lines[:-1], f"{'0' * 64}  {lines[-1].split('  ')[1]}"]) + "\n")
     add(tree)
     assert "0" * 64 not in sums.read_text()
-
-
-def test_a_record_is_of_one_tree_and_old_ones_are_forgotten(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = tmp_path / "cache" / "trees"
-    path = f"{CPU}/_ops.py"
-    known = StatCache(tree, place).get(path, (tree / path).stat())
-    assert known == identity.file_hash(tree / path)
-    assert StatCache(tmp_path / "other", place).get(path, (tree / path).stat()) is None
-    monkeypatch.setattr(caching, "_KEPT", 2)
-    for number in range(4):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "file").write_text("")
-        cache = StatCache(tmp_path / str(number), place)
-        cache.put_written({"file": "d"})
-        cache.save()
-    assert len(list(place.iterdir())) == 2
 
 
 def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,19 +45,9 @@ VALUES = [
     {"x": 1}, "cuda", "npu", "sha512", "ftp://x/y", "https://", "a/b", "-a", "A" * 40, "g" * 40, "_x", "class",
 ]  # fmt: skip
 RAW = [
-    b"NaN",
-    b"Infinity",
-    b"-Infinity",
-    b"1e999",
-    b"-0",
-    b"1E2",
-    b"\\ud83d",
-    b"\xff",
-    b"\xef\xbb\xbf",
-    b"//",
-    b",",
-    b"\x00",
-]
+    b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-0", b"1E2", b"\\ud83d", b"\xff",
+    b"\xef\xbb\xbf", b"//", b",", b"\x00",
+]  # fmt: skip
 
 
 def places(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -77,30 +77,6 @@ def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(rep
     assert unique_id(kernel) == clean
 
 
-def test_a_change_elsewhere_in_the_repository_counts(repository: Path) -> None:
-    (repository / "other").write_text("x")
-    git(repository, "add", ".")
-    assert unique_id(repository / "kernels" / "relu").endswith("_dirty")
-
-
-def test_configuration_of_the_repository_runs_no_program(repository: Path, tmp_path: Path) -> None:
-    mark = tmp_path / "ran"
-    hook = tmp_path / "hook"
-    hook.write_text(f"#!/bin/sh\ntouch {mark}\n")
-    hook.chmod(0o755)
-    git(repository, "config", "core.fsmonitor", str(hook))
-    unique_id(repository / "kernels" / "relu")
-    assert not mark.exists()
-
-
-def test_reading_does_not_write_the_index(repository: Path) -> None:
-    index = repository / ".git" / "index"
-    (repository / "kernels" / "relu" / "build.toml").touch()
-    before = index.read_bytes(), index.stat().st_mtime_ns
-    unique_id(repository)
-    assert (index.read_bytes(), index.stat().st_mtime_ns) == before
-
-
 def test_the_environment_of_a_hook_points_to_no_other_repository(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,12 +124,3 @@ def test_a_repository_without_a_commit_counts_as_no_repository(tmp_path: Path) -
     (tmp_path / "a").write_text("x")
     assert len(unique_id(tmp_path)) == 13
     assert provenance(tmp_path) is None
-
-
-def test_a_linked_directory_counts_by_where_it_points_and_is_not_walked(tmp_path: Path) -> None:
-    ids = []
-    for target in ("/", ".", "nowhere"):
-        (tmp_path / "csrc").unlink(missing_ok=True)
-        (tmp_path / "csrc").symlink_to(target)
-        ids.append(unique_id(tmp_path))
-    assert len(set(ids)) == 3

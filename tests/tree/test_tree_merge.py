@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import MARK
-from kci.tree.pack import pack
 from kci.tree.verify import verify
-from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant, variant_digest
+from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant, variant_digest
 
 
 def contents(tree: Path) -> dict[str, bytes | None]:
@@ -49,26 +47,15 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
     assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
-        "SHA256SUMS",
-        "kci-manifest.json",
-        STABLE,
-        CPU,
-    ]
+        "SHA256SUMS", "kci-manifest.json", STABLE, CPU,
+    ]  # fmt: skip
     assert manifest.complete
     assert manifest.missing == ()
     data = json.loads((tmp_path / "build" / "kci-manifest.json").read_text())
     assert list(data) == [
-        "schema",
-        "created_by",
-        "kernel",
-        "version",
-        "complete",
-        "card",
-        "planned",
-        "present",
-        "missing",
-        "replaced",
-    ]
+        "schema", "created_by", "kernel", "version", "complete", "card", "planned", "present",
+        "missing", "replaced",
+    ]  # fmt: skip
     assert data["planned"] == [STABLE, CPU]
     first = data["present"][1]
     assert first["variant"] == CPU
@@ -103,14 +90,6 @@ def test_the_order_of_the_artifacts_does_not_matter(tmp_path: Path) -> None:
     assert results[0][f"{CPU}/__init__.py"] == b"second"
 
 
-def test_merging_again_changes_nothing(tmp_path: Path) -> None:
-    files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA)]
-    merge(files, tmp_path / "build", plan(CPU, CUDA))
-    before = contents(tmp_path / "build")
-    merge(files, tmp_path / "build", plan(CPU, CUDA))
-    assert contents(tmp_path / "build") == before
-
-
 def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) -> None:
     artifact(tmp_path / "down", CPU)
     artifact(tmp_path / "down" / "deep", STABLE)
@@ -123,22 +102,6 @@ def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) ->
     assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
     assert manifest.planned is None
     assert manifest.complete
-
-
-def test_the_tree_itself_and_hidden_folders_are_not_searched_for_artifacts(tmp_path: Path) -> None:
-    artifact(tmp_path / "work", CPU, files={"__init__.py": "old"})
-    shutil.rmtree(tmp_path / "work" / CPU / "src")
-    merge([tmp_path / "work"], tmp_path / "work" / "build")
-    artifact(tmp_path / "work" / ".old", STABLE)
-    for old in (tmp_path / "work" / CPU).iterdir():
-        old.unlink()
-    made = make_variant(tmp_path / "new", files={"__init__.py": "new"})
-    make_artifact(tmp_path / "work" / CPU, made)
-    (manifest,) = merge([tmp_path / "work"], tmp_path / "work" / "build")
-    assert [entry.variant for entry in manifest.present] == [CPU]
-    assert (tmp_path / "work" / "build" / CPU / "__init__.py").read_text() == "new"
-    (again,) = merge([tmp_path / "work" / "build"], tmp_path / "work" / "build")
-    assert [entry.variant for entry in again.present] == [CPU]
 
 
 def test_variant_directories_and_trees_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -258,14 +221,6 @@ def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: P
     assert refused(brought) == "KCI603"
 
 
-def test_versions_must_agree_with_each_other_and_the_plan(tmp_path: Path) -> None:
-    one, two = artifact(tmp_path, CPU), artifact(tmp_path, CUDA, version=2)
-    with pytest.raises(FindingsError, match=r"more than one version: 1 in .*, 2 in "):
-        merge([one, two], tmp_path / "build")
-    with pytest.raises(FindingsError, match="2 in the plan"):
-        merge([one], tmp_path / "build", plan(CPU, version=2))
-
-
 def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, CPU, name="relu", version=3)]
     manifests = merge(files, tmp_path / "trees")
@@ -277,14 +232,6 @@ def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
     assert (tmp_path / "one" / CPU / "metadata.json").is_file()
     with pytest.raises(UsageError, match="'other'"):
         merge(files, tmp_path / "one", kernel="other")
-
-
-def test_the_plan_decides_how_many_trees_there_are(tmp_path: Path) -> None:
-    both = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU,)), KernelPlan("relu", ".", 1, (CPU,))))
-    merge([artifact(tmp_path, CPU)], tmp_path / "trees", both, allow_partial=True)
-    assert (tmp_path / "trees" / "gated-norm" / CPU).is_dir()
-    assert read_manifest(tmp_path / "trees" / "relu").missing == (CPU,)  # type: ignore[union-attr]
-    assert merge([], tmp_path / "nothing", Plan(1, "release", ()), allow_partial=True) == []
 
 
 @pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", triggers=False)
@@ -327,16 +274,6 @@ def test_a_tree_has_the_card_of_its_newest_legs_and_the_manifest_its_digest(tmp_
     assert card() == "# by hand\n"
 
 
-def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> None:
-    merge([artifact(tmp_path, STABLE, unique="0000000")], tmp_path / "build")
-    new = artifact(tmp_path, CPU)
-    with pytest.raises(FindingsError, match="only from another source"):
-        merge([new], tmp_path / "build", plan(CPU, STABLE))
-    (manifest,) = merge([new], tmp_path / "build", plan(CPU, STABLE), allow_partial=True)
-    assert manifest.missing == (STABLE,)
-    assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
-
-
 @pytest.mark.rule("KCI713", triggers=True)
 def test_a_tree_of_another_kernel_or_version_is_not_added_to(tmp_path: Path) -> None:
     merge([artifact(tmp_path, STABLE)], tmp_path / "build")
@@ -358,18 +295,6 @@ def test_a_directory_of_other_things_is_not_replaced(tmp_path: Path, stranger: s
     assert path.read_text() == "mine"
 
 
-def test_a_merge_that_fails_leaves_the_old_tree(tmp_path: Path) -> None:
-    tree = tmp_path / "build"
-    merge([artifact(tmp_path, CPU)], tree)
-    before = contents(tree)
-    good, bad = artifact(tmp_path, STABLE), artifact(tmp_path, CUDA)
-    bad.write_bytes(bad.read_bytes()[:-9000])
-    with pytest.raises(FindingsError, match="truncated or corrupt"):
-        merge([good, bad], tree)
-    assert contents(tree) == before
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".kci")] == []
-
-
 def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -384,35 +309,10 @@ def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) ->
     assert (real / CPU).is_dir()
 
 
-def test_links_that_go_in_a_circle_are_no_tree(tmp_path: Path) -> None:
-    (tmp_path / "build").symlink_to("build")
-    with pytest.raises(FindingsError, match="not a directory"):
-        merge([artifact(tmp_path, CPU)], tmp_path / "build")
-    with pytest.raises(UsageError, match="not a directory"):
-        verify(tmp_path / "build")
-
-
-def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp_path: Path) -> None:
-    made = []
-    for name in ("a", "b"):
-        variant = make_variant(tmp_path / name, "torch-cpu")
-        if name == "b":
-            (variant / "__init__.py").chmod(0o755)
-        (tmp_path / f"out{name}").mkdir()
-        made.append(pack(variant, tmp_path / f"out{name}" / "kci-gated-norm-torch-cpu.tar", leg_of(variant)))
-    for into, order in (("one", made), ("two", made[::-1])):
-        merge(order, tmp_path / into)
-    modes = [(tmp_path / into / "torch-cpu" / "__init__.py").stat().st_mode for into in ("one", "two")]
-    assert modes[0] == modes[1]
-
-
 KERNEL = {"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU]}
 PLAN = {
-    "schema": 1,
-    "tier": "release",
-    "kernels": [KERNEL],
-    "anything": [{"legs": 1}],
-}
+    "schema": 1, "tier": "release", "kernels": [KERNEL], "anything": [{"legs": 1}],
+}  # fmt: skip
 
 
 @pytest.mark.rule("KCI611", triggers=True)
@@ -467,39 +367,6 @@ def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> 
     with pytest.raises(FindingsError, match="was built with --arch"):
         merge([artifact(tmp_path, CPU)], tmp_path / "build")
     assert made.is_dir()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "cache").mkdir()
-    names = (CPU, CUDA)
-    files = {
-        name: make_artifact(tmp_path / "in" / name, make_variant(tmp_path / "in" / name, name, archs=("9.0",)))
-        for name in names
-    }
-    for pair in range(4):
-        tree = tmp_path / "trees" / str(pair)
-        children = []
-        for name in names:
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    merge([files[name]], tree)
-                    code = 0
-                finally:
-                    os._exit(code)
-            children.append(child)
-        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
-        assert verify(tree, ignore=["KCI74"]) == []
-        assert sorted(path.name for path in tree.iterdir()) == [
-            "SHA256SUMS",
-            "kci-manifest.json",
-            CPU,
-            CUDA,
-        ]
-    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(4)))
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from conftest import many
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 from kci.matrix.variants import artifact_name
 from kci.tree.manifest import LegRecord, leg_for
@@ -69,14 +66,6 @@ def test_the_archive_is_a_plain_sorted_tar_with_the_leg_first(tmp_path: Path) ->
     assert all(member.isreg() for member in members)
 
 
-def test_the_exec_bit_survives_and_no_other(tmp_path: Path) -> None:
-    variant = make_variant(tmp_path)
-    (variant / "_ops.py").chmod(0o777)
-    _, unpacked, _ = unpack(make_artifact(tmp_path, variant), tmp_path / "into")
-    assert (unpacked / "_ops.py").stat().st_mode & 0o777 == 0o755
-    assert (unpacked / "__init__.py").stat().st_mode & 0o777 == 0o644
-
-
 @pytest.mark.rule("KCI603", triggers=True)
 def test_a_directory_that_was_not_sealed_or_was_changed_later_is_refused(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
@@ -104,11 +93,6 @@ def test_a_directory_whose_name_is_no_variant_is_refused(tmp_path: Path) -> None
     wrong = make_variant(tmp_path / "x", built_as="torch-cuda").rename(tmp_path / "torch-cuda")
     with pytest.raises(FindingsError, match="not one of backend 'cpu'"):
         leg_for(wrong, system="x86_64-linux", builder="native")
-
-
-def test_the_name_of_an_arch_variant_says_the_system(tmp_path: Path) -> None:
-    assert leg_of(make_variant(tmp_path), system="aarch64-linux").system == "x86_64-linux"
-    assert leg_of(make_variant(tmp_path, "torch-cpu"), system="aarch64-linux").system == "aarch64-linux"
 
 
 def test_wrong_file_names_and_legs_are_usage_errors(tmp_path: Path) -> None:
@@ -144,18 +128,6 @@ def test_what_unpacking_would_refuse_for_its_size_is_not_packed(
     monkeypatch.setattr("kci.tree.pack.LIMITS", msgspec.structs.replace(LIMITS, members=2))
     with pytest.raises(FindingsError, match="too large"):
         make_artifact(tmp_path, variant)
-
-
-def test_a_failed_pack_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
-    variant = make_variant(tmp_path / "in")
-    artifact = make_artifact(tmp_path / "out", variant)
-    before = artifact.read_bytes()
-    leg = leg_of(variant)
-    (variant / "link").symlink_to("_ops.py")
-    with pytest.raises(UnsafeError):
-        pack(variant, artifact, leg)
-    assert artifact.read_bytes() == before
-    assert [path.name for path in (tmp_path / "out").iterdir()] == [artifact.name]
 
 
 def test_zstd_without_its_package_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,25 +170,3 @@ def test_a_leg_that_lies_about_its_shape_is_refused(changes: dict[str, object]) 
     msgspec.convert(LEG, LegRecord)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(LEG | changes, LegRecord)
-
-
-FILES = st.dictionaries(
-    st.lists(st.text("abAé-_. ", min_size=1, max_size=6), min_size=1, max_size=3).map("/".join),
-    st.binary(max_size=700),
-    max_size=5,
-)
-
-
-@settings(max_examples=many(50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(files=FILES, zstd=st.booleans())
-def test_whatever_is_packed_is_unpacked_the_same(
-    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], zstd: bool
-) -> None:
-    root = tmp_path_factory.mktemp("pack")
-    try:
-        variant = make_variant(root, files={"__init__.py": "", **files})
-        artifact = make_artifact(root / "out", variant, suffix=".tar.zst" if zstd else ".tar")
-    except (UnsafeError, OSError, FindingsError):
-        return
-    leg, unpacked, _ = unpack(artifact, root / "into")
-    assert variant_digest(unpacked) == leg.digest == variant_digest(variant)

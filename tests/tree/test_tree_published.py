@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import add_package, write_noarch
-from kci.build.toolchains.compilers import ObjectUse
+from conftest import add_package
 from kci.errors import FindingsError
+from kci.matrix.variants import ObjectUse
 from kci.plan.plan import KernelPlan, Plan, read_plan
 from kci.tree.artifacts import record_durations
 from kci.tree.identity import GitState
@@ -39,14 +39,6 @@ def fingerprints(tree: Path) -> dict[str, str | None]:
     manifest = read_manifest(tree)
     assert manifest is not None
     return {entry.variant: entry.fingerprint for entry in manifest.present}
-
-
-def test_the_manifest_says_what_each_variant_is_made_from(tmp_path: Path) -> None:
-    merge([artifact(tmp_path, CPU), artifact(tmp_path, CUDA)], tmp_path / "t", plan({CPU: A, CUDA: B}))
-    assert fingerprints(tmp_path / "t") == {CPU: A, CUDA: B}
-    found, problems = read_published([tmp_path / "t"])
-    assert found == {("gated-norm", CPU): A, ("gated-norm", CUDA): B}
-    assert problems == []
 
 
 # --- reading what is published ---
@@ -91,17 +83,6 @@ def test_a_manifest_alone_a_tree_and_a_folder_of_trees_are_read(tmp_path: Path) 
         assert problems == []
 
 
-@pytest.mark.rule("KCI611", triggers=True)
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": 2, "kernel": "k", "present": []}', "[" * 100_000])
-def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "kci-manifest.json"
-    file.write_text(text)
-    for place, message in ((tmp_path, "is not a manifest"), (tmp_path / "nowhere", "cannot read")):
-        with pytest.raises(FindingsError, match=message) as caught:
-            read_published([place])
-        assert [item.rule for item in caught.value.diagnostics] == ["KCI611"]
-
-
 @pytest.mark.parametrize(
     ("source", "commit"),
     [(GitState(COMMIT, dirty=True), COMMIT), (GitState(COMMIT, False), None)],
@@ -133,16 +114,6 @@ def test_a_carried_variant_with_another_fingerprint_is_missing(tmp_path: Path) -
         merge([later], tree, plan({CPU: C, CUDA: B}, NEXT))
 
 
-def test_a_release_of_which_nothing_was_built_is_complete(tmp_path: Path) -> None:
-    tree, empty = tmp_path / "t", tmp_path / "nothing"
-    empty.mkdir()
-    merge([artifact(tmp_path, CPU)], tree, plan({CPU: A}))
-    (manifest,) = merge([empty], tree, plan({CPU: A}, NEXT))
-    assert manifest.complete
-    with pytest.raises(FindingsError):
-        merge([empty], tree, plan({CPU: C}, NEXT))
-
-
 def test_a_variant_that_somebody_replaced_loses_its_fingerprint(tmp_path: Path) -> None:
     tree = tmp_path / "t"
     merge([artifact(tmp_path / "1", CPU)], tree, plan({CPU: A}))
@@ -158,13 +129,6 @@ def test_a_plan_with_a_broken_fingerprint_is_refused(value: object, tmp_path: Pa
     (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "tier": "release", "kernels": [kernel]}))
     with pytest.raises(FindingsError, match="fingerprints"):
         read_plan(tmp_path / "plan.json")
-
-
-def test_the_plan_of_the_command_line_can_be_read(tmp_path: Path) -> None:
-    write_noarch(tmp_path)
-    (tmp_path / "plan.json").write_text(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
-    (kernel,) = read_plan(tmp_path / "plan.json").kernels
-    assert list(kernel.fingerprints or {}) == ["torch-cpu"]
 
 
 # --- durations ---

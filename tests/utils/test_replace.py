@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -51,14 +50,6 @@ def test_this_system_exchanges_directories_in_one_step(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert atomic._exchange(Path("one"), Path("other"))
     assert (contents(one), contents(other)) == ({"a": "1"}, {"b": "2"})
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="nothing is exchanged there")
-def test_an_exchange_that_fails_is_no_exchange(tmp_path: Path) -> None:
-    one = fill(tmp_path / "one", a="1")
-    with pytest.raises(FileNotFoundError):
-        atomic._exchange(one, tmp_path / "gone")
-    assert contents(one) == {"a": "1"}
 
 
 @pytest.mark.usefixtures("way")
@@ -128,32 +119,6 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
     assert names(tmp_path) == ["build"]
 
 
-@pytest.mark.usefixtures("two_renames")
-def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = fill(tmp_path / "build", a="old")
-    real = Path.rename
-
-    def rename(self: Path, to: Path) -> Path:
-        done = real(self, to)
-        if to.name.endswith(".old"):
-            raise KeyboardInterrupt
-        return done
-
-    monkeypatch.setattr(Path, "rename", rename)
-
-    def work() -> None:
-        with replacing(target) as made:
-            fill(made.staging, a="new")
-            made.commit()
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert contents(target) == {"a": "old"}
-    assert names(tmp_path) == ["build"]
-
-
 def test_a_clean_up_that_fails_is_said_and_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = fill(tmp_path / "build", a="old")
     said: list[str] = []
@@ -172,15 +137,6 @@ def test_a_clean_up_that_fails_is_said_and_left_to_the_next(tmp_path: Path, monk
     assert names(tmp_path) == ["build"]
 
 
-def test_a_file_that_stood_where_a_directory_goes_is_no_surprise(tmp_path: Path) -> None:
-    target = tmp_path / "artifact.tar"
-    target.write_text("old")
-    with replacing(target) as made:
-        made.staging.write_text("new")
-        made.commit()
-    assert target.read_text() == "new"
-
-
 def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Path) -> None:
     target = tmp_path / "build"
     fill(sibling_path(target, "old"), a="old")
@@ -190,26 +146,6 @@ def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Pat
         assert contents(target) == {"a": "old"}
     assert names(tmp_path) == ["build"]
     assert [line.split(":")[0].split(" ")[0] for line in said] == [str(target), "removed"]
-
-
-def test_a_death_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
-    target = fill(tmp_path / "build", a="new")
-    fill(sibling_path(target, "new"), a="old")
-    said: list[str] = []
-    with replacing(target, said.append):
-        pass
-    assert contents(target) == {"a": "new"}
-    assert names(tmp_path) == ["build"]
-    assert len(said) == 1
-
-
-def test_a_read_only_leftover_does_not_stay(tmp_path: Path) -> None:
-    target = fill(tmp_path / "build", a="new")
-    inner = fill(sibling_path(target, "new") / "inner", a="old")
-    inner.chmod(0o500)
-    with replacing(target):
-        pass
-    assert names(tmp_path) == ["build"]
 
 
 def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,25 +255,6 @@ def test_who_waits_says_so(tmp_path: Path) -> None:
         with locked(tmp_path / "build", let_go):
             assert names(tmp_path) == [".kci-build.lock"]
     assert said == [f"waiting for another kci process that uses {tmp_path / 'build'}"]
-
-
-def test_who_waits_for_its_own_run_is_told_that(tmp_path: Path) -> None:
-    waits, said = threading.Event(), list[str]()
-
-    def told(line: str) -> None:
-        said.append(line)
-        waits.set()
-
-    def second() -> None:
-        with locked(tmp_path / "envs", told):
-            pass
-
-    with locked(tmp_path / "envs"):
-        thread = threading.Thread(target=second)
-        thread.start()
-        assert waits.wait(60)
-    thread.join(60)
-    assert said == [f"waiting for another build of this run that uses {tmp_path / 'envs'}"]
 
 
 def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path: Path) -> None:

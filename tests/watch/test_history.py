@@ -16,7 +16,7 @@ from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
 from kci.watch import history as history_module
 from kci.watch.decide import latest_decisions
-from kci.watch.history import LegOutcome, LegResult, RecordedRun, append, group_results, read_results, read_runs
+from kci.watch.history import RecordedRun, append, group_results, read_results, read_runs
 
 NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"
@@ -118,30 +118,12 @@ def test_an_outage_in_a_later_attempt_replaces_nothing(tmp_path: Path) -> None:
     assert summary(tmp_path / "h") == [(1, 1, 1, 0)]
 
 
-def test_a_later_attempt_replaces_what_it_has_and_nothing_else(tmp_path: Path) -> None:
-    recorded(tmp_path / "h", files(tmp_path / "a", failed(), failed(kernel="norm")))
-    recorded(tmp_path / "h", files(tmp_path / "b", result(attempt=2)))
-    assert summary(tmp_path / "h") == [(1, 1, 1, 0)]
-
-
 def test_of_two_results_in_one_attempt_the_failure_counts_and_it_is_said(tmp_path: Path) -> None:
     for order in ([result(), failed()], [failed(), result()]):
         found, problems = read_results([files(tmp_path / "r", *order)])
         assert problems == []
         (run,) = group_results(found)
         assert (len(run.passed), len(run.failed)) == (0, 1)
-
-
-def test_an_outage_is_no_failure() -> None:
-    made = [
-        LegResult(
-            1, NOW.isoformat(), name, VARIANT, "x86_64-linux", LegOutcome.FAILED, error="Could not resolve host: x"
-        )
-        for name in ("a", "b")
-    ]
-    made.append(LegResult(1, NOW.isoformat(), "c", VARIANT, "x86_64-linux", LegOutcome.SKIPPED))
-    (run,) = group_results(made)
-    assert (len(run.passed), len(run.failed), len(run.unknown)) == (0, 0, 3)
 
 
 BROKEN = [
@@ -176,14 +158,6 @@ def test_a_broken_file_of_the_history_is_said_and_the_others_count(tmp_path: Pat
     assert (done.code, "Traceback" in done.stderr) == (1, False)
 
 
-def test_the_order_is_that_of_the_runs_and_not_of_the_clocks(tmp_path: Path) -> None:
-    ahead = (NOW + timedelta(days=400)).isoformat()
-    found, problems = read_results([files(tmp_path / "r", result(run=1, at=ahead), failed(run=2))])
-    assert problems == []
-    append(tmp_path / "h", group_results(found))
-    assert [run.run for run in read_history(tmp_path / "h")[0]] == [1, 2]
-
-
 @pytest.mark.rule("KCI801", triggers=False)
 def test_good_results_are_read_silently(tmp_path: Path) -> None:
     soon = (NOW + timedelta(hours=3)).isoformat()
@@ -207,29 +181,6 @@ def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     assert len(append(tmp_path / "h", runs)) == 1
     assert summary(tmp_path / "h") == [(1, 1, 0, 0), (2, 1, 0, 0)]
-
-
-def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "kci.toml").write_text('[[schedule.issues.tell]]\nwho = ["@acme/relu"]\nkernel = "relu"\n')
-    for number in (1, 2):
-        folder = files(tmp_path / f"r{number}", failed(number), result(number, kernel="norm"))
-        recorded(tmp_path / "h", folder)
-    shown = kci("compat", "decide", "--history", "h")
-    assert (shown.code, shown.stdout.startswith("open ")) == (0, True)
-    assert "(for @acme/relu)" in shown.stdout
-    assert "2 runs; 1 issue to change" in shown.stdout
-    recorded(tmp_path / "h", files(tmp_path / "r3", result(3)))
-    assert "close " in kci("compat", "decide", "--history", "h").stdout
-
-
-def test_what_is_not_there_is_wrong_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert kci("compat", "decide", "--history", tmp_path / "nowhere").code == 2
-    assert kci("compat", "record", tmp_path / "nowhere").code == 2
-    refused = kci("compat", "record", files(tmp_path / "r", result()))
-    assert (refused.code, "cannot read" in refused.stderr) == (1, True)
 
 
 @pytest.mark.rule("KCI801", triggers=True)

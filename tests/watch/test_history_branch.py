@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError
-from kci.watch.history import FOLDER, HistoryBranch, LegOutcome, LegResult, RecordedRun, leg_key
+from kci.watch.history import HistoryBranch, LegOutcome, LegResult, RecordedRun, leg_key
 
 LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
 
@@ -77,23 +76,6 @@ def test_a_branch_that_takes_nothing_is_said(remote: str) -> None:
     hook.chmod(0o755)
     with pytest.raises(FindingsError, match="takes no commit"):
         HistoryBranch(remote, "kci-history").record([run(1)])
-
-
-def test_other_files_of_the_branch_stay(remote: str, tmp_path: Path) -> None:
-    def git(*words: str | Sequence[str]) -> None:
-        who = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
-        subprocess.run(["git", "-C", str(tmp_path / "work"), *who, *words], check=True, capture_output=True)
-
-    subprocess.run(["git", "clone", "--quiet", remote, str(tmp_path / "work")], check=True, capture_output=True)
-    git("checkout", "--orphan", "kci-history")
-    (tmp_path / "work" / "README.md").write_text("results\n")
-    git("add", "README.md")
-    git("commit", "-m", "one")
-    git("push", "origin", "kci-history")
-    HistoryBranch(remote, "kci-history").record([run(1)])
-    fetched = HistoryBranch(remote, "kci-history").fetch(tmp_path / "after")
-    assert fetched == tmp_path / "after" / FOLDER
-    assert (tmp_path / "after" / "README.md").read_text() == "results\n"
 
 
 def test_the_command_records_on_the_branch_of_a_remote(

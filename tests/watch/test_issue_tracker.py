@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kci.config.settings import Decisions, Tell
+from kci.config.settings import Decisions
 from kci.errors import FindingsError, MissingToolError
 from kci.watch.decide import latest_decisions
 from kci.watch.history import RecordedRun
@@ -67,21 +67,6 @@ def test_an_issue_is_opened_updated_and_closed() -> None:
     assert "Every leg below passes again." in tracker.all[0].body
 
 
-def test_what_a_run_missed_the_next_one_makes_up_for() -> None:
-    runs = days(FAIL, FAIL, FAIL, PASS, PASS)
-    tracker = Tracker()
-    assert apply_actions(latest_decisions(runs[:3], POLICY), tracker)[0].startswith("opened")
-    assert apply_actions(latest_decisions(runs, POLICY), tracker)[0].startswith("closed")
-    assert apply_actions(latest_decisions(runs, POLICY), Tracker()) == [], "what is over needs no issue"
-
-
-def test_a_cause_that_comes_back_is_another_issue() -> None:
-    tracker = Tracker()
-    follow(tracker, days(FAIL, FAIL, PASS, PASS, PASS, FAIL, FAIL))
-    assert [issue.is_open for issue in tracker.all] == [False, True]
-    assert tracker.all[0].key != tracker.all[1].key
-
-
 def test_an_issue_that_a_person_has_closed_stays_closed() -> None:
     tracker = Tracker()
     follow(tracker, days(FAIL, FAIL))
@@ -95,12 +80,6 @@ def test_a_lost_history_closes_nothing() -> None:
     follow(tracker, days(FAIL, FAIL))
     assert apply_actions(latest_decisions([], POLICY), tracker) == []
     assert tracker.open_numbers() == [1]
-
-
-def test_who_is_told_stands_at_the_end() -> None:
-    tracker = Tracker()
-    follow(tracker, days(FAIL, FAIL), Decisions(tell=(Tell(("@acme/kernels",)),)))
-    assert tracker.all[0].body.endswith("\ncc @acme/kernels\n")
 
 
 def test_a_mark_counts_at_the_beginning_only() -> None:
@@ -177,14 +156,6 @@ def test_a_run_that_records_late_opens_no_second_issue() -> None:
     assert tracker.open_numbers() == [1]
 
 
-def test_an_issue_that_a_person_has_closed_stays_closed_when_a_run_records_late() -> None:
-    one, two, three = days(PASS, AGAIN, AGAIN)
-    tracker = Tracker()
-    apply_actions(latest_decisions([one, three], POLICY), tracker, (1, 3))
-    tracker.close(1, tracker.all[0].title, tracker.all[0].body or "")
-    assert apply_actions(latest_decisions([one, two, three], POLICY), tracker, (1, 3)) == []
-
-
 def test_an_issue_that_no_decision_is_about_is_closed() -> None:
     """An older version named causes in another way, or the run that began it was run again and passed."""
     tracker = Tracker()
@@ -198,12 +169,4 @@ def test_an_issue_that_no_decision_is_about_is_closed() -> None:
     done = apply_actions(latest_decisions(runs, POLICY), tracker, (1, 3))
     assert done == ["closed #1, which no decision is about: relu: old words"]
     assert "No decision of kci is about this any more" in (tracker.all[0].body or "")
-    assert tracker.open_numbers() == [2]
-
-
-def test_of_two_issues_about_one_cause_the_older_one_is_closed() -> None:
-    tracker = Tracker()
-    follow(tracker, days(PASS, AGAIN))
-    tracker.create(tracker.all[0].title, tracker.all[0].body or "")
-    apply_actions(latest_decisions(days(PASS, AGAIN), POLICY), tracker, (1, 2))
     assert tracker.open_numbers() == [2]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from cli.runner import kci
 from kci.config.settings import Decisions
-from kci.watch.history import Failure, RecordedRun, append, leg_key
+from kci.watch.history import Failure, RecordedRun, leg_key
 from kci.watch.report import CellState, GridCell, LegGrid, make_grid, markdown_report
 
 HOSTILE = "</pre></article><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`@everyone` -->"
@@ -63,20 +61,6 @@ def test_a_cell_says_since_when_a_leg_fails_and_what_was_new_then() -> None:
     assert cell.failure.excerpt == "one\nerror: x"
 
 
-def test_an_outage_keeps_the_last_known_state() -> None:
-    runs = [run(1, {key(): "pass"}), run(2, {key(): "unknown"}), run(3, {})]
-    cell = only(grid(*runs))
-    assert (cell.state, cell.runs) == (CellState.PASSES, 1)
-    assert cell.age == "2 d"
-
-
-def test_a_flaky_leg_is_told_as_one() -> None:
-    runs = [run(number, {key(): "pass" if number % 2 else "error: x"}) for number in range(1, 9)]
-    made = grid(*runs)
-    assert only(made).state is CellState.FLAKY
-    assert [cause.cause for cause in made.causes] == ["flaky: x"]
-
-
 def test_a_leg_that_the_catalog_no_longer_has_is_left_out() -> None:
     gone = [run(number, {key(): "pass", key(torch="2.12"): "error"}) for number in (1, 2)]
     later = [run(number, {key(): "pass"}) for number in range(3, 17)]
@@ -85,12 +69,6 @@ def test_a_leg_that_the_catalog_no_longer_has_is_left_out() -> None:
     assert made.causes == ()
     (kernel,) = grid(*gone, *later[:-1]).kernels
     assert len(kernel.cells) == 2
-
-
-def test_dates_that_cannot_be_read_leave_the_number_of_results() -> None:
-    strange = [RecordedRun(1, "yesterday", passed=(key(),)), RecordedRun(2, "today", passed=(key(),))]
-    assert only(grid(*strange)).days is None
-    assert "✓ 2 runs" in markdown_report(grid(*strange), "t")
 
 
 def test_kernels_that_fail_come_first_and_numbers_in_names_count() -> None:
@@ -138,13 +116,6 @@ def hostile_runs(kernels: int, columns: int) -> list[RecordedRun]:
         Failure(leg, error, f"javascript:{HOSTILE}", HOSTILE * 9, f"{error}\n{HOSTILE}") for leg, error in legs.items()
     )
     return [RecordedRun(1, HOSTILE, catalog=HOSTILE, commit=HOSTILE, failed=failed)]
-
-
-def test_a_history_with_a_damaged_file_is_shown_and_said(tmp_path: Path) -> None:
-    append(tmp_path, [run(1, {key(): "pass"})])
-    (tmp_path / "0000000000000000002-1-0123456789abcdef.json").write_text("{")
-    done = kci("compat", "report", "--history", tmp_path)
-    assert (done.code, "KCI801" in done.stderr, "| relu |" in done.stdout) == (1, True, True)
 
 
 def test_markdown_cannot_be_broken_out_of() -> None:

@@ -36,11 +36,14 @@ def _files(request: Request) -> dict[str, Path]:
     # a framework table without components makes a variant noarch; one with compiled code is refused
     variant = request.variant
     if variant.kind is not Kind.NOARCH:
-        raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", hint="use --builder native")
+        raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", "use --builder native")
     if request.build.torch_noarch is None:
         framework = request.build.framework_name
-        message = f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
-        raise kernel_error("KCI507", message, kind=BuildFailedError)
+        raise kernel_error(
+            "KCI507",
+            f"{variant.name}: [{framework}] declares {variant.backend} without a component for it",
+            kind=BuildFailedError,
+        )
     return package_files(request.kernel_dir, request.build, compiled=False)
 
 
@@ -63,10 +66,9 @@ def nix_command(request: Request) -> list[str]:
 def build_with_nix(request: Request, log: Log) -> BuildResult:
     """Run nix and copy its result, which is sealed. Raises MissingToolError or BuildFailedError."""
     if shutil.which("nix") is None:
-        hint = "install nix, or use --builder native"
-        raise MissingToolError("nix is not installed on this machine", hint=hint)
+        raise MissingToolError("nix is not installed on this machine", "install nix, or use --builder native")
     if not (request.kernel_dir / "flake.nix").is_file():
-        raise MissingToolError(f"{request.kernel_dir} has no flake.nix", hint="use --builder native")
+        raise MissingToolError(f"{request.kernel_dir} has no flake.nix", "use --builder native")
     visible = VisibleFiles(request, everything=True)
     done = run(nix_command(request), log, cwd=request.kernel_dir)
     if done.code != 0:
@@ -102,7 +104,7 @@ def build_variant(request: Request, log: Log) -> BuildResult:
     """
     name = choose_builder(request.options.builder, request.variant)
     if request.part is not None and name != "native":
-        raise UsageError(f"{request.variant.name} has no objects to share out", hint="leave out --part")
+        raise UsageError(f"{request.variant.name} has no objects to share out", "leave out --part")
     started = time.monotonic()
     with with_kernel_paths(request.kernel_dir):
         request = msgspec.structs.replace(request, inputs=request.files())
@@ -154,7 +156,7 @@ def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
 def choose_builder(builder: str, variant: Variant) -> str:
     """The builder of a variant. Raises UsageError for an unknown one."""
     if builder not in BUILDERS:
-        raise UsageError(f"there is no builder {builder!r}", hint=f"use one of {', '.join(BUILDERS)}")
+        raise UsageError(f"there is no builder {builder!r}", f"use one of {', '.join(BUILDERS)}")
     if builder != "auto":
         return builder
     return "noarch" if variant.kind is Kind.NOARCH else "native"

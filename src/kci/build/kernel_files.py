@@ -61,7 +61,7 @@ def is_plain(text: str) -> bool:
 
 def kernel_error(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
     """Make the error of a rule about the kernel's files."""
-    diagnostic = finding(rule, message, hint=rules()[rule].fix, path=path)
+    diagnostic = finding(rule, message, path, hint=rules()[rule].fix)
     return kind(message, hint=diagnostic.hint, diagnostics=[diagnostic])
 
 
@@ -152,7 +152,7 @@ class VisibleFiles:
             if real.exists():
                 raise
             raise self._changed(name) from None
-        if file_digest(str(target)) != self._digests.get(name):
+        if file_digest(target) != self._digests.get(name):
             raise self._changed(name)
 
     def lay_out(self, work: Path) -> None:
@@ -176,8 +176,12 @@ class VisibleFiles:
                 raise self._changed(real)
 
     def _changed(self, real: str) -> KciError:
-        message = f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it"
-        return kernel_error("KCI511", message, self.inputs.shown(real), BuildFailedError)
+        return kernel_error(
+            "KCI511",
+            f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it",
+            self.inputs.shown(real),
+            BuildFailedError,
+        )
 
 
 REGISTRATION_H = """\
@@ -303,7 +307,7 @@ def add_op_namespace_prefix(op_name: str) -> str:
 '''
 
 
-def compiled_ops(kernel_id: str, *, tvm_ffi: bool = False) -> str:
+def compiled_ops(kernel_id: str, *, tvm_ffi: bool) -> str:
     """Generate `_ops.py` for a compiled variant."""
     return (_TVM_FFI_OPS if tvm_ffi else _COMPILED_OPS).format(id=checked_id(kernel_id))
 
@@ -322,6 +326,7 @@ def noarch_ops(kernel_name: str, backend: str, kernel_id: str) -> str:
 def checked_id(kernel_id: str) -> str:
     """Return an id that is safe in generated code. Raises BuildFailedError for any other."""
     if not (kernel_id.isascii() and kernel_id.isidentifier()):
-        hint = "an id has ASCII letters, digits and underscores only"
-        raise BuildFailedError(f"{kernel_id!r} is not a kernel id", hint=hint)
+        raise BuildFailedError(
+            f"{kernel_id!r} is not a kernel id", "an id has ASCII letters, digits and underscores only"
+        )
     return kernel_id

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 from msgspec import field
 
-from kci.build.toolchains.compilers import ObjectUse
 from kci.config.model import Build
 from kci.errors import UsageError
-from kci.matrix.variants import Variant
+from kci.matrix.variants import ObjectUse, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.utils.cache import default_cache
 
@@ -31,7 +30,7 @@ def read_part(text: str) -> BuildPart:
     """Parse `3/16` of `--part`. Raises UsageError."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise UsageError(f"--part {text[:40]!r} is not a part", hint="such as 3/16, the third of sixteen")
+        raise UsageError(f"--part {text[:40]!r} is not a part", "such as 3/16, the third of sixteen")
     return BuildPart(int(match[1]), int(match[2]))
 
 

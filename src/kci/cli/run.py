@@ -11,7 +11,6 @@ from typing import Any, Self
 import click
 
 from kci.build.request import BuildOptions
-from kci.build.toolchains.compilers import ObjectUse
 from kci.build.toolchains.downloads import duration, explains_wait
 from kci.cli import PATH, Command, Options, at_interrupt, is_dumb_terminal, options, use_color
 from kci.cli._answers import print_trees
@@ -19,6 +18,7 @@ from kci.cli._output import Layout, shorten, table
 from kci.cli._workspace import ISOLATION, JOBS, KERNELS, load_workspace, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import KciError
+from kci.matrix.variants import ObjectUse
 from kci.run import local
 from kci.run.local import Outcome, OutcomeState
 from kci.utils.suggest import count

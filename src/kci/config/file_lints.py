@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from kci.config.document import KeyPath
+from kci.config.document import Document, KeyPath
 from kci.config.facts import BACKENDS, depends_table
 from kci.config.reader import Kernel
 from kci.config.values import Version, quoted
@@ -45,25 +45,41 @@ def compiler_flags(kernel: Kernel) -> Iterator[Flag]:
             yield Flag(backend, (*key, index), text, src)
 
 
-def native_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
-    """Yield flags such as `-march=native`, with the part that selects the build machine's CPU or GPU."""
+def _joined_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
+    # with the text that a value of its own makes of it and the flag before
     before = ""
     for flag in compiler_flags(kernel):
-        if match := _NATIVE.search(flag.text) or (flag.text == "native" and _NATIVE.search(f"{before} native")):
-            yield flag, match[0]
+        yield flag, f"{before} {flag.text}" if flag.text in ("native", "true") else flag.text
         before = flag.text
 
 
-Lint = Callable[[Kernel], Iterator[Diagnostic]]
+LintFinding = tuple[KeyPath, str, str]
+"""The place in the file, a message and a hint."""
+
+_Subject = TypeVar("_Subject")
+Lints = Mapping[str, Callable[[_Subject], Iterator[LintFinding]]]
+"""Generators of findings by rule."""
 
 
-def lint_file(kernel: Kernel) -> list[Diagnostic]:
-    """Run `FILE_LINTS`, and return the findings in file order."""
-    findings = [diagnostic for lint in FILE_LINTS for diagnostic in lint(kernel)]
+def findings_of(
+    document: Document, lints: Lints[_Subject], subject: _Subject, of_keys: Collection[str] = ()
+) -> list[Diagnostic]:
+    """The findings of lints in file order; those of the rules `of_keys` are at the key, and not at its value."""
+    findings = [
+        (document.at_key if rule in of_keys else document.at_value)(place, rule, message, hint)
+        for rule, lint in lints.items()
+        for place, message, hint in lint(subject)
+    ]
     return sorted(findings, key=in_file_order)
 
 
-def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
+def lint_file(kernel: Kernel, rules: Collection[str] = ()) -> list[Diagnostic]:
+    """The findings of `FILE_LINTS`, or of some of its rules."""
+    lints = {rule: lint for rule, lint in FILE_LINTS.items() if not rules or rule in rules}
+    return findings_of(kernel.document, lints, kernel, ("KCI139",))
+
+
+def backend_without_component(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI130: a backend of `[torch]` has no component (docs/format.md#noarch-build)."""
     if kernel.build.torch is None:
         return
@@ -75,29 +91,29 @@ def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
         if not BACKENDS[backend].components:
             hint = f"{backend} cannot have components; only a [torch-noarch] kernel can declare it"
         message = f"{backend} is declared and has no component: the reference builder fails on such a backend"
-        yield kernel.document.at_value(("general", "backends", declared.index(backend)), "KCI130", message, hint)
+        yield ("general", "backends", declared.index(backend)), message, hint
 
 
-def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
+def component_undeclared(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI131: `general.backends` lacks the backend of a component."""
     declared = kernel.build.general.backends
     for label, component in kernel.build.kernel.items():
         if component.backend not in declared:
             message = f"component `{label}` is for {component.backend}, which is not in `general.backends`: never built"
             hint = f'add "{component.backend}" to `backends`, or remove the component'
-            yield kernel.document.at_value(("kernel", label, "backend"), "KCI131", message, hint)
+            yield ("kernel", label, "backend"), message, hint
 
 
-def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
+def bounds_inverted(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI133: a lower bound is above its upper bound."""
     for table, least, most in _bounds(kernel):
         if least is not None and most is not None and least > most:
             name = ".".join(table)
             message = f"`{name}.minver` ({least}) is newer than `{name}.maxver` ({most}): no version is between them"
-            yield kernel.document.at_value((*table, "minver"), "KCI133", message, "swap the two, or remove one")
+            yield (*table, "minver"), message, "swap the two, or remove one"
 
 
-def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
+def version_spelling(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI135: a version without exactly two parts (docs/format.md#version-bounds)."""
     for path, version in versions(kernel):
         bad_abi = path[1] == "stable-abi" and len(version) < 2  # that is KCI144
@@ -106,7 +122,7 @@ def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
                 f"the reference refuses {quoted(version.text[:40])}, or reads it differently: it has not two parts"
             )
             hint = f'write "{version.minor_text}"' if len(version) <= 2 else "write major and minor only"
-            yield kernel.document.at_value(path, "KCI135", message, hint)
+            yield path, message, hint
 
 
 def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
@@ -121,20 +137,20 @@ def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
             yield ("kernel", label, BACKENDS[component.backend].minver), component.minver
 
 
-def repo_id_missing(kernel: Kernel) -> Iterator[Diagnostic]:
+def repo_id_missing(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI139: no repository to publish to."""
     hub = kernel.build.general.hub
     if hub is None or hub.repo_id is None:
         path: KeyPath = ("general", "hub") if hub else ("general",)
         message = "no `general.hub.repo-id`: the kernel can be built, but not published, and its card is not rendered"
         hint = f'add `[general.hub]` with `repo-id = "<owner>/{kernel.build.name}"`'
-        yield kernel.document.at_key(path, "KCI139", message, hint)
+        yield path, message, hint
 
 
 _REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 
 
-def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
+def repo_id_malformed(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI140: a repository id that the Hub rejects."""
     general = kernel.build.general
     ids: list[tuple[KeyPath, str]] = []
@@ -146,7 +162,7 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
     for path, repo_id in ids:
         if problem := repo_id_problem(repo_id):
             message = f"{quoted(repo_id[:100])} is not a repository id: {problem}"
-            yield kernel.document.at_value(path, "KCI140", message, _repo_hint(repo_id))
+            yield path, message, _repo_hint(repo_id)
 
 
 def _repo_hint(repo_id: str) -> str:
@@ -174,7 +190,7 @@ def repo_id_problem(repo_id: str) -> str:
     return ""
 
 
-def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
+def license_unknown(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI141: a license unknown to SPDX and the Hub; case does not matter."""
     text = kernel.build.general.license
     if text.lower() in _hub_licenses() or _is_spdx(text):
@@ -182,7 +198,7 @@ def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
     known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
     hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
     message = f"{quoted(text[:60])} is neither an SPDX license expression nor a license of the Hub"
-    yield kernel.document.at_value(("general", "license"), "KCI141", message, hint)
+    yield ("general", "license"), message, hint
 
 
 def _is_spdx(text: str) -> bool:
@@ -197,7 +213,7 @@ def _is_spdx(text: str) -> bool:
     return True
 
 
-def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
+def python_depend_unknown(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI142: a Python dependency outside of the reference's table; neuron is exempt (docs/format.md#dependencies)."""
     known = depends_table()
     general = sorted(known.general)
@@ -210,7 +226,7 @@ def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
             if name not in (allowed or ()):
                 message = f"{quoted(name[:60])} is not a Python dependency that {'.'.join(prefix)} can have"
                 hint = _python_hint(name, general, tables, allowed)
-                yield kernel.document.at_value((*prefix, "python-depends", index), "KCI142", message, hint)
+                yield (*prefix, "python-depends", index), message, hint
 
 
 def _general(backend: str) -> tuple[str, ...]:
@@ -227,21 +243,22 @@ def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], al
     return suggestion(name, allowed) or one_of(allowed)
 
 
-def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
+def stable_abi_without_minor(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI144: a stable ABI version without a minor above zero (docs/format.md#stable-abi)."""
     for path, version in _abi_versions(kernel):
         if len(version) < 2:
             lacks = "the minor version 0" if "." in version.text else "no minor version"
             message = f"the stable ABI version {quoted(version.text)} has {lacks}: the reference's build cannot read it"
-            yield kernel.document.at_value(path, "KCI144", message, 'name a release of torch, such as "2.11"')
+            yield path, message, 'name a release of torch, such as "2.11"'
 
 
-def build_machine_flag(kernel: Kernel) -> Iterator[Diagnostic]:
+def build_machine_flag(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI163: a flag that compiles for the build machine only."""
-    for flag, part in native_flags(kernel):
-        message = f"`{part}` compiles for the machine that builds; on others the code may not run"
-        hint = "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
-        yield kernel.document.at_value(flag.place, "KCI163", message, hint)
+    for flag, text in _joined_flags(kernel):
+        if match := _NATIVE.search(text):
+            message = f"`{match[0]}` compiles for the machine that builds; on others the code may not run"
+            hint = "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
+            yield flag.place, message, hint
 
 
 # spellings of nvcc and hipcc; nvcc accepts one dash or two, and a separate value
@@ -254,15 +271,12 @@ _RELOCATABLE = re.compile(
 _GPU_FLAGS = [facts.flags for facts in BACKENDS.values() if facts.archs]
 
 
-def relocatable_device_code(kernel: Kernel) -> Iterator[Diagnostic]:
+def relocatable_device_code(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI168: a flag for relocatable device code, which needs a device link that kci does not make."""
-    before = ""
-    for flag in compiler_flags(kernel):
-        text = f"{before} {flag.text}" if flag.text == "true" else flag.text
-        before = flag.text
+    for flag, text in _joined_flags(kernel):
         if flag.place[-2] in _GPU_FLAGS and (match := _RELOCATABLE.search(text)):
             message = f"`{match[0]}` makes relocatable device code, and kci makes no device link: it cannot be loaded"
-            yield kernel.document.at_value(flag.place, "KCI168", message, "leave it out")
+            yield flag.place, message, "leave it out"
 
 
 def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
@@ -292,16 +306,16 @@ def _hub_licenses() -> frozenset[str]:
     return shipped("config/data/licenses.toml", _Licenses)().identifiers
 
 
-FILE_LINTS: tuple[Lint, ...] = (
-    backend_without_component,
-    component_undeclared,
-    bounds_inverted,
-    version_spelling,
-    repo_id_missing,
-    repo_id_malformed,
-    license_unknown,
-    python_depend_unknown,
-    stable_abi_without_minor,
-    build_machine_flag,
-    relocatable_device_code,
-)
+FILE_LINTS: Lints[Kernel] = {
+    "KCI130": backend_without_component,
+    "KCI131": component_undeclared,
+    "KCI133": bounds_inverted,
+    "KCI135": version_spelling,
+    "KCI139": repo_id_missing,
+    "KCI140": repo_id_malformed,
+    "KCI141": license_unknown,
+    "KCI142": python_depend_unknown,
+    "KCI144": stable_abi_without_minor,
+    "KCI163": build_machine_flag,
+    "KCI168": relocatable_device_code,
+}

@@ -73,38 +73,22 @@ def _is_older(data: dict[str, Any]) -> bool:
     if not isinstance(general, dict) or "backends" in general:
         return False
     old = _OLD_KEYS & general.keys() or "universal" in _table(data, "torch")
-    return bool(old) or any("language" in part for part in _components(data).values())
+    parts = _table(data, "kernel").values()
+    return bool(old) or any(isinstance(part, dict) and "language" in part for part in parts)
 
 
 _OLD_KEYS = {"universal", "cuda-minver", "cuda-maxver"}
 _REQUIRED_KEYS = {"name": '"..."', "version": "1", "edition": "5", "license": '"..."', "backends": '["..."]'}
-_MOVED_KEYS = {"cuda-minver": "minver", "cuda-maxver": "maxver"}
 
 
 def _upgrade_steps(data: dict[str, Any]) -> list[str]:
-    general = data["general"]
-    missing_keys = [f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in general]
+    missing_keys = [f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in data["general"]]
     steps = [f"add {', '.join(missing_keys)} to `[general]`"]
-    noarch = general.get("universal") is True or _table(data, "torch").get("universal") is True
-    if noarch:
-        steps.append("write `[torch-noarch]` in place of `[torch]`")
-    elif not {"torch", "torch-noarch", "tvm-ffi"} & data.keys():
+    if not {*FRAMEWORKS} & data.keys():
         steps.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
-    if "universal" in general or "universal" in _table(data, "torch"):
-        steps.append("remove `universal`")
-    steps += [f"move `{old}` to `[general.cuda]` as `{new}`" for old, new in _MOVED_KEYS.items() if old in general]
-    for label, part in _components(data).items():
-        missing = [f"`{key} = {value}`" for key, value in _COMPONENT_KEYS.items() if key not in part]
-        steps += [f"add {', '.join(missing)} to `[kernel.{label}]`"] if missing else []
-        steps += [f"remove `language` from `[kernel.{label}]`"] if "language" in part else []
+    if _is_older(data):
+        steps.append("give each component `backend`, `depends` and `src`, and remove `universal` and `language`")
     return steps
-
-
-_COMPONENT_KEYS = {"backend": '"..."', "depends": "[]", "src": "[]"}
-
-
-def _components(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {label: part for label, part in _table(data, "kernel").items() if isinstance(part, dict)}
 
 
 def _table(data: dict[str, Any], key: str) -> dict[str, Any]:

@@ -72,12 +72,11 @@ class _Walk:
     def __init__(self, document: Document) -> None:
         self.document = document
 
-    def problem(self, rule: str, path: KeyPath, message: str, hint: str = "", *, key: bool = False) -> Diagnostic:
-        return (self.document.at_key if key else self.document.at_value)(path, rule, message, hint)
-
     def wrong_type(self, expected: str, value: object, path: KeyPath, hint: str = "") -> Diagnostic:
         hint = hint or self.other_spelling(expected, value, path)
-        return self.problem("KCI103", path, f"`{path_text(path)}` must be {expected}, not {toml_type(value)}", hint)
+        return self.document.at_value(
+            path, "KCI103", f"`{path_text(path)}` must be {expected}, not {toml_type(value)}", hint
+        )
 
     def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
         if expected == "a string" and path[-1] == "repo-id":
@@ -139,7 +138,7 @@ class _Walk:
         if not isinstance(value, dict):
             yield self.wrong_type("a table", value, path)
         elif "backend" not in value:
-            yield self.problem("KCI102", path, f"`{path_text(path)}` lacks the key `backend`", one_of(tags), key=True)
+            yield self.document.at_key(path, "KCI102", f"`{path_text(path)}` lacks the key `backend`", one_of(tags))
             known = sorted({"backend", *(key for part in parts for key in part.__struct_encode_fields__)})
             for key in value:
                 if key not in known:
@@ -156,7 +155,7 @@ class _Walk:
             yield self.wrong_type("an integer", value, path)
         elif not 0 <= value <= 2**63 - 1:
             what = "must not be negative" if value < 0 else "is too large"
-            yield self.problem("KCI104", path, f"`{path_text(path)}` {what}")
+            yield self.document.at_value(path, "KCI104", f"`{path_text(path)}` {what}")
 
     def check_plain(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if expected_type in _SHAPES:
@@ -195,7 +194,7 @@ class _Walk:
         try:
             expected_type.parse(value)
         except ValueError as error:
-            yield self.problem("KCI104", path, f"`{path_text(path)}`: {error}", hint)
+            yield self.document.at_value(path, "KCI104", f"`{path_text(path)}`: {error}", hint)
 
     def check_struct(
         self,
@@ -213,14 +212,16 @@ class _Walk:
         for key, field in fields.items():
             if key not in value and field not in optional and key not in alternatives:  # else that key is reported
                 place = f"`{path_text(path)}` lacks" if path else "the file lacks"
-                yield self.problem("KCI102", path, f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"), key=True)
+                yield self.document.at_key(path, "KCI102", f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"))
         for key, element in value.items():
             if key in fields:
                 yield from self.check(hints[fields[key]], element, (*path, key))
             elif key not in known:
                 yield self.unknown_key(key, path, sorted({*fields, *known}), value)
         if struct is KernelDependency and ("version" in value) == ("revision" in value):
-            yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
+            yield self.document.at_value(
+                path, "KCI104", "a kernel dependency needs exactly one of `version` and `revision`"
+            )
 
     def check_stable_abi(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if isinstance(value, str):
@@ -248,28 +249,27 @@ class _Walk:
         hint = suggestion(key, [name for name in known if name not in siblings]) or one_of(known)
         if key in _BACKEND_KEYS and path[:1] == ("kernel",):
             hint = f'it is a key of components with `backend = "{_BACKEND_KEYS[key]}"`'
-        return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
+        return self.document.at_key((*path, key), "KCI101", f"`{shorten(key)}` is not a key of {where}", hint)
 
     def unknown_name(self, key: str, path: KeyPath, names: type[enum.StrEnum]) -> Diagnostic:
         lacking = key in Machine.__struct_encode_fields__
-        table = ".".join(map(str, path))
+        table, known, rule = ".".join(map(str, path)), [str(member) for member in names], "KCI321"
         if names is RunnerKind and (lacking or key in SYSTEMS):
             message = f"`{table}.{key}` does not name a backend"
             hint = f"write `[{table}.any.{'x86_64-linux' if lacking else key}]`, or a backend in place of `any`"
-            return self.problem("KCI321", (*path, key), message, hint, key=True)
-        if lacking:
+        elif lacking:
             message = f"`{key}` is in `[{table}]`, which does not name a system"
             hint = f"write it in `[{table}.x86_64-linux]`, or in the table of its system"
-            return self.problem("KCI321", (*path, key), message, hint, key=True)
-        known = [str(member) for member in names]
-        message = f"`{key[:60]}` is not a {_KINDS[names.__name__]}"
-        return self.problem("KCI320", (*path, key), message, suggestion(key, known) or one_of(known), key=True)
+        else:
+            rule, message = "KCI320", f"`{key[:60]}` is not a {_KINDS[names.__name__]}"
+            hint = suggestion(key, known) or one_of(known)
+        return self.document.at_key((*path, key), rule, message, hint)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
         hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
         if kind == "C++ dependency" and value in depends_table().general:
             hint = "it is a package of Python: name it in `python-depends` of `[general]`"
-        return self.problem("KCI104", path, f"{quoted(shorten(value))} is not a {kind}", hint)
+        return self.document.at_value(path, "KCI104", f"{quoted(shorten(value))} is not a {kind}", hint)
 
 
 def _near_version(text: str) -> str:

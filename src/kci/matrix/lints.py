@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS
-from kci.config.file_lints import compiler_flags
+from kci.config.file_lints import LintFinding, Lints, compiler_flags, findings_of
 from kci.config.model import Component
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
@@ -58,18 +58,12 @@ class Subject:
         return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
 
 
-LintFinding = tuple[KeyPath, str, str]
-
-
 def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
     """The findings of `MATRIX_LINTS` for a kernel; `errors_only` skips rules of other severities."""
-    subject, document = Subject(kernel, catalog), kernel.document
-    return [
-        (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
-        for rule, lint in MATRIX_LINTS.items()
-        if not errors_only or rules()[rule].severity is Severity.ERROR
-        for place, message, hint in lint(subject)
-    ]
+    lints = {
+        rule: lint for rule, lint in MATRIX_LINTS.items() if not errors_only or rules()[rule].severity is Severity.ERROR
+    }
+    return findings_of(kernel.document, lints, Subject(kernel, catalog), ("KCI155",))
 
 
 class _Entry(NamedTuple):
@@ -340,7 +334,7 @@ def _list(versions: Iterable[Version]) -> str:
     return ", ".join(map(str, versions))
 
 
-MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
+MATRIX_LINTS: Lints[Subject] = {
     "KCI150": capability_unknown,
     "KCI151": capability_gone,
     "KCI152": capability_lost,
@@ -353,4 +347,3 @@ MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[LintFinding]]] = {
     "KCI162": backend_without_rows,
     "KCI169": flags_of_x86,
 }
-_OF_KEYS = ("KCI155",)

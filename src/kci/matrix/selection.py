@@ -7,7 +7,6 @@ drop rows that are not bundled, and all but the first of a name. The pr tier the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -18,12 +17,9 @@ from kci.config.model import Build
 from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Tier, Version
 from kci.matrix.archs import variant_archs
-from kci.matrix.catalog.loading import outside_range
-from kci.matrix.catalog.rows import ArchTables, Catalog, RemovedRow, Row
+from kci.matrix.catalog.loading import for_kernel, outside_range
+from kci.matrix.catalog.rows import ArchTables, Catalog, Overlay, RemovedRow, Row
 from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, Kind, Matrix, Variant, variant_name
-
-if TYPE_CHECKING:
-    from kci.matrix.catalog.rows import Overlay
 
 
 class FilterReason(msgspec.Struct, frozen=True):
@@ -53,16 +49,12 @@ def compute_matrix(
     `narrow` are successive filters. `overlays` have the name of their kernel, or None for all. `explain` records
     decisions.
     """
-    selected = []
-    for kernel in kernels:
-        table = catalog
-        if overlays:
-            from kci.matrix.catalog.loading import for_kernel
-
-            table = for_kernel(catalog, overlays, kernel.build.name)
-        selected.append(select(kernel, table, tier, narrow=narrow, explain=explain))
+    selected = tuple(
+        select(kernel, for_kernel(catalog, overlays, kernel.build.name), tier, narrow=narrow, explain=explain)
+        for kernel in kernels
+    )
     changed_by = dict.fromkeys(overlay.document.path for _, overlay in overlays)
-    return Matrix(tier, "+".join([catalog.name, *changed_by]), catalog.as_of, tuple(selected))
+    return Matrix(tier, "+".join([catalog.name, *changed_by]), catalog.as_of, selected)
 
 
 def select(

@@ -16,9 +16,9 @@ from kci.config.document import refuse
 from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
-from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
+from kci.matrix.catalog.expressions import Where, WhereError, parse_where
 from kci.matrix.catalog.loading import FIELDS as ROW_FIELDS
-from kci.matrix.catalog.loading import where_problem
+from kci.matrix.catalog.loading import subject, where_problem
 from kci.matrix.selection import FilterReason, Narrow
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
@@ -60,22 +60,6 @@ def _pairwise(left_out: FilterReason) -> Narrow:
 
 FIELDS = {**ROW_FIELDS, "kind": [str(kind) for kind in Kind], "name": (), "stable-abi": ()}
 """The fields of expressions about variants."""
-
-
-def subject(variant: Variant) -> Subject:
-    """A variant as a subject of expressions."""
-    fields = {
-        "name": variant.name,
-        "kind": variant.kind,
-        "backend": variant.backend,
-        "system": variant.system,
-        "torch": variant.torch,
-        "compute": variant.compute,
-        "stable-abi": variant.stable_abi,
-        "tvm-ffi": variant.tvm_ffi,
-        str(variant.backend): variant.compute,
-    }
-    return {field: str(value) for field, value in fields.items() if value is not None}
 
 
 def by_choice(

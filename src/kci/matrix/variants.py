@@ -15,12 +15,14 @@ import enum
 import re
 import sys
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from kci.config.facts import BACKENDS, HOST
 from kci.config.values import SYSTEMS, Backend, Version
+from kci.utils.suggest import count
 
 
 class Kind(enum.StrEnum):
@@ -156,6 +158,27 @@ def artifact_stem(kernel: str, name: str) -> str:
 def upload_name(kernel: str, leg: str) -> str:
     """The name of a leg's artifact, `kci-<kernel>.<leg>`; the dot separates relu from relu-fast."""
     return f"kci-{_escaped(kernel)}.{_escaped(leg)}"
+
+
+Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
+"""Text that is safe to print and to render."""
+
+
+class ObjectUse(msgspec.Struct, frozen=True):
+    """Number of objects that a build of a variant reused and compiled."""
+
+    found: Annotated[int, Meta(ge=0)]
+    made: Annotated[int, Meta(ge=0)]
+    runs: tuple[Word, ...] = ()
+    """CI runs of the packs with reused objects."""
+
+    def __str__(self) -> str:
+        runs = f", of run {' and '.join(self.runs)}" if self.runs else ""
+        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{runs}"
+
+    def __add__(self, other: ObjectUse) -> ObjectUse:
+        runs = tuple(sorted({*self.runs, *other.runs}))
+        return ObjectUse(self.found + other.found, self.made + other.made, runs)
 
 
 def objects_name(kernel: str, leg: str) -> str:

@@ -18,9 +18,9 @@ from kci.config.discovery import (
     read_kernels,
     same_names,
 )
-from kci.config.file_lints import backend_without_component, lint_file
+from kci.config.file_lints import lint_file
 from kci.config.reader import Kernel, build_toml_path, read_kernel
-from kci.config.sources.package_rules import source_findings
+from kci.config.sources.package_rules import checker_version, source_findings
 from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
@@ -86,33 +86,42 @@ def check_kernels(
 
 
 def lint_kernel(
-    kernel: Kernel,
-    catalog: Catalog,
-    tree: SourceTree | None,
-    more: Sequence[Diagnostic] = (),
-    *,
-    errors_only: bool = False,
+    kernel: Kernel, catalog: Catalog, tree: SourceTree | None, more: Sequence[Diagnostic] = ()
 ) -> list[Diagnostic]:
     """All findings about a kernel in file order, with `more`; without the `tree` of its files they are not checked."""
     findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if tree is not None:
-        findings += lint_sources(kernel, tree, errors_only=errors_only)
-        if not errors_only:
-            findings += [
-                *lint_standards(kernel, catalog, tree),
-                *flake_narrows(kernel, catalog, Path(kernel.directory)),
-            ]
-    findings += lint_matrix(kernel, catalog, errors_only=errors_only)
+        findings += lint_sources(kernel, tree)
+        findings += lint_standards(kernel, catalog, tree)
+        findings += flake_narrows(kernel, catalog, Path(kernel.directory))
+    findings += lint_matrix(kernel, catalog)
     return sorted(findings, key=in_file_order)
 
 
 def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | None) -> list[Diagnostic]:
     """The errors of one kernel that are not suppressed: it cannot be built. Without `trees` sources do not count."""
-    rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
+
+    def of_texts() -> list[Diagnostic]:
+        rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
+        findings = [*lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, rows, errors_only=True)]
+        return _errors(findings)
+
+    def texts() -> object:
+        read = (kernel.document, workspace.catalog.document, workspace.settings.document)
+        return checker_version(), workspace.catalog.name, [(one.path, one.text) for one in read if one is not None]
+
     tree = trees.of(kernel.directory) if trees is not None else None
-    seen = tree.at(Path(kernel.directory)) if tree is not None else None
-    findings = drop_suppressed(lint_kernel(kernel, rows, seen, errors_only=True), workspace.settings)
-    findings += source_findings(kernel, workspace.settings, tree.remembered) if tree is not None else ()
+    kept = tree.remembered if tree is not None else None
+    question = f"errors of {kernel.document.path}"
+    found = of_texts() if kept is None else kept.answer(question, texts, list[Diagnostic], of_texts)
+    if tree is not None:
+        found += lint_sources(kernel, tree.at(Path(kernel.directory)), errors_only=True)
+    findings = drop_suppressed(sorted([*kernel.diagnostics, *found], key=in_file_order), workspace.settings)
+    findings += source_findings(kernel, workspace.settings, kept) if tree is not None else ()
+    return _errors(findings)
+
+
+def _errors(findings: Sequence[Diagnostic]) -> list[Diagnostic]:
     return [item for item in findings if item.severity is Severity.ERROR]
 
 
@@ -205,8 +214,7 @@ def split_faulty(
         if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
             sound.append(kernel)
         else:
-            errors = errors or list(backend_without_component(kernel))
-            faulty.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+            faulty.append(_faulty(kernel, errors or lint_file(kernel, ["KCI130"])))
     if faulty and not sound:
         every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
@@ -215,6 +223,10 @@ def split_faulty(
         raise error
     faulty.sort(key=lambda item: item.path)
     return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
+
+
+def _faulty(kernel: Kernel, errors: Sequence[Diagnostic]) -> FaultyKernel:
+    return FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors))
 
 
 def _first_fault(faulty: Sequence[FaultyKernel]) -> str:
@@ -250,7 +262,7 @@ def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matri
     for item in matrix.kernels:
         kernel, backends = bare.get(item.name, (None, set()))
         if kernel is not None:
-            faults = {fault.message.partition(" ")[0]: fault for fault in backend_without_component(kernel)}
+            faults = {fault.message.partition(" ")[0]: fault for fault in lint_file(kernel, ["KCI130"])}
             for variant in item.each_once():
                 if variant.backend in backends:
                     why = faults[variant.backend]
@@ -265,9 +277,8 @@ def require_readable(workspace: Workspace) -> None:
     """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans, and no sources."""
     wrong = list(workspace.unread)
     for kernel in workspace.kernels:
-        errors = kernel_errors(workspace, kernel, None)
-        if errors:
-            wrong.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
+        if errors := kernel_errors(workspace, kernel, None):
+            wrong.append(_faulty(kernel, errors))
     if wrong:
         every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
         raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)

@@ -58,11 +58,6 @@ def github_matrix(plan: Plan) -> str:
     return text
 
 
-def _split_matrix(matrix: dict[str, list[dict[str, Any]]], role: str) -> list[dict[str, list[dict[str, Any]]]]:
-    entries, most = matrix["include"], MAX_MATRIX if role == Role.PART else max(1, len(matrix["include"]))
-    return [{"include": entries[start : start + most]} for start in range(0, max(1, len(entries)), most)]
-
-
 def refuse_errors(findings: Iterable[Diagnostic]) -> None:
     """Raise FindingsError if there are errors among the findings."""
     problems = [item for item in findings if item.severity is Severity.ERROR]
@@ -75,17 +70,10 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     """A leg as an entry of the matrix."""
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
     entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
-    object_values = {key: getattr(leg, key) for key in OBJECT_KEYS}
+    entry |= {key: value for key in OBJECT_KEYS if (value := getattr(leg, key)) not in (None, "", ())}
     if leg.kind is not Kind.NOARCH and leg.builder is None:
-        object_values["objects"] = objects_name(leg.kernel, leg.name)
-    return entry | {
-        key: value for key, value in object_values.items() if value not in (None, "", ()) and value is not False
-    }
-
-
-def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
-    """The matrix of test jobs."""
-    return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
+        entry["objects"] = objects_name(leg.kernel, leg.name)
+    return entry
 
 
 def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -198,14 +186,20 @@ def _work(
         whole, parts_parallel = most[index[name]]
         matrices = _matrices(plan.tier, by_kernel.get(name, ()))
         tree = trees.get(name)
-        first, *others = _split_matrix(matrices[Role.PART], Role.PART)
+        parts = matrices[Role.PART]["include"]
+        starts = range(0, max(1, len(parts)), MAX_MATRIX)
+        first, *others = ({"include": parts[start : start + MAX_MATRIX]} for start in starts)
         work = matrices | {
             "parts": first,
             **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
             "parallel": whole or MAX_MATRIX,
             "parts_parallel": max(1, parts_parallel // (1 + len(others))) if parts_parallel else MAX_MATRIX,
             "plan": msgspec.structs.replace(promise, kernels=own[name]),
-            "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
+            "tests": {
+                "include": [
+                    {key: getattr(test, key) for key in TEST_KEYS} for test in plan.tests if test.kernel == name
+                ]
+            },
             "tree_run": tree.run if tree and name in carried else "",
             "tree_digest": tree_under_test(tree.digests) if tree else "",
         }

@@ -102,8 +102,6 @@ def plan_tests(
                 run, now = tree.run, TestPass(tree_under_test(tree.digests, machine.variants), inputs)
                 if inputs and tree.passed.get(machine.name) == now:
                     continue
-            elif kernel.name not in built:
-                continue
             limit = runners.limit(kernel.name, machine.backend)
             runner = machine.runner
             test_legs.append(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import same_names
 from kci.config.facts import BACKENDS
@@ -14,7 +15,8 @@ from kci.config.values import Grouping, quoted, text_of
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
-from kci.plan.estimates import Duration, Minutes, Size, estimate_minutes, estimates, recorded_minutes
+from kci.plan.durations import Duration, recorded_minutes
+from kci.plan.estimates import Size, estimate_minutes, estimates
 from kci.plan.hardware_tests import CarriedTree, plan_tests, why_untested
 from kci.plan.plan import (
     CatalogName,
@@ -43,45 +45,39 @@ class Assignment(NamedTuple):
 def whole_leg(kernel: KernelMatrix, placed: Sequence[Assignment], name: str) -> Leg:
     """The leg that builds some variants, one after the other."""
     legs = [item.leg for item in placed]
-    measured = all(leg.measured for leg in legs)
-    return msgspec.structs.replace(
+    whole = replace(
         legs[0],
         path=kernel.path,
         variant=" ".join(leg.variant for leg in legs),
         variants=tuple(leg.variant for leg in legs),
         name=name,
         timeout=min(sum(leg.timeout for leg in legs), placed[0].most),
-        minutes=placed[0].setup + sum(leg.minutes for leg in legs),
-        at_least=None if measured else placed[0].setup + sum(leg.ends[0] for leg in legs),
-        at_most=None if measured else placed[0].setup + sum(leg.ends[1] for leg in legs),
-        measured=measured,
+        measured=all(leg.measured for leg in legs),
         artifact=upload_name(kernel.name, name),
         loads=tuple(dict.fromkeys(torch for leg in legs for torch in leg.loads)),
     )
+    return _timed(whole, placed[0].setup, sum(leg.minutes for leg in legs))
+
+
+def _timed(leg: Leg, setup: int, minutes: int, *, sure: bool = False) -> Leg:
+    sure = sure or leg.measured or leg.kind is Kind.NOARCH
+    least, most = (minutes, minutes) if sure else estimates().around(minutes)
+    return replace(leg, minutes=setup + minutes, at_least=setup + least, at_most=setup + most)
 
 
 def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
     """The part legs of a variant, and its link leg."""
     whole = whole_leg(kernel, [placed], placed.variant.name)
     names = [f"{whole.name}.part{number}of{placed.parts}" for number in range(1, placed.parts + 1)]
-    shares = [math.ceil(minutes / placed.parts) for minutes in (placed.leg.minutes, *placed.leg.ends)]
-    share = _with_estimate(whole, placed, *shares)
+    share = _timed(whole, placed.setup, math.ceil(placed.leg.minutes / placed.parts))
     parts = [
-        msgspec.structs.replace(
+        replace(
             share, name=name, variants=(), artifact=objects_name(whole.kernel, name), part=number, parts=placed.parts
         )
         for number, name in enumerate(names, start=1)
     ]
-    link = _with_estimate(whole, placed, *[estimates().link] * 3)
-    return [*parts, msgspec.structs.replace(link, parts=placed.parts, takes=tuple(names))]
-
-
-def _with_estimate(whole: Leg, placed: Assignment, about: int, least: int, most: int) -> Leg:
-    measured = whole.measured
-    return msgspec.structs.replace(
-        whole, minutes=placed.setup + about, at_least=None if measured else placed.setup + least,
-        at_most=None if measured else placed.setup + most,
-    )  # fmt: skip
+    link = _timed(whole, placed.setup, estimates().link, sure=True)
+    return [*parts, replace(link, parts=placed.parts, takes=tuple(names))]
 
 
 FULL_SHARE = 2
@@ -179,7 +175,8 @@ def make_plan(
     """Plan the variants of a matrix, noarch ones once for all systems; FindingsError (KCI304) for equal names."""
     runners = runners or default_runners()
     options = options or PlanOptions()
-    _refuse_duplicates(matrix)
+    if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
+        raise FindingsError("kernels of one plan need different names", diagnostics=problems)
     recorded = recorded_minutes(durations)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
@@ -226,12 +223,12 @@ def make_plan(
         names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
         earlier_objects = [options.objects.get(name, KeptObjects("", "")) for name in names]
         legs = [
-            msgspec.structs.replace(leg, objects_run=item.run, objects_from=item.artifact)
+            replace(leg, objects_run=item.run, objects_from=item.artifact)
             for leg, item in zip(legs, earlier_objects, strict=True)
         ]
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
-    legs = [msgspec.structs.replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
+    legs = [replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
     carried = {item.kernel for item in skipped if options.whole}
     untested = {item.name: why_untested(item.planned, runners, options.marked.get(item.name)) for item in kernels}
     return Plan(
@@ -279,13 +276,16 @@ def assign_runner(
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, text_of(variant.compute)) if container and compiled and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
-    if recorded is not None or noarch:
-        minutes = Minutes(*[recorded or build.minutes] * 3)
-    else:
-        minutes = estimate_minutes(size, variant.backend, build, runner, limit.max_jobs)
-    rate, currency = price_of(runner) or (None, "")
     cpus, memory = runner.cpus or _CPUS, runner.memory_gb or _MEMORY_GB
-    compilers = min(limit.max_jobs or cpus, cpus, memory * 2**30 // runners.compiler_memory(variant.backend))
+
+    def compilers(cutlass: bool = False) -> int:
+        fitting = memory * 2**30 // runners.compiler_memory(variant.backend, cutlass=cutlass)
+        return max(1, min(limit.max_jobs or cpus, cpus, fitting))
+
+    minutes = recorded
+    if minutes is None and size is not None and not noarch:
+        minutes = estimate_minutes(size, variant.backend, compilers)
+    rate, currency = price_of(runner) or (None, "")
     leg = Leg(
         kernel=kernel,
         path="",
@@ -298,10 +298,8 @@ def assign_runner(
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
         image=image,
         timeout=limit.timeout_minutes or build.timeout,
-        minutes=minutes.about,
+        minutes=minutes or build.minutes,
         measured=recorded is not None,
-        at_least=None if recorded is not None else minutes.least,
-        at_most=None if recorded is not None else minutes.most,
         pool=pool_of(runner),
         rate=rate,
         currency=currency,
@@ -311,7 +309,7 @@ def assign_runner(
         disk=build.disk or None if image else None,
         loads=variant.loads,
         builder=None if compiled else "nix",
-        threads=max(1, compilers),
+        threads=compilers(),
         memory_gb=memory,
     )
     splits = compiled and not noarch and size is not None
@@ -347,8 +345,3 @@ def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> s
     if isinstance(placed, NoRunner) or variant.kind is Kind.NOARCH:
         return ""
     return placed.leg.builder or (container if isinstance(container, str) else placed.leg.image)
-
-
-def _refuse_duplicates(matrix: Matrix) -> None:
-    if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
-        raise FindingsError("kernels of one plan need different names", diagnostics=problems)

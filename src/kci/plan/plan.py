@@ -100,9 +100,9 @@ class Leg(msgspec.Struct, frozen=True):
     builder: str | None = None
     """`nix` for the nix builder; None for the default."""
     at_least: int | None = None
-    """The best case in minutes; None for recorded ones."""
+    """The best case in minutes."""
     at_most: int | None = None
-    """The likely worst case in minutes; None for recorded ones."""
+    """The likely worst case in minutes."""
     threads: int = 4
     """Compilers that its machine has cores and memory for."""
     memory_gb: int = 16

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import tree_place, tree_suppressions
 from kci.config.reader import Kernel
-from kci.config.values import Grouping, Tier
+from kci.config.values import Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, clean_commit, only_affected, touched_since
+from kci.plan.budget import check_budget, check_time
 from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
-from kci.plan.estimates import (
-    Alternative,
-    Duration,
-    Estimate,
-    check_budget,
-    check_time,
-    estimate,
-    read_durations,
-    sizes,
-)
+from kci.plan.durations import read_durations
+from kci.plan.estimates import Estimate, estimate, sizes
 from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.kernel_inputs import KernelInputs
@@ -69,7 +63,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
 
     def with_plan(self, plan: Plan) -> PlannedRun:
         """The same run with a part of its plan."""
-        return msgspec.structs.replace(self, plan=plan, estimate=estimate(plan.legs))
+        return replace(self, plan=plan, estimate=estimate(plan.legs))
 
     def as_json(self) -> dict[str, Any]:
         """The documented JSON form (schema 1), for `msgspec.json.encode`."""
@@ -88,15 +82,17 @@ def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no
     collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
-    workspace, faulty = split_faulty(workspace, request.choice, trees, progress)
-    trees.save()
+    try:
+        workspace, faulty = split_faulty(workspace, request.choice, trees, progress)
+    finally:
+        trees.save()
     whole = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(whole, request.choice)
     matrix, bare = split_without_component(workspace, whole)
     roots = {trees.of(kernel.directory).root for kernel in workspace.kernels}
     commit = clean_commit(Path(roots.pop())) if len(roots) == 1 else None
-    request = msgspec.structs.replace(_complete(request, workspace, matrix), commit=commit)
+    request = replace(_complete(request, workspace, matrix), commit=commit)
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = only_affected(
@@ -114,15 +110,14 @@ def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no
     took = read_durations(request.durations) if request.durations else ()
     plan = make_plan(matrix, workspace.runners, request, durations=took)
     settings, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
-    plan = msgspec.structs.replace(
+    plan = replace(
         _with_suppressions(plan, workspace),
         faulty=faulty,
         left_out=(*plan.left_out, *bare),
         leave_out=settings.settings.publish.leave_out if settings.publishes and released else None,
     )
     totals = estimate(plan.legs)
-    others = _other_plans(workspace, request, took) if touches is None else iter(())
-    problems = check_budget(plan, totals, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
+    problems = check_budget(totals, request.max_jobs, request.max_cost)
     problems += check_limits(plan, request.callers, request.part_jobs)
     problems += check_time(plan.legs, workspace.runners)
     return PlannedRun(plan, totals, tuple(touches) if touches is not None else None, tuple(problems))
@@ -138,7 +133,7 @@ def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> Pla
     grouping, trees, kernels = workspace.settings.settings.plan.group, SourceTrees(), workspace.kernels
     inputs = [KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory)) for kernel in kernels]
     marked = {item.build.name: item.marked for item in inputs}
-    return msgspec.structs.replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
+    return replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
@@ -146,8 +141,8 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
     if not entries:
         return plan
     places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
-    kernels = tuple(msgspec.structs.replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
-    return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
+    kernels = tuple(replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
+    return replace(plan, kernels=kernels, suppressions=entries)
 
 
 def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
@@ -172,7 +167,7 @@ def _with_fingerprints(
     if lacking and request.published and request.affected is not None:
         # The release tier may build a variant of this name with another torch.
         kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
-        loaded = workspace.with_kernels(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
+        loaded = workspace.with_kernels(kernels).matrix(replace(request.choice, tier=str(Tier.RELEASE)))
         others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
         also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
         unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
@@ -180,15 +175,4 @@ def _with_fingerprints(
     # What is tested again is in the tree of an earlier run, or is built.
     carried = {(name, variant) for name, tree in request.trees.items() for variant in tree.digests}
     skip = {key: why for key, why in unchanged.items() if key[0] not in tested or key in carried}
-    return msgspec.structs.replace(request, prints=prints, skip=skip, tests=tests, whole=request.affected is None)
-
-
-def _other_plans(workspace: Workspace, request: PlanRequest, took: Sequence[Duration]) -> Iterator[Alternative]:
-    if request.choice.tier != Tier.PR:
-        smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
-        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, request, durations=took).legs)
-    if request.grouping is Grouping.VARIANT:
-        for grouping in (Grouping.IMAGE, Grouping.BACKEND):
-            grouped = msgspec.structs.replace(request, grouping=grouping)
-            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
-            yield Alternative(f'`group = "{grouping}"` under `[plan]`', plan.legs)
+    return replace(request, prints=prints, skip=skip, tests=tests, whole=request.affected is None)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from kci.config.discovery import RepositorySettings
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS
+from kci.config.file_lints import LintFinding, Lints, findings_of
 from kci.config.settings import Machine, Settings
 from kci.config.values import Tier, is_branch, quoted
-from kci.diagnostics import Diagnostic, in_file_order, rules
+from kci.diagnostics import Diagnostic, rules
 from kci.matrix.catalog.runners import hosted_runners
-from kci.matrix.lints import LintFinding
 from kci.utils.suggest import nearest, one_of
 
 
@@ -34,13 +34,7 @@ def lint_settings(settings: RepositorySettings, kernels: Collection[str] | None 
     document = settings.document
     if document is None:
         return []
-    subject = _Subject(settings.settings, kernels)
-    findings = [
-        (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
-        for rule, lint in SETTINGS_LINTS.items()
-        for place, message, hint in lint(subject)
-    ]
-    return sorted(findings, key=in_file_order)
+    return findings_of(document, SETTINGS_LINTS, _Subject(settings.settings, kernels), ("KCI328",))
 
 
 def label_malformed(subject: _Subject) -> Iterator[LintFinding]:
@@ -245,7 +239,7 @@ def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             yield ("images", backend, *keys), image
 
 
-SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[LintFinding]]] = {
+SETTINGS_LINTS: Lints[_Subject] = {
     "KCI322": label_malformed,
     "KCI323": label_of_no_runner,
     "KCI326": unknown_kernel,
@@ -253,4 +247,3 @@ SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[LintFinding]]] = {
     "KCI329": tier_unknown,
     "KCI330": value_impossible,
 }
-_OF_KEYS = ("KCI328",)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import (
     FaultyKernel,
@@ -24,14 +25,13 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import SYSTEMS, Backend, Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, KciError, UsageError, rule_error
-from kci.matrix.catalog.loading import editions, load_catalog
-from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.loading import editions, load_catalog, overlays_of
+from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant, this_system
 from kci.utils.suggest import command_line, containing, count, nearest, nearest_name, suggestion
 
 if TYPE_CHECKING:
-    from kci.matrix.catalog.rows import Overlay
     from kci.matrix.catalog.runners import Runners
 
 
@@ -117,19 +117,16 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             raise UsageError(f"there are {len(self.kernels)} kernels here", hint="name one's directory")
         return self.kernels[0]
 
-    def matrix(self, choice: Choice = _ALL, *, explain: bool = False) -> Matrix:
-        """The variants of a choice, with `explain` also the reason of each decision.
+    def whole(self, choice: Choice = _ALL) -> Matrix:
+        """The superset of a tier: without pairwise thinning, and the release for `pr`. Raises as `matrix`."""
+        release = replace(choice, tier=str(Tier.RELEASE))
+        return self.matrix(release if choice.tier == Tier.PR else choice, thinned=False)
+
+    def matrix(self, choice: Choice = _ALL, *, explain: bool = False, thinned: bool = True) -> Matrix:
+        """The variants of a choice, with `explain` also the reason of each decision; pairwise tiers are `thinned`.
 
         UsageError for an unknown name, FindingsError for an invalid custom tier.
         """
-        return self._matrix(choice, explain=explain)
-
-    def whole(self, choice: Choice = _ALL) -> Matrix:
-        """The superset of a tier: without pairwise thinning, and the release for `pr`. Raises as `matrix`."""
-        release = msgspec.structs.replace(choice, tier=str(Tier.RELEASE))
-        return self._matrix(release if choice.tier == Tier.PR else choice, thinned=False)
-
-    def _matrix(self, choice: Choice, *, explain: bool = False, thinned: bool = True) -> Matrix:
         narrow, base = choice.filters(self.scopes), Tier.RELEASE
         if choice.tier in list(Tier):
             base = Tier(choice.tier)
@@ -143,10 +140,10 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         )
         chosen = self.settings.settings.plan.load
         kernels = matrix.kernels if chosen is None else tuple(kernel.loading(chosen) for kernel in matrix.kernels)
-        return msgspec.structs.replace(matrix, tier=choice.tier, kernels=kernels)
+        return replace(matrix, tier=choice.tier, kernels=kernels)
 
     def with_kernels(self, kernels: Sequence[Kernel]) -> Workspace:
-        return msgspec.structs.replace(self, kernels=tuple(kernels))
+        return replace(self, kernels=tuple(kernels))
 
     @property
     def catalog_file(self) -> Path | None:
@@ -176,7 +173,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
                 copy = Path(place) / "catalog.toml"
                 copy.write_bytes(old)
                 rows = load_catalog(str(copy))
-        return msgspec.structs.replace(self, settings=repository, catalog=rows, overlays=_overlays(repository))
+        return replace(self, settings=repository, catalog=rows, overlays=tuple(overlays_of(repository)))
 
     def only(self, names: Sequence[str]) -> Workspace:
         """The same workspace with the kernels of these names; FindingsError for one with an invalid build.toml."""
@@ -187,7 +184,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
                 self.kernel(name)
         if unread and not chosen:
             raise invalid_kernels_error(unread, len(unread))
-        return msgspec.structs.replace(self, kernels=tuple(chosen), unread=tuple(unread))
+        return replace(self, kernels=tuple(chosen), unread=tuple(unread))
 
     def require_variants(self, matrix: Matrix, choice: Choice) -> None:
         """KCI217 for an empty selection: in CI it would be a green run that built nothing."""
@@ -202,7 +199,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         raise rule_error("KCI217", message, hint=self._nearest_selection(choice))
 
     def _nearest_selection(self, choice: Choice) -> str:
-        everything = msgspec.structs.replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
+        everything = replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
         names = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
         words = sorted({word for name in names for word in name.split("-")})
         hints = []
@@ -231,7 +228,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
-        one = msgspec.structs.replace(self.with_kernels([kernel]), scopes={})
+        one = replace(self.with_kernels([kernel]), scopes={})
         variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
         for variant in sorted(variants, key=lambda item: item.system != this_system()):
             if variant.name == name:
@@ -262,7 +259,7 @@ def open_workspace(
     read, unread = read_kernels(paths)
     if unread and not (set_aside and read):
         raise invalid_kernels_error(unread, len(read) + len(unread))
-    return msgspec.structs.replace(_assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
+    return replace(_assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
 
 
 def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping[str, Sequence[str]]) -> Workspace:
@@ -275,15 +272,7 @@ def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping
             message = f"{settings.document.path} is not valid"
             raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=errors)
     rows = load_catalog(catalog or settings.catalog)
-    return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes, catalog)
-
-
-def _overlays(settings: RepositorySettings) -> tuple[tuple[str | None, Overlay], ...]:
-    if not settings.settings.overlay:
-        return ()
-    from kci.matrix.catalog.loading import overlays_of
-
-    return tuple(overlays_of(settings))
+    return Workspace(tuple(kernels), settings, rows, tuple(overlays_of(settings)), scopes, catalog)
 
 
 def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -285,7 +285,7 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
         return ""
     covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
     actual = make_digest({path: _sha256(files[path], read) for path in covered})
-    return first_of([str(item) for item in validate(digest, actual)], 3)
+    return first_of([message for _, message in validate(digest, actual)], 3)
 
 
 def _sha256(file: HubFile, read: _Read) -> str:

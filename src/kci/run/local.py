@@ -21,7 +21,7 @@ import msgspec
 from kci.build.process.machine import Progress, job_count, read_progress
 from kci.build.process.run import Log, ProgramScope, silent
 from kci.build.request import BuildOptions
-from kci.build.toolchains.compilers import ObjectUse, outside_files, toolchain_identity
+from kci.build.toolchains.compilers import outside_files, toolchain_identity
 from kci.config.discovery import (
     SuppressedFinding,
     drop_suppressed_in_tree,
@@ -33,7 +33,7 @@ from kci.config.reader import Kernel
 from kci.config.sources.card import render_card
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error, without_secrets
-from kci.matrix.variants import Kind, Variant, this_system
+from kci.matrix.variants import Kind, ObjectUse, Variant, this_system
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs.kernel_inputs import active
 from kci.plan.inputs.source_tree import SourceTrees

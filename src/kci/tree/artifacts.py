@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
-from kci.plan.estimates import Duration, encode, read_durations
+from kci.plan.durations import Duration, encode, read_durations
 from kci.plan.plan import Plan
 from kci.tree import metadata
 from kci.tree.manifest import LegRecord, Replaced, leg_for
@@ -47,21 +46,18 @@ def find_sources(
     paths: Iterable[Path], skip: Path | None = None, report: Report = lambda _finding: None
 ) -> list[Source]:
     """Find artifacts and variant directories below paths, sorted. Raises UsageError or UnsafeError."""
-    files: set[Path] = set()
-    directories: set[Path] = set()
+    found: set[Path] = set()
     for path in paths:
         if path.is_file():
-            files.add(path.resolve())
+            found.add(path.resolve())
         elif path.is_dir():
-            _search(path.resolve(), files, directories, skip, report)
+            found.update(_search(path.resolve(), skip, report))
         else:
-            raise UsageError(
-                f"{path} does not exist", hint="name artifacts, folders of artifacts or variant directories"
-            )
-    sources = [Source(path, read_leg(path), path.name) for path in sorted(files)]
+            raise UsageError(f"{path} does not exist", "name artifacts, folders of artifacts or variant directories")
+    artifacts = [Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()]
     # the system does not matter for noarch names
-    legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(directories))
-    return sources + [Source(path, leg, "") for path, leg in legs]
+    legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(found) if path.is_dir())
+    return artifacts + [Source(path, leg, "") for path, leg in legs]
 
 
 def is_variant_dir(path: Path) -> bool:
@@ -69,20 +65,21 @@ def is_variant_dir(path: Path) -> bool:
     return is_variant_name(path.name) and (path / metadata.FILE_NAME).is_file()
 
 
-def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path | None, report: Report) -> None:
+def _search(folder: Path, skip: Path | None, report: Report) -> Iterator[Path]:
     if is_variant_dir(folder):
-        directories.add(folder)
+        yield folder
         return
-    for entry in sorted(os.scandir(folder), key=lambda item: item.name):
-        if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith(".") and Path(entry.path) != skip:
-                _search(Path(entry.path), files, directories, skip, report)
-        elif entry.is_file(follow_symlinks=False) and entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIXES):
-            files.add(Path(entry.path))
-        elif entry.name.lower().endswith(_ARCHIVES):
-            message = f"{entry.path} is passed over: it is not called like an artifact"
+    for path in sorted(folder.iterdir()):
+        plain = not path.is_symlink()
+        if plain and path.is_dir():
+            if not path.name.startswith(".") and path != skip:
+                yield from _search(path, skip, report)
+        elif plain and path.is_file() and path.name.startswith(PREFIX) and path.name.endswith(SUFFIXES):
+            yield path
+        elif path.name.lower().endswith(_ARCHIVES):
+            message = f"{path} is passed over: it is not called like an artifact"
             hint = "an artifact is called kci-<kernel>-<variant>.tar or .tar.zst; name the file itself to merge it"
-            report(finding("KCI615", message, hint=hint, path=entry.path))
+            report(finding("KCI615", message, path, hint=hint))
 
 
 def newest_source(sources: Iterable[Source]) -> Source:
@@ -95,8 +92,8 @@ def newest_source(sources: Iterable[Source]) -> Source:
                 "KCI608",
                 f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on {best.leg.system}) "
                 f"and {other.path} (built on {other.leg.system})",
+                best.path,
                 hint="equal sources must give equal files; compare the two with diffoscope, and merge one",
-                path=str(best.path),
             )
     return best
 
@@ -121,7 +118,7 @@ def require_same_commit(sources: Sequence[Source], planned: Plan | None, run: Ci
 def combined_error(findings: Sequence[Diagnostic], hint: str) -> FindingsError:
     """Make one error of several findings; its message is the first finding's."""
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return FindingsError(findings[0].message + more, hint=hint, diagnostics=findings)
+    return FindingsError(findings[0].message + more, hint, diagnostics=findings)
 
 
 def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
@@ -130,22 +127,22 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Di
     if source.artifact.startswith(PREFIX) and source.artifact != expected:
         message = f"{path} holds {leg.variant} of {leg.kernel}, but its name says something else"
         hint = f"an artifact of that variant is called {expected}; find out who renamed it"
-        yield finding("KCI612", message, hint=hint, path=path)
+        yield finding("KCI612", message, path, hint=hint)
     if run.id and leg.run and leg.run != run.id:
         message = f"{path} was built in the run {leg.run}; this is the run {run.id}"
-        yield finding("KCI612", message, hint="merge the artifacts of one run only", path=path)
+        yield finding("KCI612", message, path, hint="merge the artifacts of one run only")
     elif run.attempt is not None and leg.attempt > run.attempt:
         message = f"{path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
-        yield finding("KCI612", message, hint="find out where the artifact comes from", path=path)
+        yield finding("KCI612", message, path, hint="find out where the artifact comes from")
     if planned is None:
         return
     part = planned.kernel(leg.kernel)
     if part is None or leg.variant not in (*part.planned, *part.elsewhere):
         what = f"the variant {leg.variant}" if part else "that kernel"
-        yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path=path)
+        yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path)
     if leg.source is not None and planned.commit not in (None, leg.source.commit):
         message = f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
-        yield finding("KCI612", message, hint="make the plan and the artifacts from one commit", path=path)
+        yield finding("KCI612", message, path, hint="make the plan and the artifacts from one commit")
 
 
 def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
@@ -164,8 +161,8 @@ def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
         "KCI613",
         f"{kernel}: attempt {attempt} of {item.variant} holds other files than attempt {item.attempt} "
         f"(digest {item.digest[:12]}), and replaces it",
+        item.artifact,
         hint="equal sources should give equal files; the manifest records both digests",
-        path=item.artifact,
     )
 
 

@@ -28,8 +28,7 @@ _PAGE = 4096
 _WEAK = 2
 _DF_TEXTREL = 4
 _PF_X = 1
-_GNU_PROPERTY = 5
-_X86_ISA_NEEDED = 0xC0008002
+_PROPERTIES, _ISA_NEEDED = ("GNU", "NT_GNU_PROPERTY_TYPE_0"), "GNU_PROPERTY_X86_ISA_1_NEEDED"
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 _MAX_SEGMENTS = 256
 _LOADED, _SEARCHED = ("DT_NEEDED", "DT_FILTER", "DT_AUXILIARY"), ("DT_RPATH", "DT_RUNPATH")
@@ -49,8 +48,8 @@ class Symbol(msgspec.Struct, frozen=True):
     """A dynamic symbol; `version` is empty for an unversioned one."""
 
     name: str
-    version: str = ""
-    weak: bool = False
+    version: str
+    weak: bool
 
 
 class Elf(msgspec.Struct, frozen=True):
@@ -68,13 +67,13 @@ class Elf(msgspec.Struct, frozen=True):
     defined: frozenset[str]
     required_versions: frozenset[str]
     """Versions such as `GLIBC_2.28` of other libraries."""
-    text_relocations: bool = False
-    executable_stack: bool = False
-    cpu_level: int = 1
+    text_relocations: bool
+    executable_stack: bool
+    cpu_level: int
     """Required x86-64 level: 2 for x86-64-v2."""
-    static_tls: tuple[int, int] = (0, 0)
+    static_tls: tuple[int, int]
     """Size and alignment of thread-local data, if it has to lie in the static block."""
-    program: bool = False
+    program: bool
     """True with a program interpreter, as executables have."""
 
 
@@ -169,12 +168,10 @@ class _Memory:
 
     def chain(self, layout: str, address: int, step: str) -> Iterator[tuple[int, Any]]:
         # by the steps of the entries, not by their number
-        following = 1
-        while following:
+        while address:
             entry = self.parse(layout, self.place(address)[0])
             yield address, entry
-            following = entry[step]
-            address += following
+            address = address + entry[step] if entry[step] else 0
 
     def text(self, offset: int, end: int) -> str:
         stop = self.data.find(b"\0", offset, min(end, offset + _MAX_NAME))
@@ -199,9 +196,7 @@ def _read(memory: _Memory) -> Elf:
     named = [(tag, memory.text(strings + value, end)) for tag, value in tags if tag in (*_LOADED, *_SEARCHED)]
     versions = [
         (entry.vna_other & 0x7FFF, *(memory.text(strings + name, end) for name in (entry.vna_name, library.vn_file)))
-        for table in ("DT_VERNEED",)
-        if table in values
-        for address, library in memory.chain("Elf_Verneed", values[table], "vn_next")
+        for address, library in memory.chain("Elf_Verneed", values.get("DT_VERNEED", 0), "vn_next")
         for _, entry in memory.chain("Elf_Vernaux", address + library.vn_aux, "vna_next")
     ]
     relocations = [
@@ -215,12 +210,6 @@ def _read(memory: _Memory) -> Elf:
         info & 0xFFFFFFFF in _STATIC_TLS and (info < 1 << 32 or symbols[info >> 32][1]) for info in relocations
     )
     flags = {item.p_type: item.p_flags for item in segments}
-    notes = [
-        memory.data[place : place + min(item.p_filesz, _MAX_NOTES)]
-        for item in segments
-        if item.p_type in ("PT_NOTE", "PT_GNU_PROPERTY")
-        for place, _ in [memory.place(item.p_vaddr, item.p_filesz)]
-    ]
     return Elf(
         machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
         needed=tuple(name for tag, name in named if tag in _LOADED),
@@ -232,7 +221,7 @@ def _read(memory: _Memory) -> Elf:
         text_relocations="DT_TEXTREL" in values or bool(values.get("DT_FLAGS", 0) & _DF_TEXTREL),
         # without the segment, the loader makes the stack executable
         executable_stack=bool(flags.get("PT_GNU_STACK", _PF_X) & _PF_X),
-        cpu_level=max(_cpu_level(note) for note in [b"", *notes]),
+        cpu_level=_cpu_level(memory),
         static_tls=max(
             [(item.p_memsz, item.p_align) for item in segments if static and item.p_type == "PT_TLS"], default=(0, 0)
         ),
@@ -251,22 +240,19 @@ def _content(elf: ELFFile, section: Section) -> bytes:
     return data
 
 
-def _cpu_level(data: bytes) -> int:
-    bits = 0
-    offset = 0
-    while offset + 16 <= len(data):
-        # both parts are padded: the name to 4 bytes, the content to 8
-        name_size, size, kind = struct.unpack_from("<III", data, offset)
-        start = offset + 12 + (name_size + 3) // 4 * 4
-        if kind == _GNU_PROPERTY and data[offset + 12 : offset + 16] == b"GNU\0":
-            place = start
-            while place + 8 <= min(start + size, len(data)):
-                what, length = struct.unpack_from("<II", data, place)
-                if what == _X86_ISA_NEEDED and length == 4 and place + 12 <= len(data):
-                    bits |= struct.unpack_from("<I", data, place + 8)[0]
-                place += 8 + (length + 7) // 8 * 8
-        offset = start + (size + 7) // 8 * 8
-    return max(bits & 0xF, 1).bit_length()
+def _cpu_level(memory: _Memory) -> int:
+    from elftools.elf.notes import iter_notes
+
+    places = (
+        (memory.place(item.p_vaddr, item.p_filesz)[0], min(item.p_filesz, _MAX_NOTES))
+        for item in memory.segments
+        if item.p_type in ("PT_NOTE", "PT_GNU_PROPERTY")
+    )
+    notes = (
+        note for place in places for note in iter_notes(memory.elf, *place) if (note.n_name, note.n_type) == _PROPERTIES
+    )
+    needed: list[int] = [item.pr_data & 0xF for note in notes for item in note.n_desc if item.pr_type == _ISA_NEEDED]
+    return max([1, *needed]).bit_length()
 
 
 def _symbols(

@@ -34,17 +34,6 @@ class Digest(msgspec.Struct, frozen=True):
     files: dict[str, str]
 
 
-class Violation(msgspec.Struct, frozen=True):
-    """A difference between a digest and its directory."""
-
-    path: str
-    """Empty for the whole directory."""
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
-
-
 def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str, str]:
     """Map every file name to its hex hash. Links to directories are skipped. Raises FindingsError if unreadable."""
     return {
@@ -84,24 +73,27 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
         raise FindingsError(f"cannot read {path}: {error.strerror}") from error
 
 
-def validate(expected: Digest, actual: Digest) -> list[Violation]:
-    """List the differences in the reference's order: algorithm, expected paths, unknown files."""
+def validate(expected: Digest, actual: Digest) -> list[tuple[str, str]]:
+    """List the differences in the reference's order: algorithm, expected paths, unknown files.
+
+    Each has a path, empty for the whole directory, and a message.
+    """
     if expected.algorithm != actual.algorithm:
-        return [Violation("", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
+        return [("", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
     violations = []
     for path in sorted(expected.files):
         got = actual.files.get(path)
         if got is None:
-            violations.append(Violation(path, f"{path} is missing"))
+            violations.append((path, f"{path} is missing"))
         elif got != expected.files[path]:
-            violations.append(Violation(path, f"{path} changed after it was hashed"))
+            violations.append((path, f"{path} changed after it was hashed"))
     unknown = sorted(set(actual.files) - set(expected.files))
-    return violations + [Violation(path, f"{path} is not in the digest") for path in unknown]
+    return violations + [(path, f"{path} is not in the digest") for path in unknown]
 
 
-def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:
-    """Compare a directory, or its `file_hashes`, with a digest."""
-    if hashes is None or expected.algorithm != "sha256":
+def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Compare a directory, whose `file_hashes` by sha256 are known, with a digest."""
+    if expected.algorithm != "sha256":
         hashes = file_hashes(variant_dir, expected.algorithm)
     return validate(expected, make_digest(hashes, expected.algorithm))
 
@@ -178,15 +170,8 @@ def content_hash(kernel_dir: Path) -> bytes:
     for entry in walk(kernel_dir):
         if not is_own(entry.name):
             continue
-        try:
-            if entry.regular:
-                with entry.path.open("rb") as file:
-                    content = hashlib.file_digest(file, "sha256").hexdigest()
-            elif entry.link:
-                content = f"-> {entry.path.readlink()}"
-            else:
-                continue
-        except OSError as error:
-            raise FindingsError(f"cannot read {entry.path}: {error.strerror}") from error
+        if not (entry.regular or entry.link):
+            continue
+        content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
         total.update(f"{entry.name}\0{content}\0".encode())
     return total.digest()

@@ -10,19 +10,19 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.build.toolchains.compilers import ObjectUse
 from kci.config.sources.card import CardText
 from kci.config.values import NAME_PATTERN, SYSTEMS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
-from kci.matrix.variants import parse_variant_name
-from kci.plan.estimates import Seconds
+from kci.matrix.variants import ObjectUse, Word, parse_variant_name
+from kci.plan.durations import Seconds
 from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import tree_under_test
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
-from kci.utils.bounded_json import decode_json, read_json, require_schema
+from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.suggest import first_of
 from kci.version import __version__
 
 SCHEMA = 1
@@ -32,10 +32,6 @@ FILE_NAME = "kci-manifest.json"
 
 MAX_ATTEMPT = 1000
 """GitHub allows 50."""
-
-
-Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
-"""Text that is safe to print and to render."""
 
 
 class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,7 +81,7 @@ class LegRecord(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
         if parse_variant_name(self.variant).backend != self.backend:
-            raise ValueError(f"the variant {self.variant} is not one of backend {self.backend!r}")
+            raise ValueError(f"the variant {self.variant} is not one of backend '{self.backend}'")
         if self.system not in SYSTEMS:
             raise ValueError(f"{self.system!r} is not a system")
 
@@ -97,38 +93,33 @@ def leg_for(
     builder: str,
     attempt: int = 1,
     run: str = "",
-    source: GitState | None = None,
     seconds: float | None = None,
     objects: ObjectUse | None = None,
 ) -> LegRecord:
-    """Describe a sealed variant. `system` is for names without one, `source` for metadata without a commit."""
+    """Describe a sealed variant. `system` is for names without one."""
     try:
-        name = parse_variant_name(variant_dir.name)
-    except ValueError as error:
-        raise rule_error("KCI710", f"{variant_dir}: {error}", path=str(variant_dir)) from error
-    sealed = read_sealed(variant_dir)
-    metadata = sealed.metadata
-    try:
+        name, sealed = parse_variant_name(variant_dir.name), read_sealed(variant_dir)
+        metadata = sealed.metadata
         kernel = metadata.provenance.kernel if metadata.provenance else None
         return LegRecord(
             schema=SCHEMA,
             kernel=metadata.name,
             version=metadata.version,
             variant=variant_dir.name,
-            backend=metadata.backend.type.value,
+            backend=metadata.backend.type,
             system=name.system or system,
             digest=sealed.digest,
             kci=__version__,
             builder=builder,
             attempt=attempt,
             run=run,
-            source=kernel or source,
+            source=kernel,
             seconds=seconds,
             archs=metadata.backend.archs,
             objects=objects,
         )
     except ValueError as error:
-        raise rule_error("KCI710", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+        raise rule_error("KCI710", f"{variant_dir}: {error}", variant_dir) from error
 
 
 class SealedVariant(msgspec.Struct, frozen=True):
@@ -143,28 +134,26 @@ class SealedVariant(msgspec.Struct, frozen=True):
         return directory_digest(self.hashes)
 
 
-def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: str | None = None) -> SealedVariant:
-    """Check a variant's files against its metadata. Raises FindingsError. `name` replaces the directory's name."""
+def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> SealedVariant:
+    """Check a variant's files against its metadata. Raises FindingsError."""
     metadata = read_metadata(variant_dir / METADATA_NAME)
     hint = "seal it again: kci pack --seal"
     where = str(variant_dir)
     if metadata.digest is None:
-        raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", hint=hint, path=where)
+        raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", where, hint=hint)
     hashes = file_hashes(variant_dir) if hashes is None else hashes
     if violations := validate_dir(variant_dir, metadata.digest, hashes):
-        shown = "; ".join(str(violation) for violation in violations[:5])
-        more = f" (and {len(violations) - 5} more)" if len(violations) > 5 else ""
-        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", hint=hint, path=where)
-    name = name or variant_dir.name
+        shown = first_of([message for _, message in violations], 5)
+        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", where, hint=hint)
+    name = variant_dir.name
     if metadata.kci is not None and metadata.kci.variant != name:
-        message = f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
-        raise rule_error("KCI612", message, hint=f"call it {metadata.kci.variant}, or build {name}", path=where)
+        raise rule_error(
+            "KCI612",
+            f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant",
+            where,
+            hint=f"call it {metadata.kci.variant}, or build {name}",
+        )
     return SealedVariant(metadata, hashes)
-
-
-def decode_leg(data: bytes) -> LegRecord:
-    """Read a `leg.json`. Raises ValueError."""
-    return decode_json(data, LegRecord)
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -260,17 +249,17 @@ def missing_variants(planned: Iterable[str] | None, present: Iterable[Present]) 
 def read_manifest(tree: Path) -> Manifest | None:
     """Read a tree's manifest, if it has one. Raises FindingsError."""
     path = tree / FILE_NAME
-    return _load(path, "KCI611", "remove it and merge again") if os.path.lexists(path) else None
+    return _load(path, "remove it and merge again") if os.path.lexists(path) else None
 
 
-def _load(path: Path, rule: str, hint: str) -> Manifest:
+def _load(path: Path, hint: str) -> Manifest:
     try:
         return read_json(path, Manifest)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
     except ValueError as error:
         message = f"{path} is not a manifest: {error}"
-    raise rule_error(rule, message, hint=hint, path=str(path))
+    raise rule_error("KCI611", message, path, hint=hint)
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
@@ -279,14 +268,14 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     problems: list[Diagnostic] = []
     for place in places:
         for path in _manifests(place):
-            manifest = _load(path, "KCI611", f"name the {FILE_NAME} of a published tree, or the tree")
+            manifest = _load(path, f"name the {FILE_NAME} of a published tree, or the tree")
             beside = path.name == FILE_NAME and any((path.parent / item.variant).is_dir() for item in manifest.present)
             with_tree = place.is_dir() or beside
             for entry in manifest.present:
                 problem = _problem(path.parent, manifest, entry) if with_tree else ""
                 if problem:
                     message = f"{manifest.kernel}: the published variant {entry.variant} {problem}; it is built again"
-                    problems.append(finding("KCI314", message, path=str(path)))
+                    problems.append(finding("KCI314", message, path))
                 elif entry.fingerprint is not None:
                     fingerprints[manifest.kernel, entry.variant] = entry.fingerprint
     return fingerprints, problems

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -45,12 +44,12 @@ from kci.tree.manifest import (
 )
 from kci.tree.metadata import KciRecord, refuse_partial
 from kci.tree.pack import files_to_pack, unpack
-from kci.tree.top_level import SUMS_NAME, TOP_ENTRIES_WITH_SUMS, encode_sums, require_tree, tree_hashes
+from kci.tree.top_level import SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
 from kci.utils.walk import is_bytecode, walk
 
-_Put = Callable[[str, str], object]
+_Put = Callable[[Path, Path], object]
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -60,46 +59,35 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy without bytecode; links stay links."""
-    _put(source, target, shutil.copy2)
+    _put(source, target, _copied)
 
 
 def _put(source: Path, target: Path, put: _Put) -> None:
-    try:
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(
-                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _put_once(put, *two)
-            )
-        elif source.is_symlink():
-            target.symlink_to(source.readlink())
-        else:
-            _put_once(put, str(source), str(target))
-    except (OSError, shutil.Error) as error:
-        raise FindingsError(f"cannot copy {source}: {error}") from error
+    pairs = [(source, target)]
+    if source.is_dir() and not source.is_symlink():
+        pairs = [(item.path, target / item.name) for item in walk(source) if not is_bytecode(item.name)]
+    for old, new in pairs:
+        try:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            put(old, new)
+        except OSError as error:
+            message = f"cannot copy {old} to {failed_path(error, new)}: {error.strerror or error}"
+            raise FindingsError(message, full_disk_hint(error)) from error
 
 
-def _put_once(put: _Put, source: str, target: str) -> None:
-    # `copytree` goes on after a failure
-    try:
-        put(source, target)
-    except OSError as error:
-        message = f"cannot copy {source} to {failed_path(error, target)}: {error.strerror or error}"
-        raise FindingsError(message, hint=full_disk_hint(error)) from error
+def _copied(source: Path, target: Path) -> None:
+    shutil.copy2(source, target, follow_symlinks=False)
 
 
-def _bytecode(_directory: str, names: list[str]) -> list[str]:
-    return [name for name in names if is_bytecode(name)]
-
-
-def _linked(source: str, target: str) -> None:
+def _linked(source: Path, target: Path) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
     except (OSError, NotImplementedError):  # other file system, no links, link count at its limit, Windows
-        shutil.copy2(source, target)
+        _copied(source, target)
 
 
-class _MergedTree(NamedTuple):
-    manifest: Manifest
-    hashes: dict[str, dict[str, str]]
+_Hashes = dict[str, dict[str, str]]
+"""Hex SHA-256 by variant and file name."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -108,18 +96,19 @@ class _Job(msgspec.Struct, frozen=True):
     planned: KernelPlan | None
     sources: tuple[Source, ...]
     target: Path
-    commit: str | None = None
-    replaced: tuple[Replaced, ...] = ()
-    loads: tuple[str, ...] = ()
-    card: str | None = None
+    commit: str | None
+    replaced: tuple[Replaced, ...]
+    loads: tuple[str, ...]
+    card: str | None
+
+    @property
+    def fingerprints(self) -> Mapping[str, str]:
+        return (self.planned.fingerprints if self.planned is not None else None) or {}
 
     def fingerprint(self, leg: LegRecord) -> str | None:
         # none for a leg that was built from another commit
-        if self.planned is None or self.planned.fingerprints is None or leg.source is None:
-            return None
-        if leg.source.dirty or leg.source.commit != self.commit:
-            return None
-        return self.planned.fingerprints.get(leg.variant)
+        same = leg.source is not None and not leg.source.dirty and leg.source.commit == self.commit
+        return self.fingerprints.get(leg.variant) if same else None
 
     def loading(self, variant: str, known: Loading | None) -> Loading | None:
         """The known outcome of loading it, or that it had to be loaded and nobody says so."""
@@ -127,8 +116,7 @@ class _Job(msgspec.Struct, frozen=True):
         return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 
     def fits(self, entry: Present) -> bool:
-        prints = self.planned.fingerprints if self.planned is not None else None
-        return entry.fingerprint is not None and prints is not None and prints.get(entry.variant) == entry.fingerprint
+        return entry.fingerprint is not None and self.fingerprints.get(entry.variant) == entry.fingerprint
 
 
 def merge(
@@ -182,14 +170,14 @@ def merge(
         # sorted: two merges must lock in the same order
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
         built = [_build(job, result.staging) for job, result in zip(jobs, replacements, strict=True)]
-        findings = [item for result in built for item in _missing(result.manifest)]
+        findings = [item for manifest, _ in built for item in _missing(manifest)]
         if findings and not allow_partial:
             raise combined_error(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
-    for job, result in zip(jobs, built, strict=True):
-        _remember_files(job.target, result.hashes)
-    return [result.manifest for result in built]
+    for job, (_, hashes) in zip(jobs, built, strict=True):
+        _remember_files(job.target, hashes)
+    return [manifest for manifest, _ in built]
 
 
 def _resolved(path: Path) -> Path:
@@ -242,11 +230,11 @@ def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -
     return next(iter(versions))
 
 
-def _build(job: _Job, tree: Path) -> _MergedTree:
+def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
     tree.mkdir()
     require_tree(job.target)
     present: dict[str, Present] = {}
-    hashes: dict[str, dict[str, str]] = {}
+    hashes: _Hashes = {}
     ids = set()
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
@@ -268,7 +256,7 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
             where = job.target / entry.variant
             message = f"{where} is {data.name} version {data.version}; "
             message += f"this merge is about {job.kernel} version {job.version}"
-            raise rule_error("KCI713", message, hint="merge into an empty directory", path=str(where))
+            raise rule_error("KCI713", message, where, hint="merge into an empty directory")
         link_or_copy(job.target / entry.variant, tree / entry.variant)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
@@ -276,13 +264,12 @@ def _build(job: _Job, tree: Path) -> _MergedTree:
     manifest = _manifest(job, present, _put_card(job, tree))
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     _carry_at_top("benchmarks", job, tree)
-    every = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
-    (tree / SUMS_NAME).write_bytes(encode_sums(every))
-    return _MergedTree(manifest, hashes)
+    (tree / SUMS_NAME).write_bytes(encode_sums(tree_hashes(hashes, tree)))
+    return manifest, hashes
 
 
 def _put_card(job: _Job, tree: Path) -> str | None:
-    old = read_manifest(job.target) if job.target.is_dir() else None
+    old = read_manifest(job.target)
     rendered = old.card if old is not None else None
     if job.card:
         content = job.card.encode()
@@ -303,30 +290,21 @@ def _manifest(job: _Job, present: dict[str, Present], card: str | None) -> Manif
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_variants(planned, entries)
-    return Manifest(
-        job.kernel,
-        job.version,
-        planned,
-        entries,
-        missing,
-        complete=not missing,
-        replaced=job.replaced,
-        card=card,
-    )
+    return Manifest(job.kernel, job.version, planned, entries, missing, not missing, job.replaced, card)
 
 
 def _place(source: Source, tree: Path) -> SealedVariant:
     if source.artifact:
         unpacked = unpack(source.path, tree)
         if unpacked.leg != source.leg:
-            raise rule_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
+            raise rule_error("KCI612", f"{source.path} changed while it was merged", source.path)
         return unpacked.sealed
     directory = tree / source.leg.variant
     files_to_pack(source.path)
     copy(source.path, directory)
     sealed = read_sealed(directory)
     if sealed.digest != source.leg.digest:
-        raise rule_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
+        raise rule_error("KCI603", f"{source.path} changed while it was merged", source.path)
     return sealed
 
 
@@ -342,15 +320,13 @@ def _carried_variants(job: _Job, present: dict[str, Present]) -> list[tuple[Pres
         if directory.name in present:
             continue
         sealed = read_sealed(directory, _known_hashes(directory, seen))
-        digest, backend = sealed.digest, sealed.metadata.backend.type.value
-        before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
+        name, backend = directory.name, sealed.metadata.backend.type
+        before = known.get(name, Present(name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
-        # replaced by hand since the merge
-        same = before.digest == digest
-        made_from = before.fingerprint if same else None
-        taken = before.objects if same else None
-        loaded = job.loading(directory.name, before.loaded if same else None)
-        entry = Present(directory.name, digest, backend, origin, made_from, objects=taken, loaded=loaded)
+        if before.digest != sealed.digest:  # replaced by hand since the merge
+            before = Present(name, sealed.digest, "", origin)
+        loaded = job.loading(name, before.loaded)
+        entry = msgspec.structs.replace(before, backend=backend, origin=origin, loaded=loaded)
         carried.append((entry, sealed))
     return carried
 
@@ -360,7 +336,7 @@ def _files_seen(tree: Path) -> StatCache:
     return StatCache(tree, default_cache() / "trees")
 
 
-def _remember_files(tree: Path, hashes: dict[str, dict[str, str]]) -> None:
+def _remember_files(tree: Path, hashes: _Hashes) -> None:
     seen = _files_seen(tree)
     with suppress(OSError):  # another process changes the tree
         seen.put_written(

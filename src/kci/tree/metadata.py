@@ -47,9 +47,12 @@ def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) 
     choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
     for name in names:
         if name not in known:
-            message = f"{key} names {name!r}, which the loader does not know"
-            hint = f"{choice}; no other package can be a dependency"
-            raise rule_error("KCI720", message, hint=hint, path="build.toml")
+            raise rule_error(
+                "KCI720",
+                f"{key} names {name!r}, which the loader does not know",
+                "build.toml",
+                hint=f"{choice}; no other package can be a dependency",
+            )
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
@@ -140,7 +143,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     @property
     def unique(self) -> str:
         """The part of the kernel id that identifies the source."""
-        return self.id.rpartition(f"_{self.backend.type.value}_")[2]
+        return self.id.rpartition(f"_{self.backend.type}_")[2]
 
     @property
     def upstreams(self) -> tuple[str, ...]:
@@ -215,9 +218,9 @@ def read_metadata(path: Path) -> Metadata:
     try:
         return decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
-        raise rule_error("KCI710", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise rule_error("KCI710", f"cannot read {path}: {error.strerror}", path) from error
     except ValueError as error:
-        raise rule_error("KCI710", f"{path} is not a metadata file: {error}", path=str(path)) from error
+        raise rule_error("KCI710", f"{path} is not a metadata file: {error}", path) from error
 
 
 def decode(data: bytes) -> Metadata:
@@ -278,5 +281,9 @@ def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
 def refuse_partial(variant_dir: Path) -> None:
     """Raise FindingsError (KCI617) for a partial variant."""
     if (variant_dir / MARK).exists():
-        message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
-        raise rule_error("KCI617", message, hint="build the variant again without --arch", path=str(variant_dir))
+        raise rule_error(
+            "KCI617",
+            f"{variant_dir} was built with --arch and lacks code for the other GPUs",
+            variant_dir,
+            hint="build the variant again without --arch",
+        )

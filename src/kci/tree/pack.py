@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import stat
 import tarfile
@@ -17,7 +16,7 @@ import msgspec
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UnsafeError, UsageError, rule_error
 from kci.tree.identity import directory_digest
-from kci.tree.manifest import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
+from kci.tree.manifest import LEG_NAME, LegRecord, SealedVariant, read_sealed
 from kci.utils.archive import (
     LIMITS,
     SUFFIXES,
@@ -28,7 +27,8 @@ from kci.utils.archive import (
     plain_member,
     written_archive,
 )
-from kci.utils.atomic import full_disk_hint, replacing, start_writing, writing
+from kci.utils.atomic import full_disk_hint, replacing, writing
+from kci.utils.bounded_json import decode_json
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, collision, is_bytecode, is_executable, is_lfs_pointer, unsafe_name, walk
 
@@ -38,7 +38,7 @@ _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     """Write a sealed variant to a reproducible `.tar.zst` or `.tar`. Raises UsageError, UnsafeError, FindingsError."""
     if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(f"{out_file} is not an artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
+        raise UsageError(f"{out_file} is not an artifact name", f"end it with {' or '.join(SUFFIXES)}")
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
@@ -47,8 +47,9 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
             with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
                 _write_members(archive, leg, files)
         except OSError as error:
-            message = f"cannot write {out_file}: {error.strerror or error}"
-            raise rule_error("KCI604", message, hint=full_disk_hint(error), path=str(out_file)) from error
+            raise rule_error(
+                "KCI604", f"cannot write {out_file}: {error.strerror or error}", out_file, hint=full_disk_hint(error)
+            ) from error
         replacement.commit()
     return out_file
 
@@ -62,8 +63,8 @@ def files_to_pack(variant_dir: Path) -> list[Entry]:
         raise rule_error(
             "KCI604",
             f"{variant_dir} is too large for an artifact: {size}",
+            variant_dir,
             hint=f"an artifact holds up to {LIMITS.members} files and {LIMITS.size} bytes",
-            path=str(variant_dir),
         )
     return files
 
@@ -137,7 +138,7 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
         sealed = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
-            raise FindingsError(f"{target} already exists", hint="unpack into another directory")
+            raise FindingsError(f"{target} already exists", "unpack into another directory")
         variant_dir.rename(target)
     return UnpackedArtifact(leg, target, sealed)
 
@@ -147,35 +148,38 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
     where = str(artifact)
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
-        raise rule_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", path=where)
+        raise rule_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", where)
     if not artifact.is_file():
-        raise rule_error("KCI604", f"{artifact} is not a file", path=where)
+        raise rule_error("KCI604", f"{artifact} is not a file", where)
     try:
         with opened_archive(artifact) as archive:
             yield archive
     except RefusedError as error:
         message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
-        hint = "kci pack never creates such an archive; find out where it comes from"
-        raise UnsafeError(message, hint=hint, diagnostics=[finding("KCI605", message, path=where)]) from error
+        raise UnsafeError(
+            message,
+            "kci pack never creates such an archive; find out where it comes from",
+            diagnostics=[finding("KCI605", message, where)],
+        ) from error
     except OSError as error:
-        raise rule_error("KCI604", f"cannot read {artifact}: {error.strerror}", path=where) from error
+        raise rule_error("KCI604", f"cannot read {artifact}: {error.strerror}", where) from error
     except DamagedError as error:
-        message = f"{artifact} is truncated or corrupt: {error}"
-        raise rule_error("KCI604", message, hint="download it again, or rerun its leg", path=where) from error
+        raise rule_error(
+            "KCI604", f"{artifact} is truncated or corrupt: {error}", where, hint="download it again, or rerun its leg"
+        ) from error
 
 
 def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:
     first = next(members, None)
     if first is None or first.name != LEG_NAME or first.isdir():
         shown = "nothing" if first is None else repr(first.name)
-        message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
-        raise rule_error("KCI604", message, path=str(artifact))
+        raise rule_error("KCI604", f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}", artifact)
     if first.size > LIMITS.leg:
         raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
     try:
-        return decode_leg(archive.read(first.size))
+        return decode_json(archive.read(first.size), LegRecord)
     except ValueError as error:
-        raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
+        raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", artifact) from error
 
 
 def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
@@ -194,11 +198,9 @@ def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) 
 def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
     target = work / member.name
     with writing(target):
-        archive.extract(member, work)
+        digest = archive.extract(target)
         target.chmod(0o755 if member.mode & 0o100 else 0o644)
-        with target.open("rb") as file:
-            start_writing(file.fileno())
-            return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest
 
 
 def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> SealedVariant:
@@ -208,8 +210,8 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
             "KCI604",
             f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest {digest[:12]}, "
             f"not {leg.digest[:12]} as {LEG_NAME} says",
+            artifact,
             hint="download it again, or rerun its leg",
-            path=str(artifact),
         )
     try:
         sealed = read_sealed(variant_dir, hashes)
@@ -217,18 +219,17 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
         # the message has a temporary path
         rule = "KCI612" if any(item.rule == "KCI612" for item in error.diagnostics) else "KCI604"
         message = error.message.replace(str(variant_dir), variant_dir.name)
-        raise rule_error(rule, f"{artifact}: {message}", path=str(artifact)) from error
+        raise rule_error(rule, f"{artifact}: {message}", artifact) from error
     metadata = sealed.metadata
     source = (metadata.provenance.kernel if metadata.provenance else None) or leg.source
     for field, claimed, recorded in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),
-        ("backend", leg.backend, metadata.backend.type.value),
+        ("backend", leg.backend, metadata.backend.type),
         ("architectures", leg.archs, metadata.backend.archs),
         ("commit", leg.source, source),
     ):
         if claimed != recorded:
             difference = f"{LEG_NAME} says {claimed}, metadata.json says {recorded}"
-            message = f"{artifact} contradicts itself about the {field}: {difference}"
-            raise rule_error("KCI604", message, path=str(artifact))
+            raise rule_error("KCI604", f"{artifact} contradicts itself about the {field}: {difference}", artifact)
     return sealed

@@ -96,7 +96,7 @@ def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple
         from sigstore.models import Bundle
         from sigstore.verify import Verifier, policy
     except ImportError as error:
-        raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
+        raise MissingToolError("the sigstore package is not installed", "pip install 'kci[sign]'") from error
     issuer = policy.OIDCIssuerV2(_GITHUB_ISSUER)
     policies: list[Any] = [issuer, policy.OIDCSourceRepositoryURI(_GITHUB + context.repository)]
     if context.workflow:
@@ -117,8 +117,10 @@ def _trust_config(path: Path) -> Any:
         config = ClientTrustConfig.from_json(read_bounded(path).decode())
         config.trusted_root.get_fulcio_certs()
     except Exception as error:  # from several libraries
-        message = f"{path} is no trust configuration of a Sigstore: {first_line_of(error)}"
-        raise FindingsError(message, hint="--trust-config, or `trust-config` in [signing] of kci.toml") from error
+        raise FindingsError(
+            f"{path} is no trust configuration of a Sigstore: {first_line_of(error)}",
+            "--trust-config, or `trust-config` in [signing] of kci.toml",
+        ) from error
     return config
 
 
@@ -131,11 +133,13 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
         from sigstore.sign import SigningContext as Service
         from sigstore.verify import Verifier
     except ImportError as error:
-        raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
+        raise MissingToolError("the sigstore package is not installed", "pip install 'kci[sign]'") from error
     token = _call_sigstore(detect_credential)
     if token is None:
-        hint = "sign in a CI run; in GitHub Actions give the job `id-token: write`"
-        raise MissingToolError("there is no identity to sign with here", hint=hint)
+        raise MissingToolError(
+            "there is no identity to sign with here",
+            "sign in a CI run; in GitHub Actions give the job `id-token: write`",
+        )
     config = _trust_config(trust) if trust else _call_sigstore(ClientTrustConfig.production)
     service = _call_sigstore(lambda: Service.from_trust_config(config))
     with ExitStack() as stack:  # entering requests the certificate

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -28,10 +27,6 @@ from kci.version import HOME
 
 SUMS_NAME = "SHA256SUMS"
 _HASH = re.compile("[0-9a-f]{64}")
-
-
-TOP_ENTRIES_WITH_SUMS = (FILE_NAME, "benchmarks")
-"""Entries with checksums, besides variants."""
 
 
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
@@ -52,18 +47,19 @@ def decode_sums(data: bytes) -> dict[str, str]:
     return hashes
 
 
-def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
-    """Map every path of a tree to its hash; variants are hashed already."""
+def tree_hashes(variants: Mapping[str, Mapping[str, str]], tree: Path) -> dict[str, str]:
+    """Map every path of a tree that has a checksum to its hash; variants are hashed already."""
     hashes = {
         f"{variant}/{name}": digest
         for variant, files in variants.items()
         for name, digest in files.items()
         if name != SIGNATURE
     }
-    for name, path in others.items():
+    for name in ("benchmarks", FILE_NAME):
+        path = tree / name
         if path.is_dir():
             hashes |= {f"{name}/{inner}": digest for inner, digest in file_hashes(path).items()}
-        else:
+        elif path.exists():
             hashes[name] = file_hash(path)
     return {name: digest for name, digest in hashes.items() if not is_bytecode(name)}
 
@@ -79,14 +75,22 @@ def require_tree(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise rule_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
+        raise rule_error("KCI610", f"{target} is not a directory", target, hint="name another one")
     for entry in sorted(target.iterdir()):
         if entry.name not in TOP_ENTRIES and not is_variant_dir(entry):
-            message = f"{target} is not a tree: it holds {entry.name!r}"
-            raise rule_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
+            raise rule_error(
+                "KCI610",
+                f"{target} is not a tree: it holds {entry.name!r}",
+                target,
+                hint="merge into an empty or new directory",
+            )
     for item, _, reason in unpackable_entries(files_at_top(target)):
-        message = f"{target} cannot be added to: {item.name!r}: {reason}"
-        raise rule_error("KCI610", message, hint="remove it, or merge into an empty or new directory", path=str(target))
+        raise rule_error(
+            "KCI610",
+            f"{target} cannot be added to: {item.name!r}: {reason}",
+            target,
+            hint="remove it, or merge into an empty or new directory",
+        )
 
 
 def files_at_top(tree: Path) -> Iterator[Entry]:
@@ -106,20 +110,18 @@ PREDICATE_TYPE = f"{HOME}/attestations/v1"
 
 def signed_files(tree: Path) -> dict[str, str]:
     """Hashes of all files but signatures."""
-    return {name: digest for name, digest in file_hashes(tree).items() if _is_signed(name)}
-
-
-def _is_signed(name: str) -> bool:
-    parts = name.split("/")
-    signature = len(parts) == 2 and parts[1] == SIGNATURE
-    return name != BUNDLE_NAME and not is_bytecode(name) and not signature
+    return {
+        name: digest
+        for name, digest in file_hashes(tree).items()
+        if name != BUNDLE_NAME and not is_bytecode(name) and name.partition("/")[2] != SIGNATURE
+    }
 
 
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
     """Make the statement to sign. Raises FindingsError for an unreadable tree."""
     manifest = read_manifest(tree)
     if manifest is None:
-        raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
+        raise rule_error("KCI611", f"{tree} has no manifest", tree, hint="merge it with kci first")
     predicate = msgspec.structs.asdict(context) | {
         "kernel": manifest.kernel,
         "version": manifest.version,
@@ -128,10 +130,11 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
             entry.variant: {"digest": entry.digest, "commit": entry.origin.commit} for entry in manifest.present
         },
     }
-    return _statement(signed_files(tree), predicate)
+    subjects = tuple(StatementSubject(name, {"sha256": digest}) for name, digest in sorted(signed_files(tree).items()))
+    return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)
 
 
-def sign_tree(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
+def sign_tree(tree: Path, context: SigningContext, trust: Path | None) -> list[Path]:
     """Sign each variant's metadata (for the loader) and the tree; return the written files, or write nothing."""
     statement = tree_statement(tree, context)
     bundles = {}
@@ -165,8 +168,3 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
         elif signed[name] != there[name]:
             differences.append(f"{name} is not the file that was signed")
     return differences
-
-
-def _statement(files: Mapping[str, str], predicate: dict[str, Any]) -> Statement:
-    subjects = tuple(StatementSubject(name, {"sha256": files[name]}) for name in sorted(files))
-    return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)

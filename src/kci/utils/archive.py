@@ -1,21 +1,23 @@
 """Tar archives: a reproducible writer, and a strict reader of untrusted ones.
 
-`tarfile` acts on extended headers while it parses them, and older ones loop on hostile input. So each header is judged
-first, and `tarfile` sees plain files and directories only.
+`tarfile` acts on extended headers while it parses them, and older ones loop on hostile input. So it decodes single
+headers only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import msgspec
 
 from kci.errors import MissingToolError
+from kci.utils.atomic import start_writing
 
 SUFFIXES = (".tar", ".tar.zst")
 
@@ -62,115 +64,89 @@ _KINDS = {
     b"L": "a GNU long name",
 }
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
-_FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""The filter exists since Python 3.11.4; what it refuses is refused before."""
-
-
-class _LookaheadStream:
-    """A forward-only stream for `tarfile`, with a lookahead."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._ahead = b""
-        self._at = 0
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, place: int) -> None:
-        while self._at < place:
-            if not self.read(min(place - self._at, _CHUNK)):
-                raise DamagedError("it ends too early")
-
-    def read(self, size: int) -> bytes:
-        data = self.look(0, size)
-        self._ahead = self._ahead[size:]
-        self._at += len(data)
-        return data
-
-    def look(self, start: int, size: int) -> bytes:
-        while len(self._ahead) < start + size and (data := self._stream.read(start + size - len(self._ahead))):
-            self._ahead += data
-        return self._ahead[start : start + size]
 
 
 class TarStream:
     """A tar that is read once, front to back."""
 
     def __init__(self, stream: IO[bytes]) -> None:
-        self._front = _LookaheadStream(stream)
-        self._archive: tarfile.TarFile | None = None
-        self._end = 0
+        self._stream = stream
+        self._left = 0
 
     def members(self) -> Iterator[tarfile.TarInfo]:
         """Yield each file and directory; read its content before the next one. RefusedError or DamagedError."""
         count = total = 0
-        while _check_next_header(self._front):
-            member = self._next()
+        while member := self._next():
             count += 1
             total += member.size
             if count > LIMITS.members:
                 raise RefusedError(member.name, f"there are more than {LIMITS.members} members")
             if total > LIMITS.size:
                 raise RefusedError(member.name, f"the files are larger than {LIMITS.size} bytes together")
-            self._end = member.offset_data + member.size
+            self._left = member.size
             yield member
-            self._front.seek(self._end + -member.size % _BLOCK)
+            while self.read(_CHUNK):
+                pass
+            self._take(-member.size % _BLOCK)
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes of the current member, empty at its end; DamagedError for a truncated archive."""
-        length = min(size, self._end - self._front.tell())
-        data = self._front.read(length)
-        if len(data) < length:
+        data = self._take(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+    def extract(self, place: Path) -> str:
+        """Write the current member to a new file, and return its SHA-256 in hex; OSError, or raises as `read`."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with place.open("xb") as file:
+            try:
+                while data := self.read(_CHUNK):
+                    digest.update(data)
+                    file.write(data)
+            except BaseException:
+                place.unlink()
+                raise
+            start_writing(file)
+        return digest.hexdigest()
+
+    def _take(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size and (more := self._stream.read(size - len(data))):
+            data += more
+        if len(data) < size:
             raise DamagedError("it ends too early")
         return data
 
-    def extract(self, member: tarfile.TarInfo, directory: Path) -> None:
-        """Write the current member, a file, below a directory; OSError, or DamagedError for a truncated archive."""
-        assert self._archive is not None  # noqa: S101  - it has a current member
-        try:
-            self._archive.extract(member, directory, set_attrs=False, **_FILTER)
-        except tarfile.TarError as error:
-            raise DamagedError(str(error)) from error
-
-    def _next(self) -> tarfile.TarInfo:
-        try:
-            if self._archive is None:
-                self._archive = tarfile.TarFile(
-                    fileobj=cast("IO[bytes]", self._front), encoding="utf-8", errors="replace", copybufsize=_CHUNK
-                )
-            member = self._archive.next()
-        except tarfile.TarError as error:
-            raise DamagedError(str(error)) from error
-        if member is None:
-            raise DamagedError("a header makes no sense")
+    def _next(self) -> tarfile.TarInfo | None:
+        block = self._take(_BLOCK)
+        if not any(block):
+            return None
+        member = _header(block)
+        if member.type == tarfile.XHDTYPE:
+            member = self._extended(member)
+        if member.type not in _PLAIN:
+            raise RefusedError(member.name, f"it is {_KINDS.get(member.type, f'of the unknown kind {member.type!r}')}")
+        if member.isdir() and member.size:
+            raise RefusedError(member.name, "it is a directory with content")
         return member
 
-
-def _check_next_header(front: _LookaheadStream) -> bool:
-    block = front.look(0, _BLOCK)
-    if len(block) == _BLOCK and not any(block):
-        return False
-    header = _header(block)
-    size = header.size
-    if header.type == tarfile.XHDTYPE:
-        if size > LIMITS.header:
-            raise RefusedError(header.name, f"its extended header is larger than {LIMITS.header} bytes")
-        records = _records(front.look(_BLOCK, size))
-        header = _header(front.look(_BLOCK + size + -size % _BLOCK, _BLOCK))
-        if header.type == tarfile.XHDTYPE:
-            raise RefusedError(header.name, "it has more than one extended header")
+    def _extended(self, head: tarfile.TarInfo) -> tarfile.TarInfo:
+        if head.size > LIMITS.header:
+            raise RefusedError(head.name, f"its extended header is larger than {LIMITS.header} bytes")
+        records = _records(self._take(head.size))
+        self._take(-head.size % _BLOCK)
+        member = _header(self._take(_BLOCK))
+        if member.type == tarfile.XHDTYPE:
+            raise RefusedError(member.name, "it has more than one extended header")
         if sparse := [key for key in records if key.startswith("GNU.sparse")]:
-            raise RefusedError(header.name, f"it is a sparse file ({sparse[0]})")
-        number = records.get("size", str(header.size))
+            raise RefusedError(member.name, f"it is a sparse file ({sparse[0]})")
+        number = records.get("size", str(member.size))
         if not re.fullmatch("[0-9]{1,19}", number):
             raise DamagedError(f"an extended header's number {number[:20]!r} is not a number")
-        size = int(number)
-    if header.type not in _PLAIN:
-        raise RefusedError(header.name, f"it is {_KINDS.get(header.type, f'of the unknown kind {header.type!r}')}")
-    if header.isdir() and size:
-        raise RefusedError(header.name, "it is a directory with content")
-    return True
+        member.size = int(number)
+        member.name = records.get("path", member.name).rstrip("/")
+        return member
 
 
 def _header(block: bytes) -> tarfile.TarInfo:
@@ -200,17 +176,12 @@ def _records(data: bytes) -> dict[str, str]:
 @contextmanager
 def written_archive(path: Path, *, zstd: bool, level: int = 10) -> Iterator[tarfile.TarFile]:
     """A tar to fill with members of `plain_member`; OSError, or MissingToolError for zstd without its package."""
-    with path.open("wb") as raw:
-        if not zstd:
-            with tarfile.open(fileobj=raw, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-                yield archive
-            return
-        compressor = zstandard().ZstdCompressor(level=level, write_checksum=True)
-        with (
-            compressor.stream_writer(raw, closefd=False) as stream,
-            tarfile.open(fileobj=cast("IO[bytes]", stream), mode="w|", format=tarfile.PAX_FORMAT) as archive,
-        ):
-            yield archive
+    with ExitStack() as stack:
+        stream: Any = stack.enter_context(path.open("wb"))
+        if zstd:
+            compressor = zstandard().ZstdCompressor(level=level, write_checksum=True)
+            stream = stack.enter_context(compressor.stream_writer(stream, closefd=False))
+        yield stack.enter_context(tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT))
 
 
 def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
@@ -243,5 +214,5 @@ def zstandard() -> Any:
     try:
         import zstandard as module
     except ImportError as error:
-        raise MissingToolError("the zstandard package is not installed", hint="pip install 'kci[zstd]'") from error
+        raise MissingToolError("the zstandard package is not installed", "pip install 'kci[zstd]'") from error
     return module

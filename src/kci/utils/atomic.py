@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from kci.errors import ClientError
 
@@ -63,7 +64,8 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = sibling_path(path, "lock")
-    handle = _acquire(file, lambda: log(f"waiting for another {_holder(file)} that uses {path}"))
+    holder = "build of this run" if file in _OWN_LOCKS else "kci process"
+    handle = _acquire(file, lambda: log(f"waiting for another {holder} that uses {path}"))
     _OWN_LOCKS.add(file)
     try:
         yield handle
@@ -77,10 +79,6 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
             with suppress(OSError):
                 file.unlink()
             os.close(handle)
-
-
-def _holder(file: Path) -> str:
-    return "build of this run" if file in _OWN_LOCKS else "kci process"
 
 
 def in_use(path: Path) -> bool:
@@ -109,20 +107,13 @@ def _acquire(file: Path, waiting: Callable[[], None]) -> int:
                     waiting()
                     is_logged = True
                 _wait(handle)
-            if _is_at(handle, file):
-                return handle
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), file.stat()):
+                    return handle
         except BaseException:
             os.close(handle)
             raise
         os.close(handle)  # its owner removed it in between: the next attempt makes a new file
-
-
-def _is_at(handle: int, file: Path) -> bool:
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(handle), status)
 
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
@@ -136,8 +127,10 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"cannot write {failed_path(error, place)}: {error.strerror or error}"
-        raise ClientError(message, hint=full_disk_hint(error) or _WRITABLE_PLACE_HINT) from error
+        raise ClientError(
+            f"cannot write {failed_path(error, place)}: {error.strerror or error}",
+            full_disk_hint(error) or _WRITABLE_PLACE_HINT,
+        ) from error
 
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
@@ -153,17 +146,12 @@ def full_disk_hint(error: OSError, option: str = "") -> str:
     return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
 
 
-def is_disk_full(output: str) -> bool:
-    """True if a program's output reports a full disk."""
-    return any(message in output for message in _FULL_DISK_MESSAGES)
-
-
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
     """The hint for a program that met a full disk at `place`, which `option` replaces; empty for other output."""
-    if not is_disk_full(output):
+    if not any(message in output for message in _FULL_DISK_MESSAGES):
         return ""
-    where = os.fspath(place)
-    return f"free space in {where} or {tempfile.gettempdir()}; {option} names another place for the first"
+    where = f"{os.fspath(place)} or {tempfile.gettempdir()}"
+    return f"free space in {where}; {option} names another place for the first"
 
 
 Log = Callable[[str], None]
@@ -187,8 +175,10 @@ class Replacement:
                 self.staging.replace(self.target)
             _flush_directory(self.target.parent)
         except OSError as error:
-            hint = full_disk_hint(error) or "it must be a plain file or directory, not a mount point"
-            raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
+            raise ClientError(
+                f"cannot replace {self.target}: {error.strerror}",
+                full_disk_hint(error) or "it must be a plain file or directory, not a mount point",
+            ) from error
 
     def _swap(self) -> None:
         # `recover` cleans up if the process is killed between the two renames
@@ -215,7 +205,10 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
         try:
             yield replacement
         finally:
-            _clean(target, log)
+            try:
+                recover(target, lambda _line: None)
+            except OSError as error:
+                log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -223,13 +216,6 @@ def write_atomic(path: Path, data: bytes) -> None:
     with replacing(path) as replacement:
         replacement.staging.write_bytes(data)
         replacement.commit()
-
-
-def _clean(target: Path, log: Log) -> None:
-    try:
-        recover(target, lambda _line: None)
-    except OSError as error:
-        log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
 
 
 def recover(target: Path, log: Log) -> None:
@@ -264,7 +250,6 @@ def _make_writable(remove: Callable[..., object], path: str, _error: object) -> 
         shutil.rmtree(path)
 
 
-_MANY_FILES = 64
 _WRITERS = 8
 
 
@@ -273,36 +258,21 @@ def flush(path: Path) -> None:
     if not path.is_dir() or path.is_symlink():
         _flush_file(path)
         return
-    folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
-    files = [directory / name for directory, names in folders for name in names]
-    if len(files) <= _MANY_FILES:
-        for file in files:
-            _flush_file(file)
-    else:
-        from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            for flushed in [pool.submit(_flush_file, file) for file in files]:
-                flushed.result()
+    folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        for _ in pool.map(_flush_file, (directory / name for directory, names in folders for name in names)):
+            pass
     for directory, _ in folders:
         _flush_directory(directory)
 
 
-_SYNC_FILE_RANGE_WRITE = 2  # Linux: include/uapi/linux/fs.h
-
-
-def start_writing(handle: int) -> None:
+def start_writing(file: IO[bytes]) -> None:
     """Start the writeback of a file without waiting, so that `flush` is fast."""
-    if sys.platform.startswith("linux"):
-        libc = ctypes.CDLL(None, use_errno=True)
-        if hasattr(libc, "sync_file_range"):
-            arguments = (
-                ctypes.c_int(handle),
-                ctypes.c_int64(0),
-                ctypes.c_int64(0),
-                ctypes.c_uint(_SYNC_FILE_RANGE_WRITE),
-            )
-            libc.sync_file_range(*arguments)
+    file.flush()
+    if sys.platform == "linux":
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel writes what is dirty before
 
 
 def _flush_file(path: Path) -> None:

@@ -45,27 +45,6 @@ def require_plain(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is not a plain file", str(path))
 
 
-def open_plain(path: Path) -> IO[bytes]:
-    """Open an untrusted file for reading; ValueError for a link, pipe or device, else OSError."""
-    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
-    try:
-        handle = os.open(path, os.O_RDONLY | sum(flags))
-    except OSError as error:
-        if path.is_symlink():
-            raise ValueError("it is a link, not a plain file") from error
-        raise
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise ValueError("it is not a plain file")
-    return os.fdopen(handle, "rb")
-
-
-def read_plain(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Read an untrusted file; raises as `open_plain`, and ValueError if it is larger than `limit`."""
-    with open_plain(path) as file:
-        return _bounded(file, limit)
-
-
 def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
     """Decode JSON as a msgspec type; ValueError for anything else."""
     try:
@@ -81,8 +60,19 @@ def read_json(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape
 
 
 def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:
-    """Decode an untrusted JSON file; raises as `read_plain` and `decode_json`."""
-    return decode_json(read_plain(path, limit), shape)
+    """Decode an untrusted JSON file; raises as `read_json`, and ValueError for a link, pipe or device."""
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    try:
+        handle = os.open(path, os.O_RDONLY | sum(flags))
+    except OSError as error:
+        if path.is_symlink():
+            raise ValueError("it is a link, not a plain file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError("it is not a plain file")
+    with os.fdopen(handle, "rb") as file:
+        return decode_json(_bounded(file, limit), shape)
 
 
 def require_schema(number: int, known: int) -> None:

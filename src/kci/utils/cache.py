@@ -95,7 +95,7 @@ def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
     """Remove an entry atomically; False if it is in use. FindingsError on failure and for a path outside."""
     inside = folder.path.parent.resolve().is_relative_to(cache.resolve())
     if not inside or folder.path.is_symlink() or folder.path.parent.name not in sum(PARTS.values(), ()):
-        raise FindingsError(f"{folder.path} is not in the cache {cache}", hint="nothing of it was removed")
+        raise FindingsError(f"{folder.path} is not in the cache {cache}", "nothing of it was removed")
     if in_use(folder.path):
         return False
     aside = folder.path.with_name(f".kci-{folder.path.name}.removed")
@@ -113,11 +113,7 @@ def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
 def _entries(folder: Path) -> Iterator[Path]:
     if folder.is_symlink() or not folder.is_dir():
         return
-    yield from sorted(path for path in folder.iterdir() if not path.is_symlink() and _counts(path.name))
-
-
-def _counts(name: str) -> bool:
-    return not name.endswith(".lock")
+    yield from sorted(path for path in folder.iterdir() if not path.is_symlink() and path.suffix != ".lock")
 
 
 def _measure(path: Path) -> tuple[int, float]:
@@ -260,7 +256,7 @@ def _stat_key(status: os.stat_result) -> tuple[int, int, int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
-def file_digest(place: str) -> str:
+def file_digest(place: str | Path) -> str:
     """The SHA-256 of a file's content, in hex."""
     with open(place, "rb", buffering=0) as file:  # noqa: PTH123  - a Path for each file costs more than reading
         digest = hashlib.sha256()  # `hashlib.file_digest` allocates 256 KiB for each file

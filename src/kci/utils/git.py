@@ -47,14 +47,15 @@ def _run(
 ) -> subprocess.CompletedProcess[Any]:
     git = shutil.which("git")
     if git is None:
-        raise MissingToolError("git is not installed on this machine", hint="install git")
+        raise MissingToolError("git is not installed on this machine", "install git")
     own = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | dict(environment)
     command = [git, *(part for setting in settings for part in ("-c", setting)), "-C", str(directory), *arguments]
     try:
         return subprocess.run(command, env=own, capture_output=True, check=False, timeout=_SECONDS, **how)
     except (OSError, subprocess.TimeoutExpired) as error:
-        hint = "see what `git status` says, and whether the network is there"
-        raise GitRefusedError(f"git cannot be run in {directory}: {error}", hint=hint) from error
+        raise GitRefusedError(
+            f"git cannot be run in {directory}: {error}", "see what `git status` says, and whether the network is there"
+        ) from error
 
 
 def run_git(directory: Path, *arguments: str, settings: Sequence[str] = (), stdin: bytes | None = None) -> bytes | None:
@@ -67,13 +68,13 @@ def run_git(directory: Path, *arguments: str, settings: Sequence[str] = (), stdi
     if b"dubious ownership" in done.stderr:
         raise GitRefusedError(
             f"git refuses to read the repository of {directory}: it belongs to another user",
-            hint=f"git config --global --add safe.directory '{directory.resolve()}' (or its repository's root)",
+            f"git config --global --add safe.directory '{directory.resolve()}' (or its repository's root)",
         )
     return bytes(done.stdout) if done.returncode == 0 else None
 
 
 def remote_git(
-    directory: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    directory: Path, *arguments: str, environment: Mapping[str, str] | None
 ) -> subprocess.CompletedProcess[str]:
     """Run a git command in a clone of kci's own or against a remote; `environment` adds variables such as a login.
 
@@ -155,7 +156,7 @@ def changed_paths(top: Path, commit: str, *, submodules: str = "none") -> frozen
     listed = run_git(top, "config", "-z", "--name-only", "--get-regexp", r"^filter\.") or b""
     filters = sorted({key.rpartition(".")[0] for key in os.fsdecode(listed).split("\0") if key})
     if any("=" in name for name in filters):  # `-c` ends a name there
-        raise GitRefusedError(f"{top} configures a filter with `=` in its name", hint="remove it: git config --edit")
+        raise GitRefusedError(f"{top} configures a filter with `=` in its name", "remove it: git config --edit")
     off = [f"{name}.{setting}" for name in filters for setting in ("clean=", "process=", "required=false")]
     kinds = ("--no-renames", f"--ignore-submodules={'all' if submodules == 'all' else 'dirty'}")
     staged = run_git(top, "diff", "--cached", "--name-only", "-z", "--no-relative", *kinds, commit, "--")
@@ -183,7 +184,7 @@ def _same_as_pointer(top: Path, commit: str, names: Sequence[str]) -> set[str]:
     blobs = list_blobs(top, commit, [name for name in names if (top / name).is_file()])
 
     def pointed(file: Path, like: Blob) -> Blob:
-        text = b"%sv1\noid sha256:%s\nsize %d\n" % (LFS_VERSION, file_digest(str(file)).encode(), file.stat().st_size)
+        text = b"%sv1\noid sha256:%s\nsize %d\n" % (LFS_VERSION, file_digest(file).encode(), file.stat().st_size)
         kind = hashlib.sha256 if len(like.id) == 64 else hashlib.sha1
         return Blob("100755" if is_executable(file) else "100644", kind(b"blob %d\0%s" % (len(text), text)).hexdigest())
 

@@ -28,11 +28,7 @@ ONE_AT_A_TIME = RLock()  # functools' lock: threading takes half a millisecond t
 def to_type(data: Any, shape: type[_Shape]) -> _Shape:
     """As `msgspec.convert`, and types that it does not know are read with their own `parse`; ValidationError."""
     with ONE_AT_A_TIME:
-        return msgspec.convert(data, shape, dec_hook=_parse)  # noqa: TID251
-
-
-def _parse(wanted: Any, value: Any) -> Any:
-    return wanted.parse(value)
+        return msgspec.convert(data, shape, dec_hook=lambda wanted, value: wanted.parse(value))  # noqa: TID251
 
 
 class Dated(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):

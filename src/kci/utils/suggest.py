@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
 import shlex
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from operator import eq
 
 
 def count(number: int, what: str, many: str = "") -> str:
@@ -47,7 +47,7 @@ def nearest_name(word: str, names: Sequence[str]) -> str:
     candidates = [name for name in names if name.replace("_", "-") == respelled]
     candidates += [name for name in names if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
     if not candidates and len(names) > _COMPARED:
-        names = sorted(names, key=lambda name: _alike(name, word), reverse=True)[:_COMPARED]
+        names = sorted(names, key=lambda name: sum(takewhile(bool, map(eq, name, word))), reverse=True)[:_COMPARED]
     near = candidates or difflib.get_close_matches(word[:100], names, n=1, cutoff=0.7)
     return near[0] if near else ""
 
@@ -69,7 +69,3 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     """A suggestion for a near name, else the first 20 allowed words."""
     names = sorted(choices)
     return suggestion(word, names) or one_of(names[:20])
-
-
-def _alike(name: str, word: str) -> int:
-    return sum(itertools.takewhile(bool, map(operator.eq, name, word)))

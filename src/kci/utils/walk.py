@@ -78,27 +78,17 @@ def _require_text(name: str, root: Path) -> None:
     except UnicodeEncodeError:
         shown = name.encode(errors="replace").decode()
         raise FindingsError(
-            f"the name of {shown!r} in {root} is not UTF-8", hint="rename the file; metadata.json cannot name it"
+            f"the name of {shown!r} in {root} is not UTF-8", "rename the file; metadata.json cannot name it"
         ) from None
 
 
 OUTPUT_DIRECTORIES = ("build", "dist", "result")
-_OUTPUT_PREFIXES = tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES)
-
-
-def is_hidden(name: str) -> bool:
-    """True if a relative path, or a directory in it, begins with a dot."""
-    return name.startswith(".") or "/." in name
-
-
-def is_output(name: str) -> bool:
-    """True if a path relative to a kernel is in one of its `OUTPUT_DIRECTORIES`."""
-    return name.startswith(_OUTPUT_PREFIXES)
+_NOT_OWN = (".", *(f"{folder}/" for folder in OUTPUT_DIRECTORIES))
 
 
 def is_own(name: str) -> bool:
     """True if a path relative to a kernel is a source: not hidden, no bytecode, no build output."""
-    return not (is_hidden(name) or is_bytecode(name) or is_output(name))
+    return not (name.startswith(_NOT_OWN) or "/." in name or is_bytecode(name))
 
 
 def is_bytecode(name: str) -> bool:

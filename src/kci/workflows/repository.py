@@ -17,8 +17,8 @@ from kci.config.values import Forks, PublishOn, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Kind
+from kci.plan.budget import check_time
 from kci.plan.check import require_readable
-from kci.plan.estimates import check_time
 from kci.plan.github_limits import check_limits
 from kci.plan.plan import MAX_MATRIX, Plan, Role, caller_count
 from kci.plan.planning import plan_everything

@@ -15,8 +15,10 @@ GIB = 2**30
 
 def limits(tmp_path: Path, membership: str, **files: str) -> tuple[int | None, float | None]:
     root = write_tree(tmp_path, {"membership": membership, **{f"mount/{name}": text for name, text in files.items()}})
-    where = root / "membership", root / "mount"
-    return memory_limit(*where), cpu_limit(*where)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "_MEMBERSHIP", root / "membership")
+        patch.setattr(machine, "_MOUNT", root / "mount")
+        return memory_limit(), cpu_limit()
 
 
 def test_the_tightest_of_a_group_and_those_above_it_holds(tmp_path: Path) -> None:

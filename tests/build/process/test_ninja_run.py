@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from kci.build.native.ninja import NinjaRun, deadline, failed_commands, run_ninja, was_killed
+from kci.build.native.ninja import deadline, failed_commands, run_ninja, was_killed
 from kci.build.process.machine import ninja_status
 from kci.build.process.run import ProgramResult
 from kci.errors import BuildFailedError
@@ -31,10 +31,11 @@ class Runs:
         ninja = shutil.which("ninja")
         assert ninja is not None
         environment = {**os.environ, "NINJA_STATUS": ninja_status(())}
-        self.run = NinjaRun([ninja, "-C", str(work), jobs], work, environment, {name: name for name in commands})
+        self.command, self.environment = [ninja, "-C", str(work), jobs], environment
+        self.objects = {name: name for name in commands}
 
-    def go(self) -> ProgramResult | None:
-        return run_ninja(self.run, self.said.append)
+    def go(self, ends_at: float = math.inf) -> ProgramResult | None:
+        return run_ninja(self.command, self.objects, self.said.append, env=self.environment, ends_at=ends_at)
 
 
 def code(done: ProgramResult | None) -> int | None:
@@ -112,12 +113,10 @@ def test_a_sources_own_words_are_no_sign_of_it(said: str) -> None:
 def test_what_runs_at_the_end_is_ended(tmp_path: Path) -> None:
     commands = {"a.o": "touch a.o; : -o a.o", "b.o": "mkfifo b.fifo && cat b.fifo; : -o b.o"}
     runs = Runs(tmp_path, commands, "-j1")
-    runs.run = msgspec.structs.replace(runs.run, ends_at=deadline(1 / 60))
-    assert runs.go() is None
+    assert runs.go(deadline(1 / 60)) is None
     assert [(tmp_path / name).exists() for name in ("a.o", "b.o")] == [True, False]
 
 
 def test_an_end_that_has_passed_ends_it_at_once(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {"a.o": "mkfifo a.fifo && cat a.fifo; : -o a.o"})
-    runs.run = msgspec.structs.replace(runs.run, ends_at=0.0)
-    assert runs.go() is None
+    assert runs.go(0.0) is None

@@ -108,7 +108,7 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def made_by(folder: Path, monkeypatch: pytest.MonkeyPatch, **torch: str) -> None:
     torch_wheel(folder, **torch)
-    make_wheel(folder, "ninja", toolchains().tools["ninja"].partition("==")[2], {"ninja/__init__.py": ""})
+    make_wheel(folder, "ninja", toolchains().ninja.partition("==")[2], {"ninja/__init__.py": ""})
     only_wheels(monkeypatch, folder)
 
 

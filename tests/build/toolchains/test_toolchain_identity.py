@@ -22,8 +22,7 @@ NOARCH = "torch-cpu"
 def only_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PATH with one compiler, and no variable that it reads."""
     program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
-    module._first_line.cache_clear()
-    for name in (*toolchains().environment["variables"], "CXX"):
+    for name in (*toolchains().compiler_variables, "CXX"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -94,7 +93,6 @@ def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest
     usual = toolchain_identity(variant(CPU), tmp_path)
     monkeypatch.setattr(module, "linked_glibc", lambda _cxx: Version.parse("2.17"))
     older = toolchain_identity(variant(CPU), tmp_path)
-    module._first_line.cache_clear()
     program(tmp_path / "only-these", "ld", "echo 'GNU ld 2.41'\n")
     assert len({usual, older, toolchain_identity(variant(CPU), tmp_path)}) == 3
 
@@ -111,7 +109,6 @@ def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_compiler_of_an_xpu_variant_is_part_of_it(tmp_path: Path) -> None:
     found = set()
     for release in ("2025.3.1", "2025.3.2"):
-        module._first_line.cache_clear()
         program(tmp_path / "only-these", "icpx", f"echo 'oneAPI DPC++/C++ Compiler {release} (2025)'\n")
         found.add(toolchain_identity(variant("torch213-cxx11-xpu20253-x86_64-linux"), tmp_path))
     assert len(found) == 2

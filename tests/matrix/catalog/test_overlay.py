@@ -6,10 +6,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from conftest import many, torch_kernel
+from conftest import torch_kernel
 from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
@@ -18,7 +16,6 @@ from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import (
     apply_overlay,
-    is_overlay,
     load_catalog,
     outside_range,
     overlays_of,
@@ -190,20 +187,6 @@ def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
     assert select(made, same, explain=True) == select(made, catalog, explain=True)
 
 
-@settings(max_examples=many(50))
-@given(
-    st.lists(
-        st.sampled_from(['keep = ["torch >= 2.13"]', 'drop = ["cuda == newest"]', 'drop = ["system ~ aarch64-*"]'])
-    )
-)
-def test_narrowing_loses_no_row_unsaid(texts: list[str]) -> None:
-    catalog = load_catalog()
-    before = len(catalog.rows)
-    for text in texts:
-        catalog = apply_overlay(catalog, overlay(text))
-        assert len(catalog.rows) + len(catalog.removed) == before
-
-
 @pytest.mark.rule("KCI120", triggers=False)
 def test_a_file_is_loaded_over_the_edition_that_it_names(tmp_path: Path) -> None:
     file = tmp_path / "older.toml"
@@ -225,12 +208,6 @@ def test_overlays_that_change_each_other_in_a_circle_are_refused(
         load_catalog("a.toml")
     (problem,) = caught.value.diagnostics
     assert (problem.rule, problem.line) == ("KCI120", 1)
-
-
-@pytest.mark.parametrize("text", ['edition = "2026-08-20"', "replace = true", "keep = []", "drop = []", "change = []"])
-def test_what_makes_a_file_an_overlay(text: str) -> None:
-    assert is_overlay(parse_document(text.encode(), "mine.toml"))
-    assert not is_overlay(parse_document(b'name = "x"\n', "mine.toml"))
 
 
 @pytest.mark.rule("KCI128", triggers=True)

@@ -11,7 +11,6 @@ from kci.config.values import SYSTEMS, Version
 from kci.errors import FindingsError, UsageError
 from kci.matrix.catalog.loading import DEFAULT_EDITION, editions, interpret_edition, load_catalog, outside_range
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.catalog.runners import default_runners
 
 
 def test_the_default_edition_is_the_newest() -> None:
@@ -77,12 +76,6 @@ def test_rows_outside_the_range_come_from_the_neighbors(catalog: Catalog) -> Non
     supported = {row.key for row in catalog.rows if row.bundled}
     assert not supported & {row.key for row in rows}
     assert removed == []
-
-
-def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
-    runners = default_runners()
-    for backend, build in runners.build.items():
-        assert set(build.image) <= set(runners.runner), backend
 
 
 @pytest.mark.rule("KCI120", triggers=True)

@@ -93,13 +93,6 @@ def test_a_cache_of_another_root_or_of_rubbish_says_nothing(tmp_path: Path, monk
         assert looked_at(root, tmp_path / "c") == first
 
 
-def test_a_place_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
-    root = write(tmp_path / "r", a_h="one")
-    (tmp_path / "c").write_text("a file")
-    assert looked_at(root, tmp_path / "c") == looked_at(root, tmp_path / "c")
-
-
 # --- as it was ---
 
 

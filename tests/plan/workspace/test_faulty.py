@@ -9,7 +9,7 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import kci
-from kci import Choice, FindingsError, PlanRequest, UsageError, open_workspace, outcomes_of, plan_run
+from kci import FindingsError, PlanRequest, open_workspace, plan_run
 
 TOML = '[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
 
@@ -57,13 +57,6 @@ def test_nothing_is_planned_if_nothing_is_sound(repository: Path) -> None:
     with pytest.raises(FindingsError) as caught:
         open_workspace([repository / "unread"], set_aside=True)
     assert "KCI101" in [item.rule for item in caught.value.diagnostics]
-
-
-def test_what_is_not_asked_to_set_aside_refuses(repository: Path) -> None:
-    with pytest.raises(FindingsError):
-        open_workspace([repository])
-    with pytest.raises(FindingsError):
-        outcomes_of(open_workspace([repository / "sound", repository / "wrong"]), Choice())
 
 
 def faulty(repository: Path) -> list[str]:
@@ -114,13 +107,3 @@ def test_commands_choose_kernels_by_name(repository: Path) -> None:
     assert ([kernel["name"] for kernel in plan["kernels"]], plan["faulty"]) == (["sound"], [])
     done = kci("run", repository, "--kernel", "sound", "--only", "nothing")
     assert (done.code, "KCI217" in done.stderr) == (1, True), done
-
-
-def test_one_kernel_by_its_name(repository: Path) -> None:
-    workspace = open_workspace([repository], set_aside=True)
-    assert [kernel.build.name for kernel in workspace.only(["sound"]).kernels] == ["sound"]
-    assert workspace.only(["sound"]).unread == ()
-    with pytest.raises(UsageError, match="no kernel here"):
-        workspace.only(["sund"])
-    with pytest.raises(FindingsError):
-        workspace.only(["unread"])

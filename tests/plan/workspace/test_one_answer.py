@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import write_noarch
+from conftest import write_noarch, write_torch
 from kci.build.request import BuildOptions
 from kci.config.values import Tier
 from kci.errors import MissingToolError
@@ -18,39 +18,12 @@ from kci.plan.workspace import Choice, Workspace, open_workspace
 from kci.run.build_leg import LegRequest, leg_commands
 from kci.run.local import outcomes_of
 
-KERNEL = """\
-[general]
-name = "some-kernel"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu", "cuda", "rocm"]
-[torch]
-src = ["torch-ext/binding.cpp"]
-[kernel.some_cpu]
-backend = "cpu"
-depends = ["torch"]
-src = ["csrc/cpu.cpp"]
-[kernel.some_cuda]
-backend = "cuda"
-depends = ["torch"]
-src = ["csrc/gpu.cu"]
-[kernel.some_rocm]
-backend = "rocm"
-depends = ["torch"]
-src = ["csrc/gpu.cu"]
-"""
-SOURCES = ("torch-ext/binding.cpp", "csrc/cpu.cpp", "csrc/gpu.cu", "torch-ext/some_kernel/__init__.py")
+SOURCES = {"cpu": "csrc/cpu.cpp", "cuda": "csrc/gpu.cu", "rocm": "csrc/gpu.cu"}
 
 
 @pytest.fixture
 def kernel_dir(tmp_path: Path) -> Path:
-    directory = tmp_path / "some"
-    for name in SOURCES:
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text("")
-    (directory / "build.toml").write_text(KERNEL)
-    return directory
+    return write_torch(tmp_path / "some", SOURCES, binding="torch-ext/binding.cpp")
 
 
 def require_one_answer(workspace: Workspace, tier: str) -> set[str]:
@@ -118,20 +91,6 @@ def test_every_overlay_has_one_answer(kernel_dir: Path, name: str) -> None:
         (kernel_dir / "kci.toml").unlink()
         assert {item.name for item in open_workspace([kernel_dir]).matrix().kernels[0].variants} != answers["release"]
     assert plain
-
-
-@pytest.mark.usefixtures("november")
-def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_dir: Path, tmp_path: Path) -> None:
-    """The command line, where build and plan once went different ways."""
-    (kernel_dir / "kci.toml").write_text(OVERLAYS["for this kernel only"])
-    names = kci("matrix", kernel_dir, "--format", "names").stdout.split()
-    (added,) = [name for name in names if "cu134" in name]
-    again = kci("build", kernel_dir, "--variant", added, "--dry-run", KCI_CACHE=str(tmp_path))
-    assert "is no variant" not in again.stderr
-    gone = "torch212-cxx11-cpu-x86_64-linux"
-    assert gone not in names
-    refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", KCI_CACHE=str(tmp_path))
-    assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("system", ["aarch64-linux", "x86_64-linux"])

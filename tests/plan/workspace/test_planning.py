@@ -58,18 +58,6 @@ def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
     assert plan_run(open_workspace([place]), request) == first
 
 
-def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
-    place = kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')
-    entry = '[[lint.ignore]]\nrule = "KCI130"\npath = "*build.toml"\nreason = "metal comes later"\n'
-    (Path(place) / "kci.toml").write_text(entry)
-    plan = plan_run(open_workspace([place]), PlanRequest()).plan
-    assert plan.legs
-    assert {leg.backend for leg in plan.legs} == {"cuda"}
-    assert [(item.variant, item.rule) for item in plan.left_out if item.backend == "metal"] == [
-        ("torch-metal", "KCI130")
-    ]
-
-
 XPU = '[kernel.b]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["gone.cpp"]\n'
 
 

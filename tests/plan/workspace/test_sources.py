@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,12 @@ import pytest
 from cli.runner import kci
 from conftest import add_package
 from kci import open_workspace, plan_run
+from kci.config.reader import Kernel
 from kci.config.sources import package_rules
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
+from kci.matrix.catalog.rows import Catalog
+from kci.plan import check
 from kci.plan.check import check_kernels
 from kci.plan.inputs import source_lints
 from kci.plan.planning import PlanRequest
@@ -126,43 +129,6 @@ def test_a_name_that_another_system_cannot_hold_is_found_before_the_build(
     assert sources_say(place) == ["KCI708"]
 
 
-LIBRARY = "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}\n"
-
-
-def rules_of_two(tmp_path: Path, second: str, first: str = LIBRARY) -> list[str]:
-    place = kernel(tmp_path, "")
-    (place / "build.toml").write_text(COMPILED)
-    (place / "csrc").mkdir()
-    (place / "csrc" / "a.cpp").write_text(first)
-    (place / "csrc" / "table.h").write_text(second)
-    return sources_say(place)
-
-
-@pytest.mark.rule("KCI782", triggers=True)
-@pytest.mark.parametrize("second", [LIBRARY, f"#if 1\n#endif\nSTABLE_{LIBRARY}"])
-def test_two_libraries_of_one_variant(tmp_path: Path, second: str) -> None:
-    assert rules_of_two(tmp_path, second) == ["KCI782"]
-
-
-@pytest.mark.rule("KCI782", triggers=False)
-@pytest.mark.parametrize("second", [
-    "", f"// {LIBRARY}", f"#if 0\n{LIBRARY}#endif\n", LIBRARY.replace("_EXPAND", "_FRAGMENT"),
-])  # fmt: skip
-def test_one_library_of_a_variant(tmp_path: Path, second: str) -> None:
-    assert rules_of_two(tmp_path, second) == []
-
-
-@pytest.mark.rule("KCI782", triggers=False)
-def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
-    place = kernel(tmp_path, "")
-    part = '[kernel.gpu]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = ["csrc/b.cu"]\n'
-    (place / "build.toml").write_text(COMPILED.replace('["cpu"]', '["cpu", "cuda"]') + part)
-    (place / "csrc").mkdir()
-    for name, text in (("a.cpp", LIBRARY), ("b.cu", LIBRARY), ("table.h", "")):
-        (place / "csrc" / name).write_text(text)
-    assert "KCI782" not in sources_say(place)
-
-
 def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> None:
     (tmp_path / "repo" / "k").mkdir(parents=True)
     place = kernel(tmp_path / "repo" / "k", "")
@@ -172,26 +138,6 @@ def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> No
     hints = [item.hint for item in check_kernels([str(place)]).diagnostics if item.rule == "KCI136"]
     assert [("git submodule update" in hint) for hint in hints] == [False, True, False]
     assert "k/third_party/up" in hints[1]
-
-
-def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> None:
-    place = kernel(tmp_path, "")
-    (place / "torch-ext" / "some_kernel" / "__init__.py").unlink()
-    (found,) = check_kernels([str(place)]).diagnostics[-1:]
-    assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
-    with pytest.raises(FindingsError, match="nothing is planned"):
-        plan_run(open_workspace([place]), PlanRequest())
-
-
-def test_check_and_plan_refuse_the_same_kernels(tmp_path: Path) -> None:
-    """Workflow files are written all the same: they name the kernel, and its plan is red."""
-    place = kernel(tmp_path, ERRORS["KCI770"])
-    for words in (["check", place], ["plan", place]):
-        done = kci(*words)
-        assert (done.code, "KCI770" in done.stderr) == (1, True), done
-    assert kci("render", place, "--output", tmp_path).code == 0
-    answer = json.loads(kci("plan", place, "--format", "json").stdout)
-    assert (answer["legs"], [item["path"] for item in answer["faulty"]]) == ([], [str(place)])
 
 
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
@@ -263,21 +209,32 @@ def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Pat
         assert [item.rule for item in found].count("KCI771") == count
 
 
-def test_what_is_said_of_a_file_that_changes_meanwhile_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The text that was judged is another one than the digest is of."""
+def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kernel").mkdir()
-    place, kept = kernel(tmp_path / "kernel", "import os\n"), tmp_path / "kept"
-    judged = package_rules._check_file
+    place, linted = kernel(tmp_path / "kernel", ""), []
+    (place / "csrc").mkdir()
+    (place / "csrc" / "a.cpp").write_text("")
+    flagged = COMPILED.replace("csrc/table.h", "csrc/a.cpp") + 'cxx-flags = ["-mavx2"]\n'
+    judged = check.lint_matrix
 
-    def changed(name: str, text: bytes, package: package_rules.Package) -> object:
-        kernel(place, "import numpy\n")
-        return judged(name, b"import numpy\n", package)
+    def counted(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
+        linted.append(kernel.build.name)
+        return judged(kernel, catalog, errors_only=errors_only)
 
-    with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(package_rules, "_check_file", changed)
-        check_kernels([str(place)], remember=kept)
-    kernel(place, "import os\n")
-    found = check_kernels([str(place)], remember=kept).diagnostics
-    assert "KCI771" not in [item.rule for item in found]
+    def refused(catalog: str | None = None) -> bool:
+        run = PlanRequest(digests=tmp_path / "kept", allow_empty=True)
+        try:
+            return not plan_run(open_workspace([place], catalog=catalog), run).plan.legs
+        except FindingsError as error:
+            return [item.rule for item in error.diagnostics] == ["KCI169"]
+
+    monkeypatch.setattr(check, "lint_matrix", counted)
+    (place / "build.toml").write_text(flagged)
+    assert [refused(), refused(), len(linted)] == [True, True, 1]
+    (place / "kci.toml").write_text('[[overlay]]\ndrop = ["system ~ aarch64-*"]\n')
+    assert [refused(), refused(), len(linted)] == [False, False, 2]
+    assert [refused("2026-08-20"), len(linted)] == [False, 3]
+    (place / "kci.toml").unlink()
+    assert [refused(), len(linted)] == [True, 4]
+    (place / "build.toml").write_text(flagged.replace("-mavx2", "-O3"))
+    assert [refused(), len(linted)] == [False, 5]

@@ -70,12 +70,6 @@ def test_another_program_s_build_folder_is_no_tree(sources: Path) -> None:
     assert (done.code, done.stdout.splitlines()[0]) == (0, f"{sources}: sources, build (no variants)")
 
 
-def test_findings_of_sources_and_of_binaries_are_both_there(sources: Path, tmp_path: Path) -> None:
-    corrupt(built(tmp_path, sources / "build"))
-    (sources / "torch-ext" / "gated_norm" / "__init__.py").write_text("import numpy\n")
-    assert {item.rule for item in verify(sources)} >= {"KCI771", "KCI731"}
-
-
 def without_manifest(tree: Path) -> None:
     (tree / "kci-manifest.json").unlink()
 
@@ -93,23 +87,6 @@ def test_a_build_toml_in_a_tree_turns_nothing_off(sources: Path, tmp_path: Path,
     assert (done.code, done.stdout.splitlines()[0]) == (1, f"{tree}/torch-cpu: variant")
 
 
-def test_neither_does_one_in_a_tree_of_variants_without_metadata(sources: Path, tmp_path: Path) -> None:
-    tree = sources.rename(tmp_path / "tree")
-    for name in ("torch-cpu", "torch213-cxx11-cpu-x86_64-linux"):
-        (tree / name).mkdir()
-        (tree / name / "_some.abi3.so").write_bytes(b"\x7fELF and no more")
-    done = kci("verify", tree)
-    assert (done.code, done.stdout.splitlines()[0]) == (1, f"{tree}: tree (2 variants)")
-    assert "error[KCI710]" in done.stderr
-    assert f"{tree}/build.toml: warning[KCI707]" in done.stderr
-
-
 def test_a_kernel_may_be_called_like_a_variant(sources: Path) -> None:
     place = sources.rename(sources.with_name("torch-cpu"))
     assert kci("verify", place).stdout.startswith(f"{place}: sources, ")
-
-
-def test_signatures_of_a_kernel_are_those_of_its_trees(sources: Path, tmp_path: Path) -> None:
-    built(tmp_path, sources / "result")
-    done = kci("verify", sources, "--signatures", "--repository", "acme/norm")
-    assert f"{sources}/result: error[KCI790]" in done.stderr

@@ -158,120 +158,51 @@ def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
 
 
 @pytest.mark.rule("KCI772", triggers=True)
-@pytest.mark.parametrize(
-    "argument", ['f"{add_op_namespace_prefix}::x"', 'wrap("x")', "add_op_namespace_prefix", "name"]
-)
-def test_only_a_call_of_the_prefix_function_counts(tmp_path: Path, argument: str) -> None:
+@pytest.mark.parametrize("argument", ['f"{add_op_namespace_prefix}::x"', "add_op_namespace_prefix", "name"])
+def test_only_a_call_gives_a_prefix(tmp_path: Path, argument: str) -> None:
     assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
 
 
-HIDDEN = [
-    'if True:\n    @register_fake("a::b")\n    def f(x): ...\n',
-    'register_fake("a::b")(f)\n',
-    "@register_fake(op='a::b')\ndef g(x): ...\n",
-    'import torch\n@torch.library.custom_op(name="relu::x", mutates_args=())\ndef f(x): ...\n',
-    'from torch.library import custom_op as co\nco("relu::x", f, mutates_args=())\n',
-    'import torch.library as tl\ntl.define("relu::x", "() -> ()")\n',
-    'import torch as t\nlib = t.library\nlib.impl("relu::x", "CPU", f)\n',
-    'from torch.library import Library\nl = Library("relu", "DEF")\n',
-    'import torch\nl = torch.library.Library(ns="relu", kind="FRAGMENT")\n',
-    'def add_op_namespace_prefix(x): return "relu::" + x\n@register_fake(add_op_namespace_prefix("x"))\ndef f(): ...\n',
-    'import torch\ndef outer():\n    @torch.library.register_fake("relu::x")\n    def f(): ...\n',
-    'import torch\ntorch.library.register_autograd(f"relu::{name}", f)\n',
-]
-
-
-@pytest.mark.rule("KCI772", triggers=True)
-@pytest.mark.parametrize("text", HIDDEN)
-def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> None:
-    assert [item.rule for item in variant(tmp_path, text)] == ["KCI772"]
-
-
-HELPER = "def add_op_namespace_prefix(name):\n    return 'gated_norm::' + name\n"
-OWN = "from .._ops import add_op_namespace_prefix as own\n"
-GUARDED = "try:\n    from {} import add_op_namespace_prefix\nexcept ImportError:\n    " + HELPER.replace(
-    "\n    ", "\n        "
-)
-USES = "import torch\n{}\n@torch.library.custom_op({}('x'), mutates_args=())\ndef f(x): ...\n"
-BY_NAME = ("from .names import add_op_namespace_prefix", "add_op_namespace_prefix")
+PREFIXED = """
+    from ._ops import add_op_namespace_prefix, ops
+    @triton_op({}("x"), mutates_args=())
+    def f(x): ...
+"""
+HELPER = """
+    try:
+        from ._ops import add_op_namespace_prefix
+    except ImportError:
+        def add_op_namespace_prefix(name):
+            return {}
+"""
 
 
 @pytest.mark.rule("KCI779", triggers=True)
 @pytest.mark.parametrize(
-    ("helper", "used", "called"),
-    [
-        (GUARDED.format("._ops"), *BY_NAME),
-        (HELPER, *BY_NAME),
-        (OWN + HELPER.replace("return ", "if name == 'x':\n        return name\n    return own(name) + "), *BY_NAME),
-        (
-            OWN + HELPER.replace("return 'gated_norm::' +", "if name == 'x':\n        return name\n    return own"),
-            *BY_NAME,
-        ),
-        (HELPER, "from . import names", "names.add_op_namespace_prefix"),
-        (HELPER, "from .names import add_op_namespace_prefix as named", "named"),
-        (HELPER, "from .names import *", "add_op_namespace_prefix"),
-        ("def own(x): return x", "from .names import own as add_op_namespace_prefix", "add_op_namespace_prefix"),
-        ("from .names import add_op_namespace_prefix", *BY_NAME),
-        ("", "from helpers import add_op_namespace_prefix", "add_op_namespace_prefix"),
-        ("", "from ..... import add_op_namespace_prefix", "add_op_namespace_prefix"),
-        ("", "add_op_namespace_prefix = str", "add_op_namespace_prefix"),
+    ("text", "line"), [
+        (PREFIXED.format("own"), 3), (PREFIXED.format("names.own"), 3), (PREFIXED.format("str"), 3),
+        (HELPER.format("'gated_norm::' + name"), 5), (HELPER.format("f'gated_norm::{name}'"), 5),
+        (HELPER.format("'::'.join(('gated_norm', name))"), 5),
     ],
-)
-def test_a_prefix_function_that_is_not_the_kernel_s(tmp_path: Path, helper: str, used: str, called: str) -> None:
-    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", sub__names=helper)
-    assert [(item.rule, item.severity) for item in found if item.rule in ("KCI772", "KCI779")] == [
-        ("KCI779", "warning")
-    ]
+)  # fmt: skip
+def test_a_prefix_function_that_may_not_be_the_kernel_s(tmp_path: Path, text: str, line: int) -> None:
+    (found,) = variant(tmp_path, text)
+    assert (found.rule, found.severity, found.line) == ("KCI779", "warning", line)
 
 
-@pytest.mark.rule("KCI772", "KCI779", triggers=False)
-@pytest.mark.parametrize(
-    ("helper", "used", "called"),
-    [
-        (GUARDED.format(".._ops"), *BY_NAME),
-        (GUARDED.format(".._ops").partition("    def")[0] + "    from ._ops import add_op_namespace_prefix", *BY_NAME),
-        (OWN, "from .names import own", "own"),
-        (OWN + HELPER.replace("return 'gated_norm::' + name", "return own('sub__' + name)"), *BY_NAME),
-        (OWN + HELPER.replace("return 'gated_norm::' + name", "'Docs.'\n    return own(f'sub__{name}')"), *BY_NAME),
-        ("", OWN + HELPER.replace("return 'gated_norm::' + name", "return own(name)"), "add_op_namespace_prefix"),
-        ("from ..more.deep import *\nfrom ..more.deep import given", "from .names import given as named", "named"),
-        ("", "from .._ops import add_op_namespace_prefix as named", "named"),
-        ("", "from .._ops import *", "add_op_namespace_prefix"),
-        ("", "from .. import _ops as o", "o.add_op_namespace_prefix"),
-        ("", "from .. import _ops\nnamed = _ops.add_op_namespace_prefix", "named"),
-        ("", "from .. import add_op_namespace_prefix", "add_op_namespace_prefix"),
-        ("", GUARDED.format(".._ops"), "add_op_namespace_prefix"),
-        ("", "from .._ops import torch_add_op_namespace_prefix", "torch_add_op_namespace_prefix"),
-    ],
-)
-def test_the_kernel_s_own_prefix_function_under_whatever_name(
-    tmp_path: Path, helper: str, used: str, called: str
-) -> None:
-    others = {"more__deep": "from .._ops import add_op_namespace_prefix as given", "sub__names": helper}
-    others |= {
-        "./__init__": "from ._ops import add_op_namespace_prefix",
-        "_ops": OPS + OPS.replace("def ", "def torch_"),
-    }
-    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", **others)
-    assert [item.rule for item in found] == []
-
-
-@pytest.mark.rule("KCI772", triggers=True)
-@pytest.mark.parametrize("used", ["from .._ops import ops as add", "from .names import add", GUARDED.format("._ops")])
-def test_another_function_gives_no_prefix(tmp_path: Path, used: str) -> None:
-    called = "add_op_namespace_prefix" if "except" in used else "add"
-    found = variant(tmp_path, USES.format(used, called), file="sub/use.py", sub__names="def add(x): return x")
-    assert [item.rule for item in found] == ["KCI772"]
+@pytest.mark.rule("KCI779", triggers=False)
+@pytest.mark.parametrize("text", [
+    PREFIXED.format("add_op_namespace_prefix"), PREFIXED.format("_ops.torch_add_op_namespace_prefix"),
+    HELPER.format("own('sub__' + name)"),
+])  # fmt: skip
+def test_a_prefix_function_may_come_through_another_file(tmp_path: Path, text: str) -> None:
+    assert variant(tmp_path, text) == []
 
 
 FINE = [
     'import torch\nlib = torch.library.Library("aten", "IMPL")\nlib.impl("relu", f)\n',
-    "from torch.library import Library\nfrom ._ops import ops\nlib = Library(ops.__name__, 'FRAGMENT')\n",
-    "from ._ops import add_op_namespace_prefix as p\nfrom . import _ops\nimport torch\n"
-    "torch.library.define(_ops.add_op_namespace_prefix('x'), '() -> ()')\n",
     "import torch\ndef f(op):\n    torch.library.register_fake(op)(g)\n",
     'def custom_op(name): ...\ncustom_op("relu")\n',
-    'registry.register_fake("x::y")\n',
     "import torch\ntorch.ops.aten.relu(x)\ntorch.ops.other.relu(x)\n",
 ]
 
@@ -283,15 +214,8 @@ def test_what_only_looks_like_a_fixed_name(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.rule("KCI780", triggers=True)
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import torch\ny = torch.ops.gated_norm.fwd(x)\n",
-        "from torch import ops as o\ny = o.gated_norm.fwd\n",
-        "import torch as t\nns = t.ops\ny = ns.gated_norm.fwd\n",
-    ],
-)
-def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path, text: str) -> None:
+def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path) -> None:
+    text = "import torch\ny = torch.ops.gated_norm.fwd(x)\n"
     assert [item.rule for item in variant(tmp_path, text)] == ["KCI780"]
 
 
@@ -300,20 +224,15 @@ def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path, text: str) -> Non
     ("text", "reason"),
     [
         ("from .nothing_here import y", "there is no module nothing_here"),
-        ("from . import nothing_here", "the package has no nothing_here"),
         ("from .. import x", ".. is beyond the package"),
-        ("from .sub import y, x", "sub has no y"),
         ("from .sub.deep import x", "there is no module sub.deep"),
         ("if True:\n    from .gone import x", "there is no module gone"),
         ("class A:\n    from .gone import x", "there is no module gone"),
         ("from . import inner", "there is no module gone"),
-        ("from .lib import z", "lib has no z"),
-        ("from .lib import __z", "lib has no __z"),
-        ("from .lib import z__", "lib has no z__"),
     ],
 )
 def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
-    files = {"sub": "x = 1\n", "inner": "from .gone import x\n", "lib/__init__": "x = 2\n"}
+    files = {"sub": "x = 1\n", "inner": "from .gone import x\n"}
     found = variant(tmp_path, text, **files)
     assert [(item.rule, item.severity) for item in found if item.rule == "KCI776"] == [("KCI776", "error")]
     assert reason in "".join(item.message for item in found)
@@ -337,8 +256,6 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
         "try:\n    from .gone import x\nexcept ImportError:\n    x = None",
         "from contextlib import suppress\nwith suppress(ImportError):\n    from .gone import x",
         "def f():\n    from .gone import x",
-        "from .dynamic import anything",
-        "from .star import anything",
         "from . import native_id",
         "from . import sub as other\nfrom . import again",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .gone import x",
@@ -349,16 +266,9 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
 )
 def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:
     files: dict[str, str | bytes] = {
-        "__init__.py": text, "sub.py": "x = 1\n", "dynamic.py": "def __getattr__(name): ...\n",
-        "star.py": "from torch import *\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
+        "__init__.py": text, "sub.py": "x = 1\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
     }  # fmt: skip
     assert "KCI776" not in [item.rule for item in verify(make_variant(tmp_path, CPU, files=files))]
-
-
-@pytest.mark.rule("KCI771", triggers=True)
-def test_what_a_module_imports_counts_when_the_package_loads_it(tmp_path: Path) -> None:
-    found = variant(tmp_path, "from .a import x\n", a="from .b.c import x\n", b__c="import numpy\nx = 1\n")
-    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI771", "c.py")]
 
 
 @pytest.mark.rule("KCI771", "KCI773", triggers=False)
@@ -371,13 +281,10 @@ def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "module"),
     [
-        ("torch-cpu", "triton"),
-        ("torch-metal", "triton.language"),
-        ("torch-neuron", "triton"),
-        ("torch-rocm", "cuda.bindings"),
-        ("torch-cpu", "cuda.pathfinder"),
+        ("torch-cpu", "triton"), ("torch-metal", "triton.language"), ("torch-neuron", "triton"),
+        ("torch-rocm", "cuda.bindings"), ("torch-cpu", "cuda.pathfinder"),
     ],
-)
+)  # fmt: skip
 def test_what_torch_brings_for_some_backends_is_not_there_for_others(tmp_path: Path, name: str, module: str) -> None:
     (found,) = variant(tmp_path, "from . import a\n", name, a=f"import {module}\nimport {module}\n")
     assert (found.rule, found.line) == ("KCI771", 1), "the first one, and that once"
@@ -431,7 +338,6 @@ CPP = {
     "/* x */ TORCH_LIBRARY_FRAGMENT( relu, m) {}": True,
     "STABLE_TORCH_LIBRARY_IMPL(relu, CPU, m) {}": True,
     "TORCH_LIBRARY_IMPL_EXPAND(relu, CPU, m) {}": True,
-    "TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {}": True,
 }
 
 
@@ -454,7 +360,6 @@ LOADS = {
     'from kernels import LayerRepository as L\nL("acme/gated-norm", layer_name="X", version=3)': 2,
     'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=1)': 0,
     'from kernels import get_kernel\nget_kernel("acme/other", version=2)': 0,
-    'from elsewhere import get_kernel\nget_kernel("acme/gated-norm", version=2)  # kernels': 0,
     "from kernels import get_kernel\nget_kernel(*names, version=version, **more)": 0,
     "kernels version def f(:": 0,
 }
@@ -494,20 +399,6 @@ def kernel(
     return root
 
 
-@pytest.mark.rule("KCI771", "KCI772", triggers=True)
-def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    package = kernel(tmp_path / "a", GOOD) / "torch-ext" / "gated_norm"
-    (package / "sub").mkdir()
-    for name in ("layers.py", "sub/thing.py"):
-        (package / name).write_text("")
-    assert verify(tmp_path / "a") == []
-    (tmp_path / "b").mkdir()
-    found = verify(kernel(tmp_path / "b", 'import numpy\n@register_fake("a::b")\ndef f(): ...\n'))
-    assert [item.rule for item in found] == ["KCI771", "KCI772"]
-    assert found[0].path == f"{tmp_path}/b/torch-ext/gated_norm/__init__.py"
-
-
 @pytest.mark.rule("KCI703", "KCI771", "KCI774", triggers=False)
 def test_declared_dependencies_of_any_backend_may_be_imported(tmp_path: Path) -> None:
     general = 'python-depends = ["einops"]\n[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
@@ -542,13 +433,6 @@ def test_a_package_that_is_missing_or_holds_its_own_name(tmp_path: Path) -> None
     (found,) = verify(tmp_path)
     assert (found.rule, found.path) == ("KCI774", f"{tmp_path}/build.toml")
     assert "torch-ext/gated_norm/__init__.py" in found.message
-
-
-def test_a_broken_build_toml_is_reported_as_check_would(tmp_path: Path) -> None:
-    kernel(tmp_path)
-    (tmp_path / "build.toml").write_text("[general\n")
-    (found,) = verify(tmp_path)
-    assert found.rule == "KCI004"
 
 
 @pytest.mark.rule("KCI766", triggers=True)

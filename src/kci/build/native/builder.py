@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import VisibleFiles, compiled_ops, kernel_error, write_package
+from kci.build.kernel_files import VisibleFiles, checked_id, compiled_ops, kernel_error, package_files, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
 from kci.build.native.failures import build_error, show_kernel_paths, timeout_error, unwritable_error
-from kci.build.native.ninja import NINJA_LOG, NinjaRun, deadline, is_failure_output, ninja_text, run_ninja
+from kci.build.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
 from kci.build.native.objects import Objects, missing_parts
-from kci.build.native.recipe import Recipe, checked_sources, make_recipe
+from kci.build.native.recipe import Recipe, make_recipe
+from kci.build.native.units import collect_units
 from kci.build.process.machine import ninja_status, nvcc_threads, read_progress
 from kci.build.process.run import Log, ProgramResult
 from kci.build.request import BuildResult, Request
@@ -58,7 +59,9 @@ from kci.utils.atomic import locked
 def plan(request: Request, log: Log) -> Recipe:
     """Plan the build of a variant. Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError."""
     _require_buildable(request)
-    sources = checked_sources(request, log)
+    checked_id(request.kernel_id)
+    package_files(request.kernel_dir, request.build, compiled=True)
+    sources = collect_units(request, log)
     environment = _environment(request)
     variant, compute = request.variant, text_of(request.variant.compute)
     headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
@@ -147,15 +150,13 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
         objects.finish()
 
 
-def _compile(
-    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float | None
-) -> ProgramResult:
+def _compile(recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float) -> ProgramResult:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
-    run = NinjaRun(recipe.ninja(), recipe.work, tools, names, lock, ends_at)
+    shown = _display_log(log, recipe, request.kernel_dir)
     try:
-        done = run_ninja(run, _display_log(log, recipe, request.kernel_dir))
+        done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
     except KeyboardInterrupt:
         done = None
     if done is None:
@@ -185,18 +186,24 @@ def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
 def _require_buildable(request: Request) -> None:
     variant = request.variant
     if variant.kind is Kind.NOARCH:
-        message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
-        raise kernel_error("KCI507", message, kind=BuildFailedError)
+        raise kernel_error(
+            "KCI507",
+            f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}",
+            kind=BuildFailedError,
+        )
     facts = BACKENDS[variant.backend]
     compiled = facts.tvm_ffi if variant.kind is Kind.TVM_FFI else facts.compiled
     if not compiled or not variant.system.endswith("-linux"):
-        message = f"the native builder does not compile {variant.name}"
-        hint = "build it with --builder nix, or pack what another builder made (kci pack) and merge it"
-        raise MissingToolError(message, hint=hint)
+        raise MissingToolError(
+            f"the native builder does not compile {variant.name}",
+            "build it with --builder nix, or pack what another builder made (kci pack) and merge it",
+        )
     here = this_system()
     if here != variant.system:
-        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
-        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
+        raise MissingToolError(
+            f"{variant.name} needs a machine of {variant.system}, and this is {here}",
+            f"run this on a {variant.system} machine; kci plan says which runner has one",
+        )
 
 
 def _environment(request: Request) -> Environment:
@@ -220,15 +227,16 @@ def _check_torch(request: Request, environment: Environment) -> None:
     if variant.kind is Kind.STABLE_ABI:
         # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
-            message = f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
-            raise MissingToolError(message, hint=hint)
+            raise MissingToolError(
+                f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}", hint
+            )
         return
     if not same_version(torch.minor, text_of(variant.torch)):
-        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint=hint)
+        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint)
     facts = BACKENDS[variant.backend]
     if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), text_of(variant.compute)):
         message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
-        raise MissingToolError(f"{message} is for {torch.device}", hint=hint)
+        raise MissingToolError(f"{message} is for {torch.device}", hint)
 
 
 def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None) -> tuple[str, ...]:

@@ -26,37 +26,20 @@ from kci.build.toolchains.environment import Environment
 from kci.build.toolchains.glibc import NewerParts, old_libraries
 from kci.build.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, floors
-from kci.config.values import Backend, Version
+from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.variants import Kind, Variant
 
 _POISON = "@"
 
 
-def torch_definitions(variant: Variant, kernel_id: str, *, with_name: bool) -> list[str]:
-    """Macros of a `[torch]` source; `with_name` defines the extension's name. Raises BuildFailedError."""
-    major, minor = (*floors().python, 0)[:2]  # limited API of the oldest Python (docs/format.md#python-abi)
-    defines = [
-        f"-DTORCH_EXTENSION_NAME={kernel_id if with_name else _POISON}",
-        f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
-    ]
-    defines += BACKENDS[variant.backend].defines
-    defines += toolchains().torch_defines(variant.backend)
-    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
-        defines.append(stable_abi_define(variant.stable_abi))
-    return defines
-
-
-def tvm_ffi_definitions(backend: str, kernel_id: str, *, with_name: bool) -> list[str]:
-    """Macros of a `[tvm-ffi]` source."""
-    return [BACKENDS[backend].defines[0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if with_name else _POISON}"]
-
-
 def stable_abi_define(stable_abi: Version) -> str:
     """Limit torch's headers to a stable ABI version. Raises BuildFailedError without a minor version."""
     if len(stable_abi) < 2:
-        hint = "name a version with a minor other than 0, such as 2.11"
-        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
+        raise BuildFailedError(
+            f"the stable ABI version {stable_abi} cannot be built for",
+            "name a version with a minor other than 0, such as 2.11",
+        )
     return f"-DTORCH_TARGET_VERSION=0x{(stable_abi[0] << 56) | (stable_abi[1] << 48):016x}"
 
 
@@ -133,19 +116,32 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    """Compile one source."""
-    if unit.language != CXX:
-        return {Backend.CUDA: _nvcc, Backend.ROCM: _hipcc}[Backend(target.variant.backend)](chain, target, unit)
+    """Compile one source. Raises BuildFailedError as `stable_abi_define`."""
+    device = chain.device if unit.language != CXX else None
+    # GCC shortens system header paths and puts random numbers into names
+    host = ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
+    compiler, options, language = [*chain.cxx], host, []
+    if isinstance(device, Toolkit):
+        compiler = [str(device.nvcc), "-ccbin", host_compiler(chain.cxx)]
+        options = [*_nvcc_options(chain, target, unit), *(word for option in host for word in ("-Xcompiler", option))]
+    elif device is not None:
+        compiler = [str(device.hipcc), f"--rocm-path={device.link}"]
+        options, language = _hipcc_options(target, unit), ["-x", "hip"]
+    # sccache goes by what is preprocessed, which is not what each pass of a device's compiler reads
+    cached = chain.launcher and (chain.launcher.stem == "ccache" or device is None)
     return [
-        *_launcher(chain),
-        *chain.cxx,
-        *cxx_standard_flag(target, gnu=True),
+        *([str(chain.launcher)] if cached else []),
+        *compiler,
+        *cxx_standard_flag(target, gnu=device is None),
         "-O3",
         "-DNDEBUG",
-        *_host_flags(chain, unit),
+        *options,
         *_definitions(chain, target, unit),
-        *_toolkit_includes(chain),
-        *_compiled(unit),
+        *_includes(chain, target, unit),
+        *unit.flags,
+        *("-MD", "-MF", f"{unit.object}.d"),
+        *language,
+        *("-c", work_path(unit, unit.source), "-o", unit.object),
     ]
 
 
@@ -225,58 +221,24 @@ def gencode(archs: Iterable[str]) -> list[str]:
     return flags
 
 
-def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    assert isinstance(chain.device, Toolkit)  # noqa: S101  - a CUDA unit exists only in a CUDA variant
-    host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
-    threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
-    return [
-        *_launcher(chain, device=True),
-        str(chain.device.nvcc),
-        "-ccbin",
-        host_compiler(chain.cxx),
-        *cxx_standard_flag(target),
-        "-O3",
-        "-DNDEBUG",
-        *([] if target.tvm_ffi else TORCH_NVCC),
-        *threads,
-        *(_same_bytes(unit) if chain.device.reproducible else ()),
-        *gencode(unit.archs),
-        *host,
-        *_definitions(chain, target, unit),
-        *_compiled(unit),
-    ]
+def _nvcc_options(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    options = [] if target.tvm_ffi else [*TORCH_NVCC]
+    options += ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
+    if isinstance(chain.device, Toolkit) and chain.device.reproducible:
+        # nvcc hashes the source's path and a process id into names
+        place = f"--orig_src_path_name=/kci/{_ODD.sub('_', work_path(unit, unit.source))}"
+        options += ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
+    return options + gencode(unit.archs)
 
 
-def _same_bytes(unit: Unit) -> list[str]:
-    # nvcc hashes the source's path and a process id into names
-    place = f"--orig_src_path_name=/kci/{_ODD.sub('_', work_path(unit, unit.source))}"
-    return ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
-
-
-def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+def _hipcc_options(target: Target, unit: Unit) -> list[str]:
     # defines as in the reference: `cpp_extension`'s, and half precision operators; cuid: clang would hash the path
-    assert isinstance(chain.device, Rocm)  # noqa: S101  - a HIP unit exists only in a ROCm variant
-    kernel_id = target.kernel_id
-    kernel = kernel_id.rpartition("_")[0]  # the rest changes with every commit
+    kernel = target.kernel_id.rpartition("_")[0]  # the rest changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
-        *_launcher(chain, device=True),
-        str(chain.device.hipcc),
-        f"--rocm-path={chain.device.link}",
-        *cxx_standard_flag(target),
-        "-O3",
-        "-DNDEBUG",
         *(f"--offload-arch={arch}" for arch in unit.archs),
-        "-fno-gpu-rdc",
-        f"-cuid={cuid}",
-        "-fPIC",
-        "-DCUDA_HAS_FP16=1",
-        "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
-        "-DENABLE_FP8",
-        *torch_definitions(target.variant, kernel_id, with_name=unit.uses_name),
-        *_includes(chain, target, unit),
-        *_toolkit_includes(chain),
-        *_compiled(unit, "-x", "hip"),
+        *("-fno-gpu-rdc", f"-cuid={cuid}", "-fPIC"),
+        *("-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8"),
     ]
 
 
@@ -284,12 +246,6 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     """The compiler without cache and flags, as nvcc requires."""
     programs = [word for word in cxx if not word.startswith("-") and not is_compiler_cache(word)]
     return programs[0] if programs else cxx[0]
-
-
-def _launcher(chain: Toolchain, *, device: bool = False) -> list[str]:
-    # sccache goes by what is preprocessed, which is not what each pass of a device's compiler reads
-    usable = chain.launcher and (chain.launcher.stem == "ccache" or not device)
-    return [str(chain.launcher)] if usable else []
 
 
 def cxx_standard_flag(target: Target, *, gnu: bool = False) -> list[str]:
@@ -300,18 +256,18 @@ def cxx_standard_flag(target: Target, *, gnu: bool = False) -> list[str]:
     return [f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"]
 
 
-def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
-    # GCC shortens system header paths and puts random numbers into names
-    return ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
-
-
 def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    variant = target.variant
+    facts, name = BACKENDS[variant.backend], target.kernel_id if unit.uses_name else _POISON
     if target.tvm_ffi:
-        defines = tvm_ffi_definitions(target.variant.backend, target.kernel_id, with_name=unit.uses_name)
-    else:
-        defines = torch_definitions(target.variant, target.kernel_id, with_name=unit.uses_name)
-    tla = [f"-D{define}" for define in chain.sycl.defines] if chain.sycl else []
-    return [*defines, *tla, *_includes(chain, target, unit)]
+        return [facts.defines[0], f"-DTVM_FFI_EXTENSION_NAME={name}"]
+    major, minor = (*floors().python, 0)[:2]  # limited API of the oldest Python (docs/format.md#python-abi)
+    defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000"]
+    of_torch = toolchains().defines
+    defines += [*facts.defines, *(f"-D{name}" for name in (*of_torch["torch"], *of_torch.get(variant.backend, ())))]
+    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
+        defines.append(stable_abi_define(variant.stable_abi))
+    return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]
 
 
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
@@ -331,14 +287,10 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         system.append(LINK)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
+    # nvcc knows its own; never /usr/include: it must stay behind the C++ library's headers
+    if chain.device is not None and unit.language != "CUDA":
+        system += [f"{chain.device.link}/{path}" for path in chain.device.include if chain.device.root != Path("/usr")]
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
-
-
-def _toolkit_includes(chain: Toolchain) -> list[str]:
-    # never /usr/include: it must stay behind the C++ library's headers
-    if chain.device is None or chain.device.root == Path("/usr"):
-        return []
-    return [part for path in chain.device.include for part in ("-isystem", f"{chain.device.link}/{path}")]
 
 
 def work_links(chain: Toolchain) -> dict[str, Path]:
@@ -355,8 +307,3 @@ def work_links(chain: Toolchain) -> dict[str, Path]:
 def work_path(unit: Unit, path: PurePosixPath) -> str:
     """A path of a unit, relative to the work directory."""
     return ((FOLDER if unit.translated else KERNEL) / path).as_posix()
-
-
-def _compiled(unit: Unit, *language: str) -> list[str]:
-    dependencies = ("-MD", "-MF", f"{unit.object}.d")
-    return [*unit.flags, *dependencies, *language, "-c", work_path(unit, unit.source), "-o", unit.object]

@@ -132,8 +132,10 @@ def _column(match: re.Match[str]) -> int:
 
 def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
     """The error for an unwritable work directory, such as a full disk."""
-    hint = full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place"
-    return BuildFailedError(f"cannot write {failed_path(error, work)}: {error.strerror or error}", hint=hint)
+    return BuildFailedError(
+        f"cannot write {failed_path(error, work)}: {error.strerror or error}",
+        full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place",
+    )
 
 
 def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent) -> BuildFailedError:
@@ -142,7 +144,7 @@ def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log 
     commands = failed_commands(done.output)
     if not commands:
         return BuildFailedError(
-            f"building {name} failed in {work}\n{done.tail()}", hint=failure_hint(done, work, request.variant.system)
+            f"building {name} failed in {work}\n{done.tail()}", failure_hint(done, work, request.variant.system)
         )
     failed, more = commands[0], len(commands) - 1
     what = next((step.label for step in recipe.steps if step.output == failed.output), failed.output)
@@ -157,8 +159,8 @@ def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log 
     message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
     path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
     span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
-    problem = finding("KCI513", spot.text, path=path, span=span)
-    return BuildFailedError("\n".join(message), hint=hint, diagnostics=[problem])
+    problem = finding("KCI513", spot.text, path, span=span)
+    return BuildFailedError("\n".join(message), hint, diagnostics=[problem])
 
 
 def _header_hint(spot: ErrorSpot, request: Request) -> str:
@@ -216,5 +218,9 @@ def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
 def timeout_error(request: Request, objects: Objects) -> KciError:
     """The error for a build that reached its time limit."""
     done = objects.count()
-    hint = "" if objects.use().made else "nothing was done in this time; give it more"
-    return UnfinishedBuildError(request.variant.name, done, objects.expected, hint)
+    return UnfinishedBuildError(
+        request.variant.name,
+        done,
+        objects.expected,
+        "" if objects.use().made else "nothing was done in this time; give it more",
+    )

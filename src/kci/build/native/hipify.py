@@ -7,7 +7,6 @@ functions behind `USE_CUDA`.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -96,7 +95,7 @@ def translate(plan: Translation, log: Log) -> None:
     for folder in (project, headers):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    _copy(plan.kernel, project)
+    shutil.copytree(plan.kernel, project, copy_function=shutil.copyfile, dirs_exist_ok=True)
     request = {
         "hipify": str(plan.environment.torch / "utils" / "hipify"),
         "project": str(project),
@@ -113,49 +112,31 @@ def translate(plan: Translation, log: Log) -> None:
     (plan.work / _TOLD).unlink(missing_ok=True)
     log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
     done = run(plan.command())
-    unsupported = _unsupported_calls(plan.work / _TOLD)
+    try:
+        unsupported = read_json(plan.work / _TOLD, list[str])
+    except (OSError, ValueError):
+        unsupported = None  # the script failed before
     if done.code != 0 or unsupported is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
-        hint = hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), "")
-        raise BuildFailedError(f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}", hint=hint)
+        raise BuildFailedError(
+            f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}",
+            hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), ""),
+        )
     if unsupported:
-        hint = "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file"
         calls = ", ".join(sorted(unsupported))
-        raise BuildFailedError(f"hipify reports calls that HIP does not have: {calls}", hint=hint)
+        raise BuildFailedError(
+            f"hipify reports calls that HIP does not have: {calls}",
+            "leave them out with `#ifndef USE_ROCM`, or write the source for HIP, as a .hip file",
+        )
     for output in (project, headers):
         _replace_changed(output, output.with_suffix(""))
 
 
-def _unsupported_calls(path: Path) -> list[str] | None:
-    # None if the script failed before
-    try:
-        return read_json(path, list[str])
-    except (OSError, ValueError):
-        return None
-
-
-def _copy(kernel: Path, into: Path) -> None:
-    for folder, _, names in os.walk(kernel):
-        target = into / os.path.relpath(folder, kernel)
-        target.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            shutil.copyfile(Path(folder, name), target / name)
-            (target / name).chmod(0o644)
-
-
 def _replace_changed(output: Path, folder: Path) -> None:
-    # only changed files are written
-    folder.mkdir(exist_ok=True)
-    new = {path.relative_to(output) for path in output.rglob("*") if path.is_file()}
-    for old in sorted(folder.rglob("*"), reverse=True):
-        if old.is_dir():
-            if not any(old.iterdir()):
-                old.rmdir()
-        elif old.relative_to(folder) not in new:
-            old.unlink()
-    for name in sorted(new):
-        source, target = output / name, folder / name
-        if not target.is_file() or source.read_bytes() != target.read_bytes():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            source.replace(target)
-    shutil.rmtree(output)
+    # ninja goes by the time of a file: an unchanged one keeps its own
+    for new in output.rglob("*"):
+        old = folder / new.relative_to(output)
+        if new.is_file() and old.is_file() and new.read_bytes() == old.read_bytes():
+            shutil.copystat(old, new)
+    shutil.rmtree(folder, ignore_errors=True)
+    output.rename(folder)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import math
 import re
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,7 +19,7 @@ class Step(msgspec.Struct, frozen=True):
 
     output: str
     inputs: tuple[str, ...]
-    command: tuple[str, ...]
+    command: Sequence[str]
     label: str
     implicit: tuple[str, ...] = ()
     """Dependencies that are not on the command line."""
@@ -96,77 +92,43 @@ class FailedCommand(msgspec.Struct, frozen=True):
     """True if it ran out of memory."""
 
 
-class NinjaRun(msgspec.Struct, frozen=True):
-    """Arguments of a ninja run."""
-
-    command: Sequence[str]
-    work: Path
-    environment: Mapping[str, str]
-    objects: Mapping[str, str]
-    """Object names for messages, by output; links have none."""
-    lock: int | None = None
-    ends_at: float | None = None
-    """`time.monotonic` value; None for no deadline."""
+def deadline(minutes: float | None) -> float:
+    """Convert minutes from now to a `time.monotonic` value; None is never."""
+    return math.inf if minutes is None else time.monotonic() + 60 * minutes
 
 
-def deadline(minutes: float | None) -> float | None:
-    """Convert minutes from now to a `time.monotonic` value."""
-    return None if minutes is None else time.monotonic() + 60 * minutes
+def run_ninja(
+    command: Sequence[str],
+    objects: Mapping[str, str],
+    log: Log,
+    *,
+    env: Mapping[str, str],
+    lock: int | None = None,
+    ends_at: float = math.inf,
+) -> ProgramResult | None:
+    """Run ninja; None if the deadline, a `time.monotonic` value, ended it.
 
-
-def run_ninja(run: NinjaRun, log: Log) -> ProgramResult | None:
-    """Run ninja; None if the deadline ended it. Raises BuildFailedError for an object that needs more memory."""
+    `objects` has names for messages by output; links have none. Raises BuildFailedError for one that needs more memory.
+    """
     tried, queue = set[str](), list[str]()
     while True:
-        alone = queue.pop(0) if queue else ""
-        command = [*run.command, "-j1", alone] if alone else run.command
-        with _time_limit(run.ends_at) as limit:
-            done = run_in_group(command, log, env=run.environment, lock=run.lock, started=limit.follow)
-        if limit.over:
+        alone = ["-j1", queue.pop(0)] if queue else []
+        seconds = max(0.0, ends_at - time.monotonic())
+        done = run_in_group([*command, *alone], log, env=env, lock=lock, seconds=seconds)
+        if done.code != 0 and time.monotonic() >= ends_at:
             return None
-        killed = [item.output for item in failed_commands(done.output) if item.killed and item.output in run.objects]
+        killed = [item.output for item in failed_commands(done.output) if item.killed and item.output in objects]
         for output in killed:
             if output in tried:
-                raise _too_big(run.objects[output])
-            log(f"{run.objects[output]} was killed for want of memory: it is compiled again, alone")
+                hint = "build on a machine with more memory, or compile less at once: fewer archs (--arch), "
+                hint += "a source that is split"
+                message = f"compiling {objects[output]} was killed for want of memory, alone as well"
+                raise BuildFailedError(f"{message}; this machine has {memory() / 2**30:.1f} GiB for a build", hint)
+            log(f"{objects[output]} was killed for want of memory: it is compiled again, alone")
             tried.add(output)
             queue.append(output)
         if not killed and (done.code != 0 or not alone):
             return done
-
-
-class _TimeLimit:
-    # ends a session's first process at the deadline
-    def __init__(self) -> None:
-        self.over = False
-        self._session: int | None = None
-
-    def follow(self, session: int) -> None:
-        self._session = session
-        if self.over:
-            self.end()
-
-    def end(self) -> None:
-        self.over = True
-        if self._session is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self._session, signal.SIGTERM)
-
-
-@contextmanager
-def _time_limit(ends_at: float | None) -> Iterator[_TimeLimit]:
-    limit = _TimeLimit()
-    if ends_at is None:
-        yield limit
-        return
-    timer = threading.Timer(max(0.0, ends_at - time.monotonic()), limit.end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield limit
-    finally:
-        timer.cancel()
-        timer.join()
 
 
 def failed_commands(output: str) -> list[FailedCommand]:
@@ -196,9 +158,3 @@ def is_failure_output(line: str, *, begun: bool) -> bool:
 def was_killed(output: str) -> bool:
     """True if a compiler reports a lack of memory."""
     return _KILLED.search(output) is not None
-
-
-def _too_big(output: str) -> BuildFailedError:
-    hint = "build on a machine with more memory, or compile less at once: fewer archs (--arch), a source that is split"
-    message = f"compiling {output} was killed for want of memory, alone as well"
-    return BuildFailedError(f"{message}; this machine has {memory() / 2**30:.1f} GiB for a build", hint=hint)

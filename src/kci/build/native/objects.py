@@ -14,7 +14,8 @@ import re
 import shutil
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -23,11 +24,11 @@ import msgspec
 from kci.build.native.recipe import Recipe
 from kci.build.process.run import Log
 from kci.build.request import BuildPart, Request
-from kci.build.toolchains.compilers import ObjectUse, RunId, environment_flags, outside_files
+from kci.build.toolchains.compilers import environment_flags, outside_files
 from kci.config.facts import BACKENDS
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
-from kci.errors import ClientError, FindingsError, UnsafeError, UsageError
-from kci.matrix.variants import objects_name, this_system
+from kci.errors import FindingsError, UnsafeError, UsageError
+from kci.matrix.variants import ObjectUse, Word, objects_name, this_system
 from kci.plan.inputs.source_lints import included
 from kci.utils.archive import (
     SUFFIXES,
@@ -46,7 +47,6 @@ SCHEMA = 1
 HEAD = "objects.json"
 _LEVEL = 3
 """A zstd level: higher ones take ten times as long for little."""
-_CHUNK = 1024 * 1024
 _LARGEST = 1024**3
 """Bytes of an object; those of all archs of the largest kernels are a tenth of it."""
 _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
@@ -64,7 +64,7 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
     wanted: int
     """Number of objects of the finished build."""
     use: ObjectUse | None = None
-    run: RunId = ""
+    run: Word = ""
     """CI run; empty outside CI."""
     schema: int = SCHEMA
 
@@ -80,20 +80,16 @@ def pack_name(kernel: str, variant: str, part: BuildPart | None) -> str:
 def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> Path:
     """Pack ccache entries that were written or read since a time. Raises UsageError, ClientError, MissingToolError."""
     if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(f"{out_file} is not the name of a pack", hint=f"end it with {' or '.join(SUFFIXES)}")
-    out_file.parent.mkdir(parents=True, exist_ok=True)
+        raise UsageError(f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}")
     with replacing(out_file) as replacement:
-        try:
-            with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
-                text = msgspec.json.encode(head)
-                archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
-                for path in sorted(folder.rglob("*")):
-                    name = path.relative_to(folder).as_posix()
-                    if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
-                        with path.open("rb") as file:
-                            archive.addfile(plain_member(name, os.fstat(file.fileno()).st_size), file)
-        except OSError as error:
-            raise ClientError(f"cannot write {out_file}: {error.strerror or error}") from error
+        with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
+            text = msgspec.json.encode(head)
+            archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
+            for path in sorted(folder.rglob("*")):
+                name = path.relative_to(folder).as_posix()
+                if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
+                    with path.open("rb") as file:
+                        archive.addfile(plain_member(name, os.fstat(file.fileno()).st_size), file)
         replacement.commit()
     return out_file
 
@@ -125,62 +121,44 @@ def packs_in(places: Sequence[Path]) -> list[Path]:
 
 
 def read_head(pack: Path) -> PackHead:
-    """Read a pack's head. Raises FindingsError."""
-    try:
-        with opened_archive(pack) as archive:
-            for member in archive.members():
-                return _head(archive, member)
-    except (OSError, RefusedError, DamagedError, ValueError) as error:
-        raise FindingsError(f"cannot read {pack}: {error}") from error
-    raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
+    """Read a pack's head. Raises FindingsError or UnsafeError."""
+    with _opened(pack) as (head, _, _):
+        return head
 
 
 def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
     """Unpack objects into a ccache folder; ccache verifies them. Raises FindingsError or UnsafeError."""
-    head: PackHead | None = None
+    with _opened(pack) as (head, archive, members):
+        try:
+            for member in members:
+                if not member.isfile() or not _MEMBER.fullmatch(member.name):
+                    raise RefusedError(member.name, "no pack has one of this name")
+                if member.size > _LARGEST:
+                    raise RefusedError(member.name, f"it is larger than {_LARGEST} bytes")
+                place = folder / member.name
+                if not place.exists():  # the first of a name wins
+                    archive.extract(place)
+                    os.utime(place, (0, 0))
+        except DamagedError as error:
+            log(f"{pack} is cut short or damaged ({error}): what is whole is taken")
+    return head
+
+
+@contextmanager
+def _opened(pack: Path) -> Iterator[tuple[PackHead, TarStream, Iterator[tarfile.TarInfo]]]:
     try:
         with opened_archive(pack) as archive:
-            try:
-                for member in archive.members():
-                    if head is None:
-                        head = _head(archive, member)
-                    elif not member.isfile() or not _MEMBER.fullmatch(member.name):
-                        raise RefusedError(member.name, "no pack has one of this name")
-                    elif member.size > _LARGEST:
-                        raise RefusedError(member.name, f"it is larger than {_LARGEST} bytes")
-                    else:
-                        _take(archive, folder / member.name)
-            except DamagedError as error:
-                if head is None:
-                    raise
-                log(f"{pack} is cut short or damaged ({error}): what is whole is taken")
+            members = archive.members()
+            first = next(members, None)
+            if first is None:
+                raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
+            if first.name != HEAD or first.size > MAX_BYTES:
+                raise RefusedError(first.name, f"{HEAD} is the first")
+            yield decode_json(archive.read(first.size), PackHead), archive, members
     except RefusedError as error:
         raise UnsafeError(f"{pack} is not safe to unpack: the member {error.member!r}: {error.reason}") from error
     except (OSError, DamagedError, ValueError) as error:
         raise FindingsError(f"cannot read {pack}: {error}") from error
-    if head is None:
-        raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
-    return head
-
-
-def _head(archive: TarStream, member: tarfile.TarInfo) -> PackHead:
-    if member.name != HEAD or member.size > MAX_BYTES:
-        raise RefusedError(member.name, f"{HEAD} is the first")
-    return decode_json(archive.read(member.size), PackHead)
-
-
-def _take(archive: TarStream, place: Path) -> None:
-    if place.exists():  # the first of a name wins
-        return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with place.open("wb") as file:
-            while data := archive.read(_CHUNK):
-                file.write(data)
-    except BaseException:
-        place.unlink()
-        raise
-    os.utime(place, (0, 0))
 
 
 CCACHE_FOLDER = "ccache"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.build.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, checked_id, package_files
+from kci.build.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, package_files
 from kci.build.native import hipify
 from kci.build.native.command_lines import (
     COMPAT_OBJECT,
@@ -27,9 +27,9 @@ from kci.build.native.command_lines import (
     work_path,
 )
 from kci.build.native.ninja import Step
-from kci.build.native.units import CXX, Sources, Unit, collect_units
+from kci.build.native.units import CXX, Sources, Unit
 from kci.build.process.machine import job_count, pool_depth
-from kci.build.process.run import Log, shell_line
+from kci.build.process.run import shell_line
 from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags
 from kci.build.toolchains.glibc import FOLDER, old_libraries
@@ -78,8 +78,7 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
 
     yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(target, gnu=True))
     for library in old_libraries(target.system):
-        link = tuple(library.command(chain.cxx))
-        yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
+        yield Step(library.path, (library.source,), library.command(chain.cxx), f"link {library.path}", generated)
     archived: tuple[str, ...] = ()
     for source in (name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")):
         object_path = f"{source}.o"
@@ -88,7 +87,7 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
     inputs, parts = archived, chain.newer_parts
     if parts is not None:
         inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
-        yield Step(parts.unpacked[0], (parts.library,), tuple(parts.unpack(chain.ar)), "ar newer", generated)
+        yield Step(parts.unpacked[0], (parts.library,), parts.unpack(chain.ar), "ar newer", generated)
     yield Step(OLDER, inputs, (chain.ar, "rcsD", OLDER, *archived), f"ar {OLDER}", generated)
 
 
@@ -117,19 +116,12 @@ class Recipe(msgspec.Struct, frozen=True):
     jobs: int
     pools: dict[str, int]
     """Parallel compilers that fit into memory, by pool."""
-    limits: tuple[str, ...] = ()
+    limits: tuple[str, ...]
     """Messages about limits of parallelism and time."""
 
     def ninja(self) -> list[str]:
         """The ninja command."""
         return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
-
-
-def checked_sources(request: Request, log: Log) -> Sources:
-    """Check a kernel's files and list its sources. Raises FindingsError, UnsafeError or BuildFailedError."""
-    checked_id(request.kernel_id)
-    package_files(request.kernel_dir, request.build, compiled=True)
-    return collect_units(request, log)
 
 
 def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
@@ -140,7 +132,12 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     translation, units = _translation(request, work, chain, sources)
     pools = _pools(request, units)
     steps = tuple(_steps(chain, target, units, tuple(sorted(generated)), pools))
-    share = _share(request, sources)
+    share, limits = None, []
+    if (part := request.part) is not None:
+        share = part_objects(sources.units, part)
+        limits = [f"part {part}: {len(share)} of {count(len(units), 'object')}, and no link"]
+    if (minutes := request.options.stop_after) is not None:
+        limits.append(f"it ends itself after {minutes:g} minutes")
     return Recipe(
         work=work,
         target=target,
@@ -155,21 +152,8 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(request.options.jobs, request.builds),
         pools=pools,
-        limits=tuple(_limits(request, share, len(units))),
+        limits=tuple(limits),
     )
-
-
-def _share(request: Request, sources: Sources) -> frozenset[str] | None:
-    if (part := request.part) is None:
-        return None
-    return part_objects(sources.units, part)
-
-
-def _limits(request: Request, share: frozenset[str] | None, objects: int) -> Iterator[str]:
-    if share is not None:
-        yield f"part {request.part}: {len(share)} of {count(objects, 'object')}, and no link"
-    if (minutes := request.options.stop_after) is not None:
-        yield f"it ends itself after {minutes:g} minutes"
 
 
 def recipe_commands(recipe: Recipe) -> list[str]:
@@ -197,19 +181,20 @@ def _steps(
     # every command depends on the generated files
     for unit in units:
         tool = "c++" if unit.language == CXX else BACKENDS[target.variant.backend].compiler
-        command = tuple(compile_command(chain, target, unit))
+        command = compile_command(chain, target, unit)
         sources, what = (work_path(unit, unit.source),), f"{tool} {unit.shown}"
         pool = name if (name := _pool(target.variant, unit)) in pools else ""
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
-    libraries = tuple(stub_path(library) for library in stub_libraries(chain, target))
-    for library, stub in zip(stub_libraries(chain, target), libraries, strict=True):
-        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
-    older = tuple(compat_steps(chain, target, generated))
-    yield from older
-    libraries += tuple(step.output for step in older)
-    objects = tuple(unit.object for unit in units)
-    link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
-    yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
+    libraries = []
+    for library in stub_libraries(chain, target):
+        stub = stub_path(library)
+        libraries.append(Step(stub, ("stub.cpp",), stub_command(chain, library), f"link {stub}", generated))
+    libraries += compat_steps(chain, target, generated)
+    yield from libraries
+    objects = [unit.object for unit in units]
+    link = link_command(chain, target, objects, openmp=any(unit.openmp for unit in units))
+    inputs = (*objects, *(step.output for step in libraries))
+    yield Step(target.module, inputs, link, f"link {target.module}", generated)
 
 
 def _pool(variant: Variant, unit: Unit) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -27,6 +28,12 @@ CXX = "CXX"  # as in CMake
 
 _LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
 _FALSE = ("", "0", "FALSE", "OFF", "N", "NO", "IGNORE", "NOTFOUND")
+_INNERMOST = re.compile(r"\$<((?:(?!\$<)[^>])*)>")
+_OPEN = "\2"
+"""Starts an expression that is not known."""
+_PROTECTED = str.maketrans(",>", "\0\1")
+"""What has a value is no syntax any more."""
+_PLAIN = str.maketrans({"\0": ",", "\1": ">", _OPEN: "$<"})
 
 
 class FlagContext(msgspec.Struct, frozen=True):
@@ -36,96 +43,58 @@ class FlagContext(msgspec.Struct, frozen=True):
     """As in CMake: `CXX`, `CUDA` or `HIP`."""
     compilers: dict[str, str]
     """CMake's compiler id by language, such as `GNU`."""
-    configuration: str = "Release"
 
 
 def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
     """Evaluate CMake generator expressions in a flag. Raises ValueError for an unknown or open one."""
-    return tuple(part for part in _text(flag, facts).split(";") if part) if "$<" in flag else (flag,)
-
-
-def _text(text: str, facts: FlagContext) -> str:
-    result, place = "", 0
-    while (start := text.find("$<", place)) >= 0:
-        end = _closing(text, start)
-        result += text[place:start] + _value(text[start + 2 : end], facts)
-        place = end + 1
-    return result + text[place:]
-
-
-def _closing(text: str, start: int) -> int:
-    depth, place = 0, start
-    while place < len(text):
-        if text.startswith("$<", place):
-            depth, place = depth + 1, place + 1
-        elif text[place] == ">":
-            depth -= 1
-            if depth == 0:
-                return place
-        place += 1
-    raise ValueError(f"the generator expression {text[start:]} is not closed")
+    if "$<" not in flag:
+        return (flag,)
+    while match := _INNERMOST.search(flag):
+        flag = flag[: match.start()] + _value(match[1], facts).translate(_PROTECTED) + flag[match.end() :]
+    plain = flag.translate(_PLAIN)
+    if _OPEN in flag:
+        raise ValueError(f"kci does not know the generator expression {plain}")
+    if "$<" in plain:
+        raise ValueError(f"the generator expression {plain} is not closed")
+    return tuple(part for part in plain.split(";") if part)
 
 
 def _value(inside: str, facts: FlagContext) -> str:
-    first, *rest = _split(inside, ":", 1)
-    name, argument = _text(first, facts), rest[0] if rest else None
-    if argument is None:
-        if name not in _LITERALS and name not in _expression_values(facts):
-            raise ValueError(f"kci does not know the generator expression $<{inside}>")
-        return _LITERALS.get(name) or _expression_values(facts)[name]
-    match name:
-        case "0":
-            return ""
-        case "1":
-            return _text(argument, facts)
-        case "IF":
-            condition, *choices = (_text(part, facts) for part in _split(argument, ",", 2))
-            return [*choices, "", ""][0 if condition == "1" else 1]
-    arguments = [_text(part, facts) for part in _split(argument, ",")]
-    return "1" if _holds(name, arguments, facts, inside) else "0"
+    name, colon, argument = inside.partition(":")
+    values = {f"{language}_COMPILER_ID": compiler for language, compiler in facts.compilers.items()}
+    values |= {"PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": "Release"}
+    unknown = f"{_OPEN}{inside}>"
+    if not colon:
+        return (values | _LITERALS).get(name, unknown)
+    if name == "0":
+        return ""
+    if _OPEN in inside:
+        return unknown
+    if name == "1":
+        return argument
+    if name == "IF":
+        return [*argument.split(",", 2), "", ""][1 if argument.startswith("1,") else 2]
+    holds = _holds(name, argument.split(","), facts, values)
+    return unknown if holds is None else "1" if holds else "0"
 
 
-def _holds(name: str, arguments: list[str], facts: FlagContext, inside: str) -> bool:
+def _holds(name: str, arguments: list[str], facts: FlagContext, values: dict[str, str]) -> bool | None:
     match name:
         case "NOT":
             return arguments[0] != "1"
         case "AND":
-            return all(argument == "1" for argument in arguments)
+            return set(arguments) == {"1"}
         case "OR":
             return "1" in arguments
         case "BOOL":
             return arguments[0].upper() not in _FALSE and not arguments[0].upper().endswith("-NOTFOUND")
         case "STREQUAL":
             return len(arguments) == 2 and arguments[0] == arguments[1]
-        case "COMPILE_LANGUAGE":
-            return facts.language in arguments
         case "COMPILE_LANG_AND_ID":
             return arguments[0] == facts.language and facts.compilers.get(facts.language) in arguments[1:]
         case "CONFIG":
-            return facts.configuration.upper() in (argument.upper() for argument in arguments)
-    if name not in _expression_values(facts):
-        raise ValueError(f"kci does not know the generator expression $<{inside}>")
-    return _expression_values(facts)[name] in arguments
-
-
-def _expression_values(facts: FlagContext) -> dict[str, str]:
-    values = {f"{language}_COMPILER_ID": name for language, name in facts.compilers.items()}
-    return {**values, "PLATFORM_ID": "Linux", "COMPILE_LANGUAGE": facts.language, "CONFIG": facts.configuration}
-
-
-def _split(text: str, separator: str, limit: int = -1) -> list[str]:
-    # not inside of nested expressions
-    parts: list[str] = []
-    depth, begin = 0, 0
-    for place, char in enumerate(text):
-        if text.startswith("$<", place):
-            depth += 1
-        elif char == ">" and depth:
-            depth -= 1
-        elif char == separator and depth == 0 and limit != 0:
-            parts.append(text[begin:place])
-            begin, limit = place + 1, limit - 1
-    return [*parts, text[begin:]]
+            return "RELEASE" in map(str.upper, arguments)
+    return values[name] in arguments if name in values else None
 
 
 # flags that a toolkit below 12.8 rejects (docs/format.md#flags)
@@ -195,13 +164,17 @@ def collect_units(request: Request, log: Log) -> Sources:
     assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
     components = _active(request, log)
     if not components:
-        hint = "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant out"
-        raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
+        raise BuildFailedError(
+            f"{request.variant.name} has no component to compile",
+            "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant out",
+        )
     origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
     if request.options.archs and all(origin.lacks_archs for origin in origins if origin.archs):
-        hint = "`kci matrix --format json` lists its archs"
-        raise UsageError(f"no component has code for {', '.join(request.options.archs)}", hint=hint)
+        raise UsageError(
+            f"no component has code for {', '.join(request.options.archs)}",
+            "`kci matrix --format json` lists its archs",
+        )
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
         for unit in _units(request, origin):
@@ -279,7 +252,7 @@ def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...])
         return tuple(arch for arch in archs if arch in request.options.archs)
     for arch in request.options.archs:
         if not toolkits().builds(arch.removesuffix(PTX), compute):
-            raise UsageError(f"{facts.title} {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
+            raise UsageError(f"{facts.title} {compute} knows no arch {arch!r}", "write it as 9.0, 9.0a or 12.0")
     bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.options.archs)
     return intersect_capabilities(archs, bases, exact=False)
 

@@ -197,16 +197,8 @@ def container_engine() -> str:
     """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
     choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
-        raise UsageError(
-            f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}"
-        )
+        raise UsageError(f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", f"use one of {', '.join(ENGINES)}")
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
-
-
-def _init(name: str) -> list[str]:
-    # an init forwards signals; podman needs an extra package for it
-    there = name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN)
-    return ["--init"] if there else []
 
 
 def container_command(
@@ -220,9 +212,12 @@ def container_command(
 ) -> list[str]:
     """The docker command for an image: `environment` is passed by name, `settings` by value. Raises UsageError."""
     if not _IMAGE.fullmatch(image):
-        raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
+        raise UsageError(f"{image!r} is not the name of an image", "write it as registry/name:tag or name@digest")
     name = container_engine()
-    arguments = [name, "run", "--rm", *_init(name), "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    arguments = [name, "run", "--rm", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    # an init forwards signals; podman needs an extra package for it
+    if name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN):
+        arguments.insert(3, "--init")
     if sys.platform != "win32":
         arguments.append(f"--user={os.getuid()}:{os.getgid()}")
         if name == "podman" and os.getuid() != 0:
@@ -242,7 +237,8 @@ def build_command(build: ContainerBuild) -> list[str]:
     mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
     mounts += [Mount(path.resolve()) for path in build.readable]
     mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
-    mounts += [Mount(path) for name in PATH_VARIABLES for path in _variable_paths(name)]
+    words = [word for name in PATH_VARIABLES for word in os.environ.get(name, "").split() if word.startswith("/")]
+    mounts += [Mount(path) for path in map(Path, words) if path.exists()]
     variables = [name for name in (*FORWARDED_VARIABLES, *PATH_VARIABLES) if name in os.environ]
     # an environment fits one image and one kci
     kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
@@ -277,8 +273,10 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
         _tell_digest(image, log)
         return done
     if done.code in _ENGINE_CODES:
-        hint = "check the image's name, and that this machine may fetch it"
-        raise MissingToolError(f"{container_engine()} cannot run {image}:\n{done.tail()}", hint=hint)
+        raise MissingToolError(
+            f"{container_engine()} cannot run {image}:\n{done.tail()}",
+            "check the image's name, and that this machine may fetch it",
+        )
     unfinished = UNFINISHED.search(done.output)
     if unfinished and done.code == UnfinishedBuildError.exit_code:
         raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
@@ -304,23 +302,23 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
     """The image of `--container`; `auto` is the leg's, None this machine. Raises MissingToolError without an engine."""
     if option == "none" or (option == "auto" and not image):
         return None
-    if option != "auto":
-        require_engine()
-        return option
     try:
         require_engine()
     except MissingToolError as error:
+        if option != "auto":
+            raise
         log(f"{error.message}: building on this machine instead of in {image}")
         return None
-    return image
+    return image if option == "auto" else option
 
 
 def require_engine() -> None:
     """Raise MissingToolError unless a container engine answers, or UsageError for an unknown one."""
     name = container_engine()
     if shutil.which(name) is None:
-        hint = f"install {' or '.join(ENGINES)}, or use --container none"
-        raise MissingToolError(f"{name} is not installed on this machine", hint=hint)
+        raise MissingToolError(
+            f"{name} is not installed on this machine", f"install {' or '.join(ENGINES)}, or use --container none"
+        )
     try:
         done = subprocess.run(
             [name, "version", "--format", _VERSION[name]],
@@ -331,10 +329,10 @@ def require_engine() -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(f"{name} does not answer: {error}", hint="start it, or use --container none") from error
+        raise MissingToolError(f"{name} does not answer: {error}", "start it, or use --container none") from error
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip()
-        raise MissingToolError(f"{name} does not answer: {reason}", hint="start its service, or use --container none")
+        raise MissingToolError(f"{name} does not answer: {reason}", "start its service, or use --container none")
 
 
 def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
@@ -364,12 +362,8 @@ def _cache_variables() -> list[str]:
     return [name for name in names if not os.environ[name].startswith(("/", "~"))]
 
 
-def _variable_paths(variable: str) -> list[Path]:
-    return [Path(word) for word in os.environ.get(variable, "").split() if word.startswith("/") and Path(word).exists()]
-
-
 def _mount(mount: Mount) -> str:
     text = str(mount.path)
     if any(char in text for char in ',"\n\r') or not mount.path.is_absolute():
-        raise UsageError(f"{text!r} cannot be mounted into a container", hint="use a path without commas and quotes")
+        raise UsageError(f"{text!r} cannot be mounted into a container", "use a path without commas and quotes")
     return f"--mount=type=bind,source={text},target={text}{'' if mount.writable else ',readonly'}"

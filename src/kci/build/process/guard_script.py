@@ -1,8 +1,8 @@
 """A separate program (`python -I -S`): runs a command, and ends all its processes if kci dies.
 
-Arguments: number of an inherited pipe; number of words of the undo command; these words; the command. The pipe closes
-with kci, even on SIGKILL. Orphans are adopted (PR_SET_CHILD_SUBREAPER), so none escapes. kci's lock file stays open in
-all processes, so that the next kci waits for the last.
+Arguments: number of an inherited pipe; seconds, after which it ends as by SIGTERM; number of words of the undo command;
+these words; the command. The pipe closes with kci, even on SIGKILL. Orphans are adopted (PR_SET_CHILD_SUBREAPER), so
+none escapes. kci's lock file stays open in all processes, so that the next kci waits for the last.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ _UNDO_SECONDS = 20
 
 def main() -> int:
     """Run the command and return its exit code, or 128 plus a signal number."""
-    alive, words = int(sys.argv[1]), int(sys.argv[2])
-    undo, command = sys.argv[3 : 3 + words], sys.argv[3 + words :]
+    alive, ends_at, words = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), int(sys.argv[3])
+    undo, command = sys.argv[4 : 4 + words], sys.argv[4 + words :]
     os.set_inheritable(alive, False)
     _linux(_PR_SET_CHILD_SUBREAPER, 1)
     wake, woken = os.pipe()
@@ -34,13 +34,14 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     child = _start(command)
     while True:
-        ready, _, _ = select.select([alive, wake], [], [])
+        ready, _, _ = select.select([alive, wake], [], [], max(0, ends_at - time.monotonic()))
         received = os.read(wake, 4096) if wake in ready else b""
         if (code := _exit_code(child)) is not None:
             if not undo:  # a container's remains are left to the engine
                 _kill_rest(child)
             return code
-        if alive in ready or set(received) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+        asked = set(received) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+        if alive in ready or asked or time.monotonic() >= ends_at:
             return _stop(child, wake, undo)
 
 

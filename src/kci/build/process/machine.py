@@ -40,45 +40,43 @@ def memory() -> int:
     return size if limit is None else min(size, limit)
 
 
-def memory_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> int | None:
+def memory_limit() -> int | None:
     """The cgroup's memory limit in bytes; None without one."""
-    files = [place / "memory.max" for place in _unified(membership, mount)]
-    files += [place / "memory.limit_in_bytes" for place in _controller("memory", membership, mount)]
+    files = [place / "memory.max" for place in _unified()]
+    files += [place / "memory.limit_in_bytes" for place in _controller("memory")]
     limits = (limit for path in files if (limit := _number(path)) is not None)
     # cgroup v1 writes a number near 2**63 for no limit
     return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
-def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | None:
+def cpu_limit() -> float | None:
     """The cgroup's limit in cores; None without one."""
     limits: list[float] = []
-    for place in _unified(membership, mount):
+    for place in _unified():
         quota, _, period = _text(place / "cpu.max").partition(" ")
         if quota.isdecimal() and period.isdecimal() and int(period):
             limits.append(int(quota) / int(period))
-    for place in _controller("cpu", membership, mount):
+    for place in _controller("cpu"):
         allowed, every = _number(place / "cpu.cfs_quota_us"), _number(place / "cpu.cfs_period_us")
         if allowed is not None and every:
             limits.append(allowed / every)
     return min(limits, default=None)
 
 
-def _unified(membership: Path, mount: Path) -> Iterator[Path]:
+def _unified() -> Iterator[Path]:
     # cgroup v2: the group and its parents
-    for line in _text(membership).splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if number == "0" and not controllers:
-            yield from _upwards(mount, group)
+    for line in _text(_MEMBERSHIP).splitlines():
+        if line.startswith("0::"):
+            yield from _upwards(_MOUNT, line.removeprefix("0::"))
 
 
-def _controller(name: str, membership: Path, mount: Path) -> Iterator[Path]:
+def _controller(name: str) -> Iterator[Path]:
     # cgroup v1: a hierarchy per controller
-    for line in _text(membership).splitlines():
+    for line in _text(_MEMBERSHIP).splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
         if name in controllers.split(","):
             for folder in dict.fromkeys((name, controllers)):
-                yield from _upwards(mount / folder, group)
+                yield from _upwards(_MOUNT / folder, group)
 
 
 def _upwards(root: Path, group: str) -> Iterator[Path]:
@@ -127,7 +125,7 @@ def _positive(name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise UsageError(f"{name}={text!r} is not a positive number", hint=f"set {name} to 1 or more, or unset it")
+        raise UsageError(f"{name}={text!r} is not a positive number", f"set {name} to 1 or more, or unset it")
     return int(text)
 
 

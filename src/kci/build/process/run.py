@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from kci.utils.suggest import count
 
 _Process = subprocess.Popen[str]
 _SHOWN_LINES = 200
+_MOST_SECONDS = 1e8
+"""Three years, for select(2)."""
 _GUARD = Path(__file__).with_name("guard_script.py")
 
 Log = Callable[[str], None]
@@ -96,6 +99,11 @@ def silent(_line: str) -> None:
     """Discard a line."""
 
 
+def own_program(name: str) -> str | None:
+    """The path of a program: beside this Python, else on the PATH."""
+    return shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+
+
 def program_output(*command: str) -> str:
     """A program's output; empty if it fails or does not exist."""
     try:
@@ -103,13 +111,6 @@ def program_output(*command: str) -> str:
     except MissingToolError:
         return ""
     return done.output if done.code == 0 else ""
-
-
-def run(
-    command: Sequence[str], log: Log = silent, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
-) -> ProgramResult:
-    """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError."""
-    return _finish(command, log, cwd, env)
 
 
 def run_in_group(
@@ -120,34 +121,38 @@ def run_in_group(
     env: Mapping[str, str] | None = None,
     lock: int | None = None,
     undo: Sequence[str] = (),
-    started: Callable[[int], None] = lambda _session: None,
+    seconds: float = _MOST_SECONDS,
 ) -> ProgramResult:
-    """Like `run`, but all descendants end with this process.
+    """Like `run`, but all descendants end with this process, or after some seconds, except on Windows.
 
-    `lock` is an open lock file that they inherit, `undo` a command that cleans up after a stop, and `started` receives
-    the session id, except on Windows.
+    `lock` is an open lock file that they inherit, and `undo` a command that cleans up after a stop.
     """
     if sys.platform == "win32":  # pragma: no cover - Windows cannot adopt processes
-        return _finish(command, log, cwd, env)
+        return run(command, log, cwd=cwd, env=env)
     if shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
         raise MissingToolError(f"cannot run {command[0]}: there is no such program")
     alive, ours = os.pipe()
     try:
-        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), str(len(undo)), *undo, *command]
-        return _finish(guard, log, cwd, env, (alive,) if lock is None else (alive, lock), started)
+        limit = str(min(seconds, _MOST_SECONDS))
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), limit, str(len(undo)), *undo, *command]
+        return run(guard, log, cwd=cwd, env=env, inherited=(alive,) if lock is None else (alive, lock))
     finally:
         os.close(ours)
         os.close(alive)
 
 
-def _finish(
+def run(
     command: Sequence[str],
-    log: Log,
-    cwd: Path | None,
-    env: Mapping[str, str] | None,
+    log: Log = silent,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
     inherited: tuple[int, ...] = (),
-    started: Callable[[int], None] = lambda _session: None,
 ) -> ProgramResult:
+    """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError.
+
+    With `inherited` handles it has a session of its own.
+    """
     lines: list[str] = []
 
     def start() -> _Process:
@@ -171,7 +176,6 @@ def _finish(
     with _CURRENT.get(_NEVER_STOPPED)._holds(start) as process, process:
         assert process.stdout is not None  # noqa: S101  - PIPE was asked for
         try:
-            started(process.pid)
             for line in process.stdout:
                 lines.append(line)
                 log(line.rstrip("\n"))

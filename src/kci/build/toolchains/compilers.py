@@ -7,17 +7,11 @@ import os
 import re
 import shlex
 import shutil
-import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cache as remembered
 from pathlib import Path
-from typing import Annotated
 
-import msgspec
-from msgspec import Meta
-
-from kci.build.process.run import Log, program_output, run, silent
+from kci.build.process.run import Log, own_program, program_output, run, silent
 from kci.build.toolchains.cuda import Toolkit, find_toolkit
 from kci.build.toolchains.data import toolchains
 from kci.build.toolchains.environment import python_environment, read_torch_version
@@ -26,7 +20,7 @@ from kci.build.toolchains.rocm import Rocm, find_rocm
 from kci.config.values import Backend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, Variant
-from kci.utils.suggest import count
+from kci.utils.cache import file_digest
 
 CACHE_VARIABLE = "KCI_COMPILER_CACHE"
 """`sccache`, its path, or `off`; ccache if unset."""
@@ -35,37 +29,18 @@ _CACHES = ("ccache", "sccache")
 
 DeviceCompiler = Toolkit | Rocm
 
-RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
-
-
-class ObjectUse(msgspec.Struct, frozen=True):
-    """Number of objects that a build reused and compiled."""
-
-    found: Annotated[int, Meta(ge=0)]
-    made: Annotated[int, Meta(ge=0)]
-    runs: tuple[RunId, ...] = ()
-    """CI runs of the packs with reused objects."""
-
-    def __str__(self) -> str:
-        runs = f", of run {' and '.join(self.runs)}" if self.runs else ""
-        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{runs}"
-
-    def __add__(self, other: ObjectUse) -> ObjectUse:
-        runs = tuple(sorted({*self.runs, *other.runs}))
-        return ObjectUse(self.found + other.found, self.made + other.made, runs)
-
 
 def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
     """The compiler cache; None if off or `CXX` has one. Raises MissingToolError for an unknown or missing program."""
     choice = os.environ.get(CACHE_VARIABLE, "")
     if choice == "off" or (cxx and is_compiler_cache(cxx[0])):
         return None
-    own = Path(sysconfig.get_path("scripts")) / "ccache"
-    name = choice or "ccache"
-    program = str(own) if name == "ccache" and own.is_file() else shutil.which(name)
+    program = own_program(choice or "ccache")
     if choice and not (program and is_compiler_cache(choice)):
-        hint = f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off"
-        raise MissingToolError(f"{CACHE_VARIABLE}={choice} names no compiler cache that is here", hint=hint)
+        raise MissingToolError(
+            f"{CACHE_VARIABLE}={choice} names no compiler cache that is here",
+            f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off",
+        )
     return Path(program).absolute() if program else None
 
 
@@ -96,17 +71,18 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     replaces one that is too new.
     """
     for variable in ("NVCC_CCBIN" if cuda else "", "CXX"):
-        if named := os.environ.get(variable) if variable else None:
+        if named := os.environ.get(variable):
             words = _ccbin_compiler(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
                 wrong = f"unset {variable}, or name a compiler that is here"
-                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", hint=wrong)
+                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", wrong)
             return _for_nvcc(words, (), cuda)
     for name in _CXX_NAMES:
         if program := shutil.which(name):
             return _for_nvcc((_absolute(program),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
-    hint = "install one, for example: apt-get install g++"
-    raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
+    raise MissingToolError(
+        "there is no C++ compiler (looked for g++, clang++, c++)", "install one, for example: apt-get install g++"
+    )
 
 
 def variant_compiler(variant: Variant) -> tuple[str, ...]:
@@ -165,8 +141,10 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> 
     for other in others:
         if int(other.rpartition("-")[2]) <= newest and (program := shutil.which(other)):
             return (_absolute(program),)
-    hint = f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto"
-    raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint=hint)
+    raise MissingToolError(
+        f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}",
+        f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto",
+    )
 
 
 def _absolute(word: str) -> str:
@@ -213,9 +191,10 @@ def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
     done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
     if done.code != 0:
         if "cstdlib" in done.output:  # g++'s and clang++'s words for a missing file
-            hint = "install them, for example: apt-get install g++"
-            message = f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}"
-            raise MissingToolError(message, hint=hint)
+            raise MissingToolError(
+                f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}",
+                "install them, for example: apt-get install g++",
+            )
         raise MissingToolError(f"{shlex.join(cxx)} cannot be run:\n{done.tail()}")
     macros = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
     return Version.parse(f"{macros['']}.{macros.get('_MINOR', 0)}") if "" in macros else None
@@ -241,7 +220,7 @@ def toolchain_identity(
     `flags` are those of build.toml; `outside` is `outside_files`, or a function that remembers its answers.
     """
     if builder == "nix":
-        return f"nix\n{_first_line('nix', '--version')}"
+        return f"nix\n{version_line(('nix',))}"
     if variant.kind is Kind.NOARCH:
         return ""
     cxx = variant_compiler(variant)
@@ -249,7 +228,7 @@ def toolchain_identity(
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
         *_compiler(compiler := build_compiler(variant)),
-        _first_line(binutils_program(cxx, "ld"), "--version"),
+        version_line((binutils_program(cxx, "ld"),)),
         _torch(variant, isolation=isolation),
     ]
     device = find_device(variant.backend, text_of(variant.compute), variant.system, cache) if variant.compute else None
@@ -264,8 +243,8 @@ def toolchain_identity(
 
 def environment_flags() -> list[str]:
     """Compiler variables that are set, as sorted `NAME=value`."""
-    names = toolchains().environment["variables"]
-    return [f"{name}={os.environ[name]}" for name in sorted(names) if os.environ.get(name)]
+    names = sorted(toolchains().compiler_variables)
+    return [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
 
 
 def _compiler(words: tuple[str, ...]) -> list[str]:
@@ -292,14 +271,14 @@ def outside_files(
     paths = {Path(os.path.realpath(path)) for path in found if path}
     if device is not None:
         paths |= {path for part in device.parts for path in device.root.glob(part) if path.is_file()}
-    lines = sorted(f"{path.name} {_digest(path)}" for path in paths)
+    lines = sorted(f"{path.name} {file_digest(path)}" for path in paths)
     # the search list has the folders of CXX's words and of CPATH
     output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
     named = [match[1] for word in (*cxx[1:], *flags) if (match := _NAMES_FILES.fullmatch(word))]
     folders = [f"{device.root}/{folder}" for folder in device.include] if device is not None else []
     for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
         path = Path(place)
-        lines.append(f"{place} {_digest(path) if path.is_file() else _listed(path, contents=contents)}")
+        lines.append(f"{place} {file_digest(path) if path.is_file() else _listed(path, contents=contents)}")
     return lines
 
 
@@ -316,11 +295,6 @@ def _listed(folder: Path, *, contents: bool) -> str:
     return total.hexdigest()
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _torch(variant: Variant, *, isolation: bool) -> str:
     if variant.kind is Kind.TVM_FFI:
         return f"tvm-ffi {toolchains().tvm_ffi.get(text_of(variant.tvm_ffi), '')}"
@@ -328,8 +302,3 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
         torch = read_torch_version(python_environment().torch)
         return f"torch {torch.release} of this Python, for {torch.device}"
     return f"torch {variant.wheel or toolchains().torch_release(variant.torch.text)}" if variant.torch else "no torch"
-
-
-@remembered
-def _first_line(*command: str) -> str:
-    return next(iter(program_output(*command).splitlines()), "")

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from kci.build.process.run import Log, program_output, run
 from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import FetchedTool, install, pip_install
+from kci.build.toolchains.downloads import FetchedTool, extract, find_wheel, install, library_folder, pip_install
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -52,12 +52,7 @@ class Toolkit(FetchedTool, frozen=True):
     def library_dir(self) -> Path:
         if self.wheels is not None:
             return self.root / "lib"
-        for folder in (self.root / "lib64", self.root / "lib", *sorted(self.root.glob("targets/*/lib"))):
-            if (folder / self.runtime).exists():
-                return folder
-        raise MissingToolError(
-            f"{self.runtime} is missing from the CUDA toolkit at {self.root}", hint="install its runtime libraries"
-        )
+        return library_folder("CUDA toolkit", self.root, self.runtime, "lib64", "lib", "targets/*/lib")
 
     @property
     def place(self) -> Path | None:
@@ -110,8 +105,10 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
         release = nvcc_version(Path(nvcc)) if nvcc else None
         if nvcc is None or not same_version(release, version):
             what = f"is CUDA {release}" if release else "does not run"
-            hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
-            raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint=hint)
+            raise MissingToolError(
+                f"NVCC={explicit} {what}, but the variant needs CUDA {version}",
+                f"set NVCC to the nvcc of CUDA {version}, or unset it",
+            )
         return _toolkit(version, Path(nvcc).absolute())
     for nvcc_path in _candidates(version):
         release = nvcc_version(nvcc_path)
@@ -145,16 +142,20 @@ def _root(nvcc: Path) -> Path:
     top = _TOP.search(done.output)
     root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
     if not (root / "include" / "cuda_runtime.h").is_file():
-        hint = "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit"
-        raise MissingToolError(f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)", hint=hint)
+        raise MissingToolError(
+            f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)",
+            "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit",
+        )
     return root
 
 
 def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
     if version not in toolchains().cuda:
         known = ", ".join(sorted(toolchains().cuda))
-        hint = f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})"
-        raise MissingToolError(f"no nvcc of CUDA {version} on this machine", hint=hint)
+        raise MissingToolError(
+            f"no nvcc of CUDA {version} on this machine",
+            f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})",
+        )
     wheels = cache / "cuda" / version
     # wheels of a major version share a directory
     root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
@@ -187,8 +188,6 @@ class WheelFiles(FetchedTool, frozen=True):
 
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
         # a megabyte out of wheels of hundreds
-        from kci.build.toolchains.downloads import extract, find_wheel
-
         for requirement in self.requirements:
             package, _, version = requirement.partition("==")
             log(f"taking the headers out of {requirement}")

@@ -83,8 +83,10 @@ class Headers(FetchedTool, frozen=True):
             wheel = self.source is HeaderSource.WHEEL
             done = run_uv(command, log, environment) if wheel else run(command, env=environment)
             if done.code != 0:
-                hint = full_disk_program_hint(done.output, place, CACHE_VARIABLE) or _hint(self.name)
-                raise MissingToolError(f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}", hint=hint)
+                raise MissingToolError(
+                    f"cannot get {self.name}\n{shell_line(command)}\n{done.tail()}",
+                    full_disk_program_hint(done.output, place, CACHE_VARIABLE) or _hint(self.name),
+                )
         shutil.rmtree(place / ".git", ignore_errors=True)
         if self.source is not HeaderSource.WHEEL and self.release is not None:
             digest = headers_digest(place)
@@ -92,7 +94,7 @@ class Headers(FetchedTool, frozen=True):
                 message = (
                     f"{self.where} does not hold {self.name} {self.release.tag}: its headers have the digest {digest}"
                 )
-                raise MissingToolError(f"{message}, not {self.release.digest}", hint="see git's `insteadOf`")
+                raise MissingToolError(f"{message}, not {self.release.digest}", "see git's `insteadOf`")
 
 
 def find_headers(depends: Iterable[Depend], cache: Path, log: Log, *, compute: str = "") -> tuple[Headers, ...]:
@@ -118,8 +120,9 @@ def tla_version(compute: str) -> SyclTlaVersion:
     known = toolchains().sycl_tla.versions
     version = Version.parse(compute).minor_text
     if version not in known:
-        hint = f"the reference has it for oneAPI {', '.join(sorted(known))}"
-        raise MissingToolError(f"there is no sycl_tla for oneAPI {version}", hint=hint)
+        raise MissingToolError(
+            f"there is no sycl_tla for oneAPI {version}", f"the reference has it for oneAPI {', '.join(sorted(known))}"
+        )
     return known[version]
 
 
@@ -128,14 +131,18 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
     release = tla_version(compute).release if sycl else toolchains().cutlass.get(depend.value)
     if release is None:
         have = ", ".join(sorted(toolchains().cutlass))
-        hint = f"the native builder has torch, sycl_tla, {have}; build with --builder nix for others"
-        raise MissingToolError(f"the native builder does not have the dependency {depend.value}", hint=hint)
+        raise MissingToolError(
+            f"the native builder does not have the dependency {depend.value}",
+            f"the native builder has torch, sycl_tla, {have}; build with --builder nix for others",
+        )
     variable, project = (SYCL_SOURCE_DIR, "sycl-tla") if sycl else (SOURCE_DIR, "cutlass")
     if folder := os.environ.get(variable):
         return _checkout_headers(depend, variable, Path(folder).absolute(), release, log)
     if not release.commit:
-        hint = f"set {variable} to a checkout of {toolchains().repositories[project]} at {release.tag}"
-        raise MissingToolError(f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it", hint=hint)
+        raise MissingToolError(
+            f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it",
+            f"set {variable} to a checkout of {toolchains().repositories[project]} at {release.tag}",
+        )
     if release.wheel:
         place = cache / "headers" / release.wheel.replace("==", "-")
         return Headers(depend.value, place, _WHEEL_INCLUDE, HeaderSource.WHEEL, release.wheel, release)
@@ -146,8 +153,10 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
 def _checkout_headers(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
     version = folder / "include" / "cutlass" / "version.h"
     if not version.is_file():
-        hint = "name the top directory of a checkout of CUTLASS, or unset it"
-        raise MissingToolError(f"{variable}={folder} holds no include/cutlass/version.h", hint=hint)
+        raise MissingToolError(
+            f"{variable}={folder} holds no include/cutlass/version.h",
+            "name the top directory of a checkout of CUTLASS, or unset it",
+        )
     macros = dict(_VERSION.findall(version.read_text(encoding="utf-8", errors="replace")))
     has = f"{macros.get('MAJOR', '?')}.{macros.get('MINOR', '?')}"
     # SYCL*TLA has CUTLASS's version there

@@ -27,30 +27,33 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirement of a wheel of this version, if any."""
 
 
-class Sycl(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class SyclTargets(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """icpx's targets."""
 
     targets: tuple[str, ...]
     devices: tuple[str, ...]
     """The devices of `spir64_gen`."""
+
+
+class Sycl(SyclTargets, frozen=True):
+    """What all builds with icpx have."""
+
     device_options: tuple[str, ...]
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
 
 
-class SyclApart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SyclApart(SyclTargets, frozen=True):
     """Targets of sources for one GPU only."""
 
     mark: str
     """Part of such a source's flags."""
-    targets: tuple[str, ...]
-    devices: tuple[str, ...]
 
 
-class SyclTlaVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SyclTlaVersion(SyclTargets, frozen=True):
     """SYCL*TLA for one oneAPI version."""
 
     release: CutlassRelease
-    targets: tuple[str, ...]
-    devices: tuple[str, ...]
     apart: SyclApart | None = None
 
 
@@ -76,10 +79,13 @@ class Toolchains(Dated, frozen=True):
     cuda_headers: dict[str, dict[str, str]]
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
-    runtime: dict[str, tuple[str, ...]]
-    tools: dict[str, str]
-    environment: dict[str, tuple[str, ...]]
+    pip: dict[str, str]
+    """uv's variables for settings of pip."""
+    runtime_packages: tuple[str, ...]
+    ninja: str
+    compiler_variables: tuple[str, ...]
     defines: dict[str, tuple[str, ...]]
+    """Macros of torch's CMake targets: those of all, and more by backend."""
     openmp: str
     tvm_ffi: dict[str, str]
     sycl: Sycl
@@ -94,10 +100,6 @@ class Toolchains(Dated, frozen=True):
         """C++ standard of a torch's headers (docs/format.md#flags)."""
         before = torch < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
-
-    def torch_defines(self, backend: str) -> list[str]:
-        """Macros of torch's CMake targets."""
-        return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
 
     def flavour(self, backend: str, compute: Version | None) -> str:
         """Last part of a wheel index: `cpu`, `cu130`, `rocm7.1`."""

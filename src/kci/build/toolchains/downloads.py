@@ -11,7 +11,6 @@ import re
 import shutil
 import struct
 import sys
-import sysconfig
 import tempfile
 import urllib.error
 import urllib.parse
@@ -30,7 +29,8 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from kci.build.process.run import Log, ProgramResult, run_in_group, shell_line
+from kci.build.process.run import Log, ProgramResult, own_program, run_in_group, shell_line
+from kci.build.toolchains.data import toolchains
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE, default_cache, make_once
@@ -77,6 +77,14 @@ class FetchedTool(msgspec.Struct, frozen=True):
             make_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
 
 
+def library_folder(title: str, root: Path, library: str, *patterns: str) -> Path:
+    """The first folder below `root` with a library. Raises MissingToolError."""
+    for folder in (folder for pattern in patterns for folder in sorted(root.glob(pattern))):
+        if (folder / library).exists():
+            return folder
+    raise MissingToolError(f"{library} is missing from the {title} at {root}", "install its development packages")
+
+
 def ensure_all(tools: Sequence[FetchedTool], python: Path, log: Log) -> None:
     """Download what is missing, side by side. Raises MissingToolError."""
     missing = [tool for tool in tools if not tool.complete]
@@ -87,27 +95,11 @@ def ensure_all(tools: Sequence[FetchedTool], python: Path, log: Log) -> None:
             future.result()
 
 
-_OF_PIP = {
-    "cert": "SSL_CERT_FILE",
-    "client-cert": "SSL_CLIENT_CERT",
-    "constraint": "UV_CONSTRAINT",
-    "default-timeout": "UV_HTTP_TIMEOUT",
-    "extra-index-url": "UV_INDEX",
-    "find-links": "UV_FIND_LINKS",
-    "index-url": "UV_DEFAULT_INDEX",
-    "keyring-provider": "UV_KEYRING_PROVIDER",
-    "no-index": "UV_NO_INDEX",
-    "proxy": "ALL_PROXY",
-    "retries": "UV_HTTP_RETRIES",
-    "timeout": "UV_HTTP_TIMEOUT",
-    "trusted-host": "UV_INSECURE_HOST",
-}
-"""Settings of pip, and uv's variables for them (pip's "Configuration", uv's "Environment variables")."""
 _OFF = ("", "0", "false", "no", "off")
 
 
 def pip_settings() -> dict[str, str]:
-    """Read the settings in `_OF_PIP` from pip's configuration files and `PIP_*` variables."""
+    """Read the settings that uv has too from pip's configuration files and `PIP_*` variables."""
     home, only = Path(os.path.expanduser("~")), os.environ.get("PIP_CONFIG_FILE", "")  # noqa: PTH111  - no home is fine
     shared = os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
     places = [*(Path(place, "pip") for place in shared.split(":")), Path("/etc"), home / ".pip"]
@@ -124,12 +116,12 @@ def pip_settings() -> dict[str, str]:
     }
     if found.get("no-index", "").lower() in _OFF:
         found.pop("no-index", None)
-    return {name: found[name] for name in sorted(_OF_PIP) if found.get(name)}
+    return {name: found[name] for name in sorted(toolchains().pip) if found.get(name)}
 
 
 def _uv_environment() -> dict[str, str]:
     # uv's own variables come first; its files are not read, for a kernel may have one
-    settings = {_OF_PIP[name]: " ".join(value.split()) for name, value in pip_settings().items()}
+    settings = {toolchains().pip[name]: " ".join(value.split()) for name, value in pip_settings().items()}
     if links := settings.get("UV_FIND_LINKS"):
         settings["UV_FIND_LINKS"] = links.replace(" ", ",")
     settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: all indexes count alike
@@ -139,9 +131,9 @@ def _uv_environment() -> dict[str, str]:
 
 def uv(*arguments: str) -> list[str]:
     """A command of uv. Raises MissingToolError without it."""
-    own = shutil.which("uv", path=sysconfig.get_path("scripts")) or shutil.which("uv")
+    own = own_program("uv")
     if own is None:
-        raise MissingToolError("uv is not installed, with which kci makes Python environments", hint="pip install uv")
+        raise MissingToolError("uv is not installed, with which kci makes Python environments", "pip install uv")
     return [own, *arguments]
 
 
@@ -194,10 +186,6 @@ def is_reachable(url: str) -> bool:
     return "no-index" not in pip_settings() and _fault(url) is None
 
 
-def _fault_text(fault: Exception | None) -> str:
-    return str(fault or "").removeprefix("<urlopen error ").removesuffix(">")[:200]
-
-
 def pip_index() -> str:
     """The index of pip, by its variables and configuration files."""
     return pip_settings().get("index-url", "https://pypi.org/simple")
@@ -213,11 +201,12 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
         elif "no-index" in pip_settings():
             away = "PIP_NO_INDEX is set, so no index is asked"
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
-            away = f"there is no way to the package index {pip_index()}: {_fault_text(fault)}"
+            reason = str(fault).removeprefix("<urlopen error ").removesuffix(">")[:200]
+            away = f"there is no way to the package index {pip_index()}: {reason}"
         none = "check that this Python has wheels for it" if "No solution found" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
-        raise MissingToolError(f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint=hint)
+        raise MissingToolError(f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint)
 
 
 _STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|Downloading|note:|warning:) ")
@@ -271,7 +260,7 @@ def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path
     except _BROKEN as error:
         full = full_disk_hint(error, CACHE_VARIABLE) if isinstance(error, OSError) else ""
         hint = full or "check the network, and that it serves byte ranges"
-        raise MissingToolError(f"cannot take files out of {wheel.name}: {error}", hint=hint) from error
+        raise MissingToolError(f"cannot take files out of {wheel.name}: {error}", hint) from error
 
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
@@ -280,7 +269,7 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     for name, link in links:
         if _is_for(name, Version(version), platform):
             return WheelFile(name, urllib.parse.urldefrag(urllib.parse.urljoin(page, link))[0])
-    raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", hint="name a mirror")
+    raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", "name a mirror")
 
 
 def newest_release(package: str) -> str:
@@ -301,7 +290,7 @@ def _listed(package: str, index: str) -> tuple[str, list[tuple[str, str]]]:
         with _opened(page, _RANGE_SECONDS) as answer:
             links = sorted(unescape(link.decode()) for link in _LINK.findall(answer.read()))
     except _AWAY as error:
-        raise MissingToolError(f"the index {page} does not answer: {error}", hint="check the network") from error
+        raise MissingToolError(f"the index {page} does not answer: {error}", "check the network") from error
     return page, [(urllib.parse.unquote(urllib.parse.urlsplit(link).path.rpartition("/")[2]), link) for link in links]
 
 

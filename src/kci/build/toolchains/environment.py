@@ -5,7 +5,6 @@ Torch has no dependencies there and is never imported: `torch/version.py` is rea
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.util
 import re
@@ -17,10 +16,12 @@ from typing import Any
 
 import msgspec
 
-from kci.build.process.run import Log, run
+from kci.build.process.run import Log, own_program, run
 from kci.build.toolchains.data import TORCH_INDEX, toolchains
 from kci.build.toolchains.downloads import (
     FetchedTool,
+    extract,
+    find_wheel,
     install,
     is_reachable,
     pip_install,
@@ -65,22 +66,19 @@ TO_TEST = (
 )
 
 
+_ASSIGNED = re.compile(r"""^(\w+)\b[^=\n]*= *["']([^"'\n]*)["']""", re.MULTILINE)
+
+
 def read_torch_version(torch: Path) -> TorchVersion:
     """Read the version of a torch package directory. Raises MissingToolError."""
     path = torch / "version.py"
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise MissingToolError(f"cannot read the torch version of: {path}", hint="install torch again") from error
-    values: dict[str, str | None] = {}
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        value = getattr(node, "value", None)
-        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
-            values[target.id] = value.value if isinstance(value.value, str) else None
+        values = dict(_ASSIGNED.findall(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise MissingToolError(f"cannot read the torch version of: {path}", "install torch again") from error
     release = values.get("__version__")
     if release is None:
-        raise MissingToolError(f"{path} does not state the torch version", hint="install torch again")
+        raise MissingToolError(f"{path} does not state the torch version", "install torch again")
     found = {str(backend): values.get(facts.torch_version) for backend, facts in BACKENDS.items()}
     # `hip` has more parts than ROCm
     toolkits = {backend: ".".join(text.split(".")[:2]) for backend, text in found.items() if text}
@@ -159,7 +157,7 @@ class Environment(FetchedTool, frozen=True):
         return [
             uv("venv", "--no-project", "--python", base_python(), str(self.root)),
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
-            [*pip, "--no-deps", toolchains().tools["ninja"]],
+            [*pip, "--no-deps", toolchains().ninja],
         ]
 
     def ensure(self, python: Path, log: Log) -> None:
@@ -181,8 +179,10 @@ class Environment(FetchedTool, frozen=True):
         reachable = bool(self.requirement) or is_reachable(index)
         only = (facts.title for name, facts in BACKENDS.items() if facts.only_index and self.flavour.startswith(name))
         if not reachable and (title := self.release if self.own_index else next(only, "")):
-            hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
-            raise MissingToolError(f"{index} cannot be reached, and no other index has torch for {title}", hint=hint)
+            raise MissingToolError(
+                f"{index} cannot be reached, and no other index has torch for {title}",
+                f"make {index} reachable, or build with --no-isolation where this Python has that torch",
+            )
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
         venv, *torch, ninja = self.setup(from_index=reachable)
@@ -226,7 +226,7 @@ def tvm_ffi_environment(cache: Path, version: str) -> Environment:
     release = toolchains().tvm_ffi.get(version)
     if release is None:
         known = ", ".join(sorted(toolchains().tvm_ffi))
-        raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
+        raise MissingToolError(f"kci does not know tvm-ffi {version}", f"it knows {known}")
     requirement = f"apache-tvm-ffi=={release}"
     return _cached_environment(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
 
@@ -240,12 +240,12 @@ def python_environment() -> Environment:
     """This Python's torch and ninja, for `--no-isolation`. Raises MissingToolError."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        hint = "pip install torch, or leave out --no-isolation"
-        raise MissingToolError(f"torch is not installed for {sys.executable}", hint=hint)
-    ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or shutil.which("ninja")
+        raise MissingToolError(
+            f"torch is not installed for {sys.executable}", "pip install torch, or leave out --no-isolation"
+        )
+    ninja = own_program("ninja")
     if ninja is None:
-        hint = "pip install ninja, or leave out --no-isolation"
-        raise MissingToolError("ninja is not installed", hint=hint)
+        raise MissingToolError("ninja is not installed", "pip install ninja, or leave out --no-isolation")
     return Environment(
         python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja).absolute(), root=None
     )
@@ -264,10 +264,10 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
         gpu = kci_environment(cache, torch, toolchains().pypi.get(torch, HOST))
         if gpu.root and (gpu.root / _RUNTIME).is_file():  # the same torch, with the libraries that it lacks here
             return gpu.python
-        raise MissingToolError(version.test_limitation, hint=f"{TO_TEST}; then remove this one: rm -r {root}")
+        raise MissingToolError(version.test_limitation, f"{TO_TEST}; then remove this one: rm -r {root}")
     # torch is there, and pip adds what the one for a GPU needs
     own = f"torch=={environment.release}" if environment.own_index else "torch"
-    packages = [*toolchains().runtime["packages"], *([] if flavour == HOST else [own])]
+    packages = [*toolchains().runtime_packages, *([] if flavour == HOST else [own])]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
@@ -277,8 +277,10 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
             install([*pip_install(environment.python), *index, *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
-                hint = f"test with another torch, or have this one made again: rm -r {root}"
-                raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
+                raise MissingToolError(
+                    f"torch {torch} does not import: {last_line(check.output)}",
+                    f"test with another torch, or have this one made again: rm -r {root}",
+                )
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
 
@@ -291,12 +293,16 @@ def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
     # before gigabytes of another toolkit's are downloaded
     index = toolchains().torch_wheel(torch, flavour)[1]
     if not is_reachable(index) and toolchains().pypi.get(torch) != flavour:
-        hint = f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}"
-        raise MissingToolError(f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}", hint=hint)
+        raise MissingToolError(
+            f"{index} cannot be reached, and PyPI has no torch {torch} for {flavour}",
+            f"make it reachable, or name a mirror of torch's indexes with {TORCH_INDEX}",
+        )
     cache.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(cache).free // 10**9) < GPU_ROOM:
-        message = f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} has {free}"
-        raise MissingToolError(message, hint=f"make room, or set {CACHE_VARIABLE} to another disk")
+        raise MissingToolError(
+            f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} has {free}",
+            f"make room, or set {CACHE_VARIABLE} to another disk",
+        )
 
 
 def python_include() -> Path:
@@ -304,15 +310,15 @@ def python_include() -> Path:
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").is_file():
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        hint = f"install Python's headers, for example: apt-get install python{version}-dev"
-        raise MissingToolError(f"Python.h is missing (looked in {include})", hint=hint)
+        raise MissingToolError(
+            f"Python.h is missing (looked in {include})",
+            f"install Python's headers, for example: apt-get install python{version}-dev",
+        )
     return include
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     # ten of the wheel's five hundred megabytes
-    from kci.build.toolchains.downloads import extract, find_wheel
-
     package, _, release = environment.requirement.partition("==")
     if not package:
         package, release = (
@@ -340,7 +346,7 @@ def _check_flavour(environment: Environment) -> None:
     known = {toolchains().flavour(backend, Version.parse(version)) for backend, version in torch.toolkits.items()}
     # version.py names no toolkit of XPU
     if environment.flavour not in (known or {torch.release.partition("+")[2]}):
-        hint = f"make {environment.index} reachable"
         raise MissingToolError(
-            f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}", hint=hint
+            f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}",
+            f"make {environment.index} reachable",
         )

@@ -22,8 +22,6 @@ ICPX = "icpx"
 # extensions behind the leading `-all`, in the command line of llvm-spirv
 _EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
 _VERSION = re.compile(r"\d+\.\d+")
-_PRECISE = ("-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt")
-"""IEEE division and square root, as in torch; for compiling and linking."""
 
 
 def find_icpx(compute: str) -> tuple[str, ...]:
@@ -32,12 +30,11 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
     path = shutil.which(ICPX)
     if path is None:
-        message = f"building for xpu needs icpx {version}, which is not installed on this machine"
-        raise MissingToolError(message, hint=hint)
+        raise MissingToolError(f"building for xpu needs icpx {version}, which is not installed on this machine", hint)
     match = _VERSION.search(run([path, "--version"]).output)
     if match is None or not same_version(match[0], version):
         has = f"oneAPI {match[0]}" if match else "no version that kci can read"
-        raise MissingToolError(f"{path} is {has}, and the variant needs {version}", hint=hint)
+        raise MissingToolError(f"{path} is {has}, and the variant needs {version}", hint)
     return (path,)
 
 
@@ -71,22 +68,18 @@ def default_extensions(icpx: tuple[str, ...]) -> str:
     result = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
     match = _EXTENSIONS.search(result.output)
     if result.code != 0 or match is None:
-        raise MissingToolError(
-            f"{icpx[0]} does not say which SPIR-V extensions it uses", hint="see what `icpx -###` says"
-        )
+        raise MissingToolError(f"{icpx[0]} does not say which SPIR-V extensions it uses", "see what `icpx -###` says")
     return match[1]
 
 
 def compile_flags(code: SyclCode) -> list[str]:
     """Flags of component sources, on top of C++'s."""
-    strict = ("-fhonor-nans", "-fhonor-infinities", "-fno-associative-math", "-fno-approx-func")
-    rest = ("-fno-sycl-instrument-device-code", "--offload-compress", _targets(code))
-    return ["-fPIC", "-fsycl", *strict, *_PRECISE, *rest]
+    return [*toolchains().sycl.compile_flags, _targets(code)]
 
 
 def link_flags(code: SyclCode, extensions: str) -> list[str]:
     """Flags of the link, which compiles ahead of time; `extensions` are `default_extensions`."""
-    flags = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", *_PRECISE, _targets(code)]
+    flags = [*toolchains().sycl.link_flags, _targets(code)]
     options = f"-options ' {' '.join(toolchains().sycl.device_options)}'"
     for target in code.targets:
         if target == "spir64_gen":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kci.build.process.run import Log, program_output
-from kci.build.toolchains.downloads import FetchedTool
+from kci.build.toolchains.downloads import FetchedTool, library_folder
 from kci.build.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -58,22 +58,19 @@ class Rocm(FetchedTool, frozen=True):
     def library_dir(self) -> Path:
         """Directory of the HIP runtime. Raises MissingToolError."""
         # Debian has a folder per architecture
-        for folder in (self.root / "lib", self.root / "lib64", *sorted(self.root.glob("lib/*-linux-gnu"))):
-            if (folder / "libamdhip64.so").exists():
-                return folder
-        hint = "install ROCm's development packages"
-        raise MissingToolError(f"libamdhip64.so is missing from the ROCm at {self.root}", hint=hint)
+        return library_folder("ROCm", self.root, "libamdhip64.so", "lib", "lib64", "lib/*-linux-gnu")
 
 
 def find_rocm(compute: str, system: str, log: Log) -> Rocm:
     """Find a ROCm: `HOMES`, hipcc on PATH, `/opt`, then `rocm-sdk`. Raises MissingToolError, with a `system` image."""
     version = Version.parse(compute).minor_text
     versions: dict[Path, str] = {}
-    for root in _roots(version):
-        release = _release(root)
-        if release is None or root in versions:
+    for root in map(Path.resolve, _places(version)):
+        there = os.access(root / "bin" / "hipcc", os.X_OK) and (root / _HEADER).is_file()
+        release = _release(root) if there and root not in versions else None
+        if release is None:
             continue
-        if same_version(".".join(release.split(".")[:2]), version):
+        if same_version(release, version):
             return Rocm(version, release, root)
         log(f"{root} is ROCm {release}, not {version}: not used")
         versions[root] = release
@@ -82,15 +79,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
     image = build.image_for(system, version)
     hint = f"install ROCm {version} and set ROCM_PATH to its directory"
     hint += f", or build in the image {image} (--container auto)" if image else ""
-    raise MissingToolError(f"there is no hipcc of ROCm {version} on this machine{others}", hint=hint)
-
-
-def _roots(version: str) -> Iterator[Path]:
-    # with hipcc and its headers
-    for place in _places(version):
-        root = place.resolve()
-        if os.access(root / "bin" / "hipcc", os.X_OK) and (root / _HEADER).is_file():
-            yield root
+    raise MissingToolError(f"there is no hipcc of ROCm {version} on this machine{others}", hint)
 
 
 def _places(version: str) -> Iterator[Path]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 import msgspec
 
 from kci.config.values import Version
-from kci.diagnostics import Diagnostic, Span
+from kci.diagnostics import Span
 from kci.utils.shipped import Dated, shipped
 
 
@@ -50,12 +50,11 @@ class ImportSite(msgspec.Struct, frozen=True):
     guarded: bool
     """True if the file catches ImportError."""
     span: Span
-    bound: tuple[str, ...] = ()
-    """The name in the file of each of `names`."""
 
-
-OpFinding = tuple[Callable[..., Diagnostic], str]
-"""Makes a finding about an op; and the function that gives the op its name, as the file calls it."""
+    @property
+    def imported(self) -> list[str]:
+        """The full names that it imports."""
+        return [f"{self.module}.{name}" for name in self.names] or [self.module]
 
 
 class PackageModule(msgspec.Struct, frozen=True):
@@ -66,13 +65,8 @@ class PackageModule(msgspec.Struct, frozen=True):
     package: bool
     """True for an `__init__.py`."""
     sites: tuple[ImportSite, ...]
-    top_names: frozenset[str] | None
-    """Names at top level; None if they cannot be known."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
-    wrappers: Mapping[str, str] = {}
-    """Functions that only return what another function of the file gives, with its name."""
-    op_names: tuple[OpFinding, ...] = ()
 
 
 def module_name(path: str) -> str:
@@ -83,11 +77,9 @@ def module_name(path: str) -> str:
 
 
 def read_module(path: str, tree: ast.Module) -> PackageModule:
-    """Extract a file's imports and top-level names."""
+    """Extract a file's imports."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
-    package = path.rpartition("/")[2] == "__init__.py"
-    bound, wrappers = _bound(tree, package=package), dict(_wrappers(tree))
-    return PackageModule(module_name(path), package, sites, bound, _registered(tree), wrappers)
+    return PackageModule(module_name(path), path.rpartition("/")[2] == "__init__.py", sites, _registered(tree))
 
 
 class ImportGraph:
@@ -122,48 +114,19 @@ class ImportGraph:
         return [base, *(name for item in site.names if (name := _join(base, item)) in self._known)]
 
     def import_problem(self, module: PackageModule, site: ImportSite) -> str | None:
-        """The reason why a relative import fails; None if it works."""
-        if not site.level:
-            return None
-        base = resolve(module, site)
-        if base is None:
+        """The reason why a relative import finds no module; None if it does."""
+        if (base := resolve(module, site)) is None:
             return f"{'.' * site.level}{site.module} is beyond the package"
-        if base not in self._known:
-            return f"there is no module {base}"
-        owner = self.modules.get(base)
-        if owner is None or owner.top_names is None or site.names == ("*",):
-            return None
-        lacking = [item for item in site.names if item not in owner.top_names and _join(base, item) not in self._known]
-        lacking = [item for item in lacking if not (item.startswith("__") and item.endswith("__"))]
-        return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
-
-    def origin(self, module: PackageModule, dotted: str, hops: int = 16) -> str:
-        """The absolute name of what a file calls `.names.x`, as far as imports lead; empty for other packages."""
-        level = len(dotted) - len(dotted.lstrip("."))
-        inner, _, name = dotted[level:].rpartition(".")
-        # a submodule is a name of its package
-        base = module.name if name == dotted else _absolute(module, level or int(module.package), inner)
-        if base is None or not (owner := self.modules.get(base)):
-            return "" if base is None else _join(base, name)
-        name = owner.wrappers.get(name, name)
-        sites = [site for site in owner.sites if name in site.bound and resolve(owner, site) in self._known]
-        if not sites or not hops:
-            return _join(base, name)
-        imported = _join(sites[-1].module, sites[-1].names[sites[-1].bound.index(name)])
-        return self.origin(owner, "." * sites[-1].level + imported, hops - 1)
+        return None if base in self._known else f"there is no module {base}"
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
     """The absolute name of a relative import in the package; None if it leads out or is absolute."""
-    return _absolute(module, site.level, site.module)
-
-
-def _absolute(module: PackageModule, level: int, name: str) -> str | None:
     parts = module.name.split(".") if module.name else []
-    up = level - (1 if module.package else 0)
-    if not level or up > len(parts):
+    up = site.level - (1 if module.package else 0)
+    if not site.level or up > len(parts):
         return None
-    base = parts[: len(parts) - up] + (name.split(".") if name else [])
+    base = parts[: len(parts) - up] + (site.module.split(".") if site.module else [])
     return ".".join(base[:-1] if base[-1:] == ["__init__"] else base)
 
 
@@ -185,8 +148,7 @@ def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator
                     yield ImportSite(alias.name, (), 0, reach, guarded, node_span(node))
             case ast.ImportFrom(module=module, names=names, level=level):
                 imported = tuple(alias.name for alias in names)
-                bound = tuple(alias.asname or alias.name for alias in names)
-                yield ImportSite(module or "", imported, level, reach, guarded, node_span(node), bound)
+                yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
             case _:
                 for inner, holds, caught in _blocks(node):
                     if holds is not False:
@@ -250,50 +212,6 @@ _IMPORT_FAILURES = frozenset(
 
 def _catches_import(kinds: Iterable[ast.expr | None]) -> bool:
     return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
-
-
-def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
-    # names of every branch count; None if the module binds names in other ways
-    bound: set[str] = set()
-    pending: list[ast.AST] = list(tree.body)
-    while pending:
-        node = pending.pop()
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                bound.add(name)
-                continue
-            case ast.ImportFrom(module=None, level=1, names=names) if package:
-                # An import from itself adds only renamed names.
-                bound |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
-            case ast.Import(names=names) | ast.ImportFrom(names=names):
-                if any(alias.name == "*" for alias in names):
-                    return None
-                bound |= {alias.asname or alias.name.partition(".")[0] for alias in names}
-            case ast.Name(id=name, ctx=ast.Store()):
-                bound.add(name)
-            case ast.Name(id="globals" | "vars" | "exec" | "setattr" | "locals"):
-                return None
-            case ast.Attribute(attr="modules" | "__dict__"):
-                return None
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                bound.add(name)
-            case ast.Lambda():
-                continue
-        pending += ast.iter_child_nodes(node)
-    return None if "__getattr__" in bound else frozenset(bound)
-
-
-def _wrappers(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef(
-                name=name,
-                body=[ast.Return(value=ast.Call(func=ast.Name(id=called)))]
-                | [ast.Expr(), ast.Return(value=ast.Call(func=ast.Name(id=called)))],
-            ):
-                yield name, called
-            case _:
-                pass
 
 
 def _registered(tree: ast.Module) -> frozenset[str]:

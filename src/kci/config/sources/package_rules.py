@@ -33,15 +33,7 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import (
-    PREFIXES,
-    SUFFIXES,
-    check_cpp,
-    check_libraries,
-    check_ops,
-    may_define_ops,
-    resolve_names,
-)
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -132,17 +124,7 @@ def check_package(
             module, findings = _check_file(item.name, text, package)
             yield from (msgspec.structs.replace(one, path=where) for one in findings)
             modules += [(where, module)] if module is not None else []
-    graph = ImportGraph((module for _, module in modules), others)
-    for where, module in modules:
-        for site in module.sites:
-            yield from _import(graph, module, site, where, package)
-        for found, function in module.op_names:
-            if graph.origin(module, function) not in _PREFIX_FUNCTIONS:
-                yield found(path=where)
-    yield from _backend_gaps(graph, modules, package)
-
-
-_PREFIX_FUNCTIONS = tuple(f"_ops.{name}" for name in PREFIXES)
+    yield from _check_imports(ImportGraph((module for _, module in modules), others), modules, package)
 
 
 def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
@@ -150,15 +132,17 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         if len(text) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES} bytes")
         tree = _tree(text)
-        ops = list(check_ops(tree, list(ast.walk(tree)), package.name)) if may_define_ops(text, package.name) else []
-        module = msgspec.structs.replace(read_module(name, tree), op_names=tuple(item for item in ops if item[1]))
-        return module, [found() for found, function in ops if not function]
+        own = name != f"{OPS}.py" and any(word in text for word in _OF_OPS)  # most files have none
+        return read_module(name, tree), list(check_ops(tree, package.name)) if own else []
     except SyntaxError as error:
         message = f"it does not parse for Python {python_table().loader}: {error.msg}"
         line, column = error.lineno or 1, max(1, error.offset or 1)
         return None, [finding("KCI770", message, span=Span(line, column, line, column + 1))]
     except (ValueError, RecursionError, MemoryError) as error:
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
+
+
+_OF_OPS = (b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
 
 
 def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Diagnostic]:
@@ -169,10 +153,10 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
         with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # running them says it
             text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
             nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
-        names, assigned = resolve_names(nodes), [node for node in nodes if isinstance(node, ast.Assign)]
+        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
         values = {name.id: node.value for node in assigned for name in node.targets if isinstance(name, ast.Name)}
         for node in nodes:
-            if isinstance(node, ast.Call) and names.canonical(node.func).startswith("kernels."):
+            if isinstance(node, ast.Call):
                 given = {key.arg: key.value for key in node.keywords} | dict(zip(["repo_id"], node.args, strict=False))
                 parts = (given.get("repo_id"), given.get("version"))
                 match tuple(values.get(part.id) if isinstance(part, ast.Name) else part for part in parts):
@@ -222,60 +206,47 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
             return False
 
 
-def _import(
-    graph: ImportGraph, module: PackageModule, site: ImportSite, where: str, package: Package
-) -> Iterator[Diagnostic]:
-    reach = min(graph.reach[module.name], site.reach)
-    if site.level:
-        reason = graph.import_problem(module, site)
-        if reason and not site.guarded and reach is Reach.LOADED:
-            yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
-        return
-    top = site.module.partition(".")[0]
-    if reach is Reach.NEVER or top in python_table().modules:
-        return
-    imported = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
-    if top in graph.registered or (top != package.name and all(package.allows(name) for name in imported)):
-        return
-    rule = "KCI771" if reach is Reach.LOADED else "KCI773"
-    if top == package.name:
-        hint = f"import relatively: `from .{site.module.partition('.')[2]} import ...`"
-    else:
-        known = [
-            *sorted(depends_table().general),
-            *sorted({name for table in depends_table().backends.values() for name in table}),
-        ]
-        late = (
-            "import it in the function that needs it"
-            if reach is Reach.LOADED
-            else "say why it may be absent in [[lint.ignore]] of kci.toml"
-        )
-        hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
-    when = "" if reach is Reach.LOADED else " when that code runs"
-    message = f"it imports {site.module}, which the kernel does not declare{when}"
-    yield finding(rule, message, hint=hint, path=where, span=site.span)
-
-
-def _backend_gaps(
+def _check_imports(
     graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package
 ) -> Iterator[Diagnostic]:
-    reported = set(graph.registered)
-    sites = ((where, module, site) for where, module in modules for site in module.sites if not site.guarded)
+    reported: set[str] = set()
+    sites = ((where, module, site) for where, module in modules for site in module.sites)
     for where, module, site in sites:
-        imported = [f"{site.module}.{name}" for name in site.names] or [site.module]
-        without = ", ".join(sorted({backend for name in imported for backend in package.backends_without(name)}))
-        top = site.module.partition(".")[0]
-        if (
-            site.level
-            or not without
-            or top in reported
-            or min(graph.reach[module.name], site.reach) is not Reach.LOADED
-        ):
+        reach, top = min(graph.reach[module.name], site.reach), site.module.partition(".")[0]
+        loaded = reach is Reach.LOADED
+        if site.level:
+            reason = graph.import_problem(module, site)
+            if reason and loaded and not site.guarded:
+                yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
+        elif reach is Reach.NEVER or top in python_table().modules or top in graph.registered:
             continue
-        reported.add(top)
-        message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
-        hint = f"import it in the function that needs it, catch the ImportError, or take {without} out of `backends`"
-        yield finding("KCI771", message, hint=hint, path=where, span=site.span)
+        elif top == package.name or not all(map(package.allows, site.imported)):
+            yield _foreign(site, package, where, loaded=loaded)
+        elif loaded and not site.guarded and top not in reported:
+            without = ", ".join(
+                sorted({backend for name in site.imported for backend in package.backends_without(name)})
+            )
+            if without:
+                reported.add(top)
+                message = (
+                    f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
+                )
+                hint = "import it in the function that needs it, catch the ImportError, or take "
+                yield finding("KCI771", message, hint=f"{hint}{without} out of `backends`", path=where, span=site.span)
+
+
+def _foreign(site: ImportSite, package: Package, where: str, *, loaded: bool) -> Diagnostic:
+    inside = site.module.partition(".")
+    if inside[0] == package.name:
+        hint = f"import relatively: `from .{inside[2]} import ...`"
+    else:
+        tables = depends_table()
+        known = [*sorted(tables.general), *sorted({name for own in tables.backends.values() for name in own})]
+        late = "say why it may be absent in [[lint.ignore]] of kci.toml"
+        late = "import it in the function that needs it" if loaded else late
+        hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
+    message = f"it imports {site.module}, which the kernel does not declare{'' if loaded else ' when that code runs'}"
+    return finding("KCI771" if loaded else "KCI773", message, hint=hint, path=where, span=site.span)
 
 
 @cache
@@ -286,6 +257,7 @@ def checker_version() -> str:
     for file in sorted(
         [
             *kci.glob("config/**/*.[pt]*"),
+            *kci.glob("matrix/**/*.[pt]*"),
             *kci.glob("plan/inputs/*.py"),
             *kci.glob("rules/*.toml"),
             kci / "diagnostics.py",
@@ -325,7 +297,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         yield finding("KCI700", error.message, path=where)
         return
     listed = list(_source_paths(kernel_dir, shown, build))
-    base, prefix = os.path.realpath(root), "" if shown == "." else f"{shown.rstrip('/')}/"
+    base = os.path.realpath(root)
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
@@ -335,11 +307,6 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
-        twice = [
-            item
-            for names in _variants(build)
-            for item in check_libraries([one for one in code if one[1].removeprefix(prefix) in names])
-        ]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
@@ -347,7 +314,6 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
             *check_cpp(code),
-            *dict.fromkeys(twice),
             *render_card(kernel).findings,
         ]
 
@@ -372,13 +338,6 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
             yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", path=f"{where}/{item.name}")
 
 
-def _variants(build: Build) -> Iterator[set[str]]:
-    # the sources of one component of each backend are compiled together, with those of the binding
-    binding = {*(build.torch.src if build.torch else ())}
-    for backend in build.general.backends:
-        yield binding.union(*(part.src for part in build.components(backend).values()))
-
-
 def listed_sources(build: Build) -> set[str]:
     """Sources in build.toml, relative to the kernel's directory."""
     listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
@@ -386,17 +345,15 @@ def listed_sources(build: Build) -> set[str]:
 
 
 def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
-    root, inside = os.path.realpath(kernel_dir), dict[str, tuple[str, set[str]]]()
+    root, real = os.path.realpath(kernel_dir), cache(os.path.realpath)
     for name in sorted(listed_sources(build)):
         folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):
-            if folder not in inside:  # listed once, which costs less than asking for each file
-                with os.scandir(real := os.path.realpath(folder)) as entries:
-                    inside[folder] = real, {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
-            real, files = inside[folder]
-            place = f"{real}/{base}" if base in files else os.path.realpath(f"{real}/{base}")
-            regular = base in files or stat.S_ISREG(os.lstat(place).st_mode)
-            if regular and place.startswith(f"{root}/"):
+            place = f"{real(folder)}/{base}"  # a realpath of each file costs ten times as much
+            if stat.S_ISLNK(mode := os.lstat(place).st_mode):
+                place = real(place)
+                mode = os.lstat(place).st_mode
+            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
                 yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
 
 

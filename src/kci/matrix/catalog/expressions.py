@@ -14,6 +14,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from operator import eq, ge, gt, le, lt, ne
 
 from kci.config.facts import VERSIONED
 from kci.config.values import Version, quoted
@@ -29,8 +31,10 @@ _TOKEN = re.compile(
 
 Subject = Mapping[str, str]
 Test = Callable[[Subject], bool]
-Part = Callable[[Sequence[Subject]], Test]
-"""A part of an expression: maps all subjects (for newest and oldest) to a test of one."""
+Ends = Callable[[str, str, str], Version]
+"""The newest or oldest version of a field, among the subjects of a group."""
+Part = Callable[[Subject, Ends], bool]
+"""A part of an expression: tests a subject."""
 
 VERSIONS = ("compute", "stable-abi", "torch", "tvm-ffi", *VERSIONED)
 """The fields whose values compare as versions."""
@@ -55,7 +59,13 @@ class Where:
 
     def over(self, subjects: Sequence[Subject]) -> Test:
         """The test of one subject; `newest` and `oldest` refer to `subjects`."""
-        return self._part(subjects)
+
+        @cache
+        def end(field: str, which: str, group: str) -> Version:
+            same = (item for item in subjects if field in item and _group(field, item) == group)
+            return (max if which == "newest" else min)(map(Version.parse, (item[field] for item in same)))
+
+        return lambda subject: self._part(subject, end)
 
 
 def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
@@ -98,21 +108,22 @@ class _Parser:
         while self.got == "or":
             self.advance()
             parts.append(self.conjunction(depth))
-        return _joined(any, parts)
+        return lambda subject, ends: any(part(subject, ends) for part in parts)
 
     def conjunction(self, depth: int) -> Part:
         parts = [self.part(depth)]
         while self.got == "and":
             self.advance()
             parts.append(self.part(depth))
-        return _joined(all, parts)
+        return lambda subject, ends: all(part(subject, ends) for part in parts)
 
     def part(self, depth: int) -> Part:
         if depth > _MAX_DEPTH:
             raise self.error("the expression is nested too deeply")
         if self.got == "not":
             self.advance()
-            return _negated(self.part(depth + 1))
+            negated = self.part(depth + 1)
+            return lambda subject, ends: not negated(subject, ends)
         if self.got != "(":
             return self.comparison()
         self.advance()
@@ -142,19 +153,21 @@ class _Parser:
 
     def compare(self, field: str, operator: str, value: str) -> Part:
         if operator == "~":
-            return lambda _: lambda subject: field in subject and fnmatch.fnmatchcase(subject[field], value)
+            return lambda subject, _: field in subject and fnmatch.fnmatchcase(subject[field], value)
         if field not in VERSIONS:
             if self.fields[field] and value not in self.fields[field]:
                 raise self.error(f"{quoted(value)} is not a {field}", _near(value, self.fields[field]))
-            return lambda _: lambda subject: (subject.get(field) == value) is (operator == "==")
+            return lambda subject, _: (subject.get(field) == value) is (operator == "==")
         if value in ("newest", "oldest"):
-            return lambda subjects: _extreme(field, operator, value, subjects)
+            return lambda subject, ends: _holds(
+                subject.get(field), operator, lambda: ends(field, value, _group(field, subject))
+            )
         try:
             version = Version.parse(value)
         except ValueError as error:
             hint = "a glob is compared with ~" if set("*?[") & set(value) else "or `newest`, or `oldest`"
             raise self.error(str(error), hint) from None
-        return lambda _: lambda subject: _holds(subject.get(field), operator, version)
+        return lambda subject, _: _holds(subject.get(field), operator, lambda: version)
 
 
 def _near(word: str, candidates: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
@@ -170,41 +183,12 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
         raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None
 
 
-def _holds(text: str | None, operator: str, bound: Version) -> bool:
-    if text is None:
-        return operator == "!="
-    version = Version.parse(text)
-    below, same = version < bound, version == bound
-    return {"==": same, "!=": not same, "<": below, "<=": below or same, ">": not below and not same, ">=": not below}[
-        operator
-    ]
+_COMPARE = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
-def _extreme(field: str, operator: str, which: str, subjects: Sequence[Subject]) -> Test:
-    best: dict[str, Version] = {}
-    for subject in subjects:
-        if field in subject:
-            group, version = _group(field, subject), Version.parse(subject[field])
-            best[group] = (max if which == "newest" else min)(best.get(group, version), version)
-    return lambda subject: _holds(subject.get(field), operator, best.get(_group(field, subject), Version()))
+def _holds(text: str | None, operator: str, bound: Callable[[], Version]) -> bool:
+    return operator == "!=" if text is None else bool(_COMPARE[operator](Version.parse(text), bound()))
 
 
 def _group(field: str, subject: Subject) -> str:
     return subject.get("backend", "") if field == "compute" else ""
-
-
-def _joined(how: Callable[[list[bool]], bool], parts: list[Part]) -> Part:
-
-    def over(subjects: Sequence[Subject]) -> Test:
-        tests = [part(subjects) for part in parts]
-        return lambda subject: how([test(subject) for test in tests])
-
-    return parts[0] if len(parts) == 1 else over
-
-
-def _negated(part: Part) -> Part:
-    def over(subjects: Sequence[Subject]) -> Test:
-        test = part(subjects)
-        return lambda subject: not test(subject)
-
-    return over

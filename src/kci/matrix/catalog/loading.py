@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from kci.config.discovery import RepositorySettings
 from kci.config.document import Document, KeyPath, read_document, refuse
 from kci.config.facts import VERSIONED
 from kci.config.reader import read_as
@@ -19,10 +19,7 @@ from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
 from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, RowChange, expand
-
-if TYPE_CHECKING:
-    from kci.config.discovery import RepositorySettings
-
+from kci.matrix.variants import Variant
 
 FIELDS: dict[str, Sequence[str]] = {
     "backend": [str(backend) for backend in Backend],
@@ -94,14 +91,12 @@ def where_problem(document: Document, place: KeyPath, text: str, error: WhereErr
     return finding("KCI128", error.message, hint=error.hint, path=document.path, span=span)
 
 
-def subject(row: Row) -> Subject:
-    """A row as a subject of expressions."""
-    fields = {"torch": row.torch.text, "backend": str(row.backend), "system": row.system}
-    if row.compute is not None:
-        fields["compute"] = fields[str(row.backend)] = row.compute.text
-    if row.tvm_ffi is not None:
-        fields["tvm-ffi"] = row.tvm_ffi.text
-    return fields
+def subject(item: Row | Variant) -> Subject:
+    """A row or variant as a subject of expressions."""
+    names = ("name", "kind", "backend", "system", "torch", "compute", "stable-abi", "tvm-ffi")
+    fields = {name: getattr(item, name.replace("-", "_"), None) for name in names}
+    fields[str(item.backend)] = item.compute
+    return {name: str(value) for name, value in fields.items() if value is not None}
 
 
 def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:

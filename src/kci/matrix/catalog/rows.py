@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,10 +12,8 @@ from kci.config.document import Document, KeyPath, refuse
 from kci.config.facts import BACKENDS
 from kci.config.settings import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
+from kci.matrix.catalog.expressions import Where
 from kci.utils.shipped import Dated, shipped
-
-if TYPE_CHECKING:
-    from kci.matrix.catalog.expressions import Where
 
 OLDEST = datetime.date.min.isoformat()
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.facts import HOST
 from kci.config.settings import BackendImages, Limit, Machine, Machines, Settings
@@ -209,7 +210,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     for backend, images in settings.images.items():
         build[backend] = _with_images(build.get(backend) or UNKNOWN_BUILD, images)
     usual, other = (defaults.runner[system] for system in ("x86_64-linux", "aarch64-linux"))
-    hosted = {(HOST, "x86_64-linux"): usual, (HOST, "aarch64-linux"): msgspec.structs.replace(other, spare=True)}
+    hosted = {(HOST, "x86_64-linux"): usual, (HOST, "aarch64-linux"): replace(other, spare=True)}
     test = hosted | _machines({kind: table for kind, table in settings.test.items() if isinstance(table, dict)}, {})
     return Runners(
         runner=defaults.runner,
@@ -231,7 +232,7 @@ def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
         else:
             image[system] = image_name
     disk = base.disk if images.disk_gb is None else images.disk_gb
-    return msgspec.structs.replace(base, image=image, images=single, disk=disk)
+    return replace(base, image=image, images=single, disk=disk)
 
 
 UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
@@ -258,4 +259,4 @@ def _overlay(runner: Runner, machine: Machine) -> Runner:
     }
     if machine.labels is not None or machine.group is not None:
         set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
-    return msgspec.structs.replace(runner, **set_here)
+    return replace(runner, **set_here)

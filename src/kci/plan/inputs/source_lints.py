@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -206,8 +206,7 @@ def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: Sourc
             continue
         folders = [posixpath.dirname(path), *(inputs.inside(folder) for folder in source.include)]
         for name in _names(tree, path, quoted_includes):
-            places = (_normal(posixpath.join(folder, name)) for folder in folders)
-            existing = [place for place in places if not escapes(place) and tree.file(place) is not None]
+            existing = _own_files(tree, folders, name)
             if not existing or not visible.isdisjoint(existing) or existing[0] in reported:
                 continue
             shown = inputs.shown(existing[0])
@@ -229,69 +228,32 @@ _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\
 
 def pybind_included(kernel: Kernel, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI167: a source includes pybind11's headers unconditionally: they have no limited API."""
-    include_graph = _IncludeGraph(tree, unconditional_includes)
     if any("Py_LIMITED_API" in flag.text for flag in compiler_flags(kernel)):
         return
-    for source in include_graph.sources_with(_PYBIND, kernel):
+    for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
             continue
-        for file, names in include_graph.files_from(source):
-            name = next(filter(_PYBIND.fullmatch, names), "")
-            if name and b"Py_LIMITED_API" not in _content(include_graph.tree, file):
-                through = "" if file == _normal(source.text) else f" (through {quoted(file)})"
-                message = f"{quoted(source.text)} includes <{name}>{through}: pybind11's headers do not compile with "
-                message += "Python's limited API (Py_LIMITED_API), which every native module has"
-                yield kernel.document.at_value(source.place, "KCI167", message, INSTEAD_OF_PYBIND)
-                break
+        name = next(filter(_PYBIND.fullmatch, _foreign_includes(tree, source, unconditional_includes)), "")
+        if name and b"Py_LIMITED_API" not in _content(tree, source.text):
+            message = f"{quoted(source.text)} includes <{name}>: pybind11's headers do not compile with "
+            message += "Python's limited API (Py_LIMITED_API), which every native module has"
+            yield kernel.document.at_value(source.place, "KCI167", message, INSTEAD_OF_PYBIND)
 
 
 INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
 
 
-class _IncludeGraph:
-    def __init__(self, tree: SourceTree, read: Callable[[bytes], list[str]]) -> None:
-        self.tree = tree
-        self._read = read
-        self._known: dict[tuple[str, tuple[str, ...]], tuple[set[str], list[str]]] = {}
+def _foreign_includes(tree: SourceTree, source: _Source, parse: Callable[[bytes], list[str]]) -> list[str]:
+    # the names in a source's own includes that are no files of the kernel
+    path = _normal(source.text)
+    folders = [posixpath.dirname(path), *source.include]
+    names = _names(tree, path, parse) if path.endswith(SOURCE_ENDINGS) else []
+    return [name for name in names if not _own_files(tree, folders, name)]
 
-    def sources_with(self, header: re.Pattern[str], kernel: Kernel) -> Iterator[_Source]:
-        """The sources of a kernel that include such a header, perhaps through others: thousands share their headers."""
-        reaching: dict[tuple[str, ...], set[str]] = {}
-        sources = list(_sources(kernel))
-        for include in {source.include for source in sources}:
-            todo = [_normal(source.text) for source in sources if source.include == include]
-            every = {file: self._includes(file, include)[0] for file, _ in self._closure(todo, include)}
-            more = {file for file in every if any(map(header.fullmatch, self._includes(file, include)[1]))}
-            found = reaching[include] = set[str]()
-            while more:
-                found |= more
-                more = {file for file, own in every.items() if file not in found and not own.isdisjoint(found)}
-        return (source for source in sources if _normal(source.text) in reaching[source.include])
 
-    def files_from(self, source: _Source) -> Iterator[tuple[str, list[str]]]:
-        """Yield a source and the files that it includes, transitively, each with the names of missing ones."""
-        return self._closure([_normal(source.text)], source.include)
-
-    def _closure(self, todo: list[str], include: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
-        visited = set(todo)
-        for file in todo:
-            own, foreign = self._includes(file, include)
-            todo += sorted(own - visited)
-            visited |= own
-            yield file, foreign
-
-    def _includes(self, file: str, include: tuple[str, ...]) -> tuple[set[str], list[str]]:
-        cached = self._known.get((file, include))
-        if cached is None:
-            own, foreign = cached = self._known[file, include] = (set(), [])
-            for name in _names(self.tree, file, self._read) if file.endswith(SOURCE_ENDINGS) else ():
-                paths = (_normal(posixpath.join(base, name)) for base in (posixpath.dirname(file), *include))
-                path = next((path for path in paths if not escapes(path) and self.tree.file(path) is not None), None)
-                if path is None:
-                    foreign.append(name)
-                else:
-                    own.add(path)
-        return cached
+def _own_files(tree: SourceTree, folders: Iterable[str], name: str) -> list[str]:
+    places = (_normal(posixpath.join(folder, name)) for folder in folders)
+    return [place for place in places if not escapes(place) and tree.file(place) is not None]
 
 
 def _names(tree: SourceTree, path: str, parse: Callable[[bytes], list[str]]) -> list[str]:
@@ -362,7 +324,6 @@ def lint_standards(kernel: Kernel, catalog: Catalog, tree: SourceTree) -> Iterat
     for variant in select(kernel, catalog).variants:
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(variant.torch)
-    include_graph = _IncludeGraph(tree, included)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
@@ -373,8 +334,8 @@ def lint_standards(kernel: Kernel, catalog: Catalog, tree: SourceTree) -> Iterat
         lacking = [torch for torch, least in needed.items() if standard < least]
         others = _OTHER_COMPILER_SOURCES.get(str(flag.place[-2]), ())
         sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
-        reads = (include_graph.files_from(item) for item in sources if not item.text.endswith(others))
-        if lacking and any(_TORCH_HEADERS.fullmatch(name) for files in reads for _, names in files for name in names):
+        reads = (_foreign_includes(tree, item, included) for item in sources if not item.text.endswith(others))
+        if lacking and any(_TORCH_HEADERS.fullmatch(name) for names in reads for name in names):
             which = ", ".join(map(str, lacking))
             requirement = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"

@@ -14,11 +14,13 @@ import subprocess
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
 
+from kci.config.values import Version
 from kci.utils.shipped import Dated, shipped
 
 DATA = Path(__file__).parent / "data"
@@ -39,8 +41,8 @@ class AddedTable(Dated, frozen=True):
 
     added: dict[str, tuple[str, ...]]
 
-    def by_name(self) -> dict[str, tuple[int, ...]]:
-        return {name: version_numbers(version) for version, names in self.added.items() for name in names}
+    def by_name(self) -> dict[str, Version]:
+        return {name: Version.parse(version) for version, names in self.added.items() for name in names}
 
 
 native_table = shipped("tree/verify/data/native.toml", NativeTable)
@@ -57,23 +59,19 @@ tvm_ffi_table = shipped("tree/verify/data/tvm-ffi-exports.toml", TvmFfiTable)
 
 
 @cache
-def python_symbols() -> dict[str, tuple[int, ...]]:
+def python_symbols() -> dict[str, Version]:
     """CPython's stable ABI, by the version that added a symbol."""
     import abi3info
 
     tables = (abi3info.FUNCTIONS, abi3info.DATAS)
-    return {symbol.name: (entry.added.major, entry.added.minor) for table in tables for symbol, entry in table.items()}
+    found = ((symbol.name, entry.added) for table in tables for symbol, entry in table.items())
+    return {name: Version.parse(f"{added.major}.{added.minor}") for name, added in found}
 
 
 @cache
-def torch_shims() -> dict[str, tuple[int, ...]]:
+def torch_shims() -> dict[str, Version]:
     """C shim functions since torch's first stable ABI, by version."""
     return shipped("tree/verify/data/torch-shims.toml", AddedTable)().by_name()
-
-
-def version_numbers(version: str) -> tuple[int, ...]:
-    """Convert `2.10` to (2, 10)."""
-    return tuple(int(part) for part in version.split("."))
 
 
 # `GLIBCXX_3.4.24`
@@ -86,10 +84,10 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
     match = _VERSION.fullmatch(version)
     if match is None or match[1] not in table.caps or version in table.named.get(cpu, ()):
         return None
-    cap = f"{match[1]}_{table.caps[match[1]]}"
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+)*", match[2]):
-        return cap
-    return cap if version_numbers(match[2]) > version_numbers(table.caps[match[1]]) else None
+    with suppress(ValueError):
+        if Version.parse(match[2]) <= Version.parse(table.caps[match[1]]):
+            return None
+    return f"{match[1]}_{table.caps[match[1]]}"
 
 
 def allowed_libraries(name: str, groups: tuple[str, ...], major: str) -> list[str]:
@@ -282,7 +280,7 @@ def toolkit_exports(backend: str) -> Exports | None:
 
 
 @cache
-def tvm_ffi_exports() -> dict[str, tuple[int, ...]]:
+def tvm_ffi_exports() -> dict[str, Version]:
     """Exports by the release that added them."""
     return tvm_ffi_table().by_name()
 

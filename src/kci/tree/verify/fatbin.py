@@ -211,7 +211,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     metadata = variant.metadata
     if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
         return
-    backend = metadata.backend.type.value
+    backend = metadata.backend.type
     if not BACKENDS[backend].archs or not metadata.backend.archs:
         return
     code = DeviceCode()
@@ -229,10 +229,10 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
                 seen = True
                 code |= cuda_code(data) if backend == "cuda" else hip_code(data)
         except CompressedError as error:
-            yield finding("KCI763", f"its offload bundles are compressed: {error}", path=where)
+            yield finding("KCI763", f"its offload bundles are compressed: {error}", where)
             return
         except FatbinError as error:
-            yield finding("KCI762", f"{section}: {error}", path=where)
+            yield finding("KCI762", f"{section}: {error}", where)
             return
         except (ElfError, OSError):
             return  # the native rules report it
@@ -241,7 +241,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
         message = f"no library has a section {section}; the metadata lists {listed}"
         if relocatable:
             message = f"no library has device code that was linked; the metadata lists {listed}"
-        yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "", path=variant.shown)
+        yield finding("KCI761", message, variant.shown, hint=RELOCATABLE_HINT if relocatable else "")
         return
     expected = expected_code(backend, metadata.backend.archs)
     yield from _arch_differences("machine code", expected.binary, code.binary, variant.shown)
@@ -250,6 +250,6 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
 
 def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Iterator[Diagnostic]:
     if missing := sorted(expected - actual):
-        yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", path=where)
+        yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", where)
     if extra := sorted(actual - expected):
-        yield finding("KCI760", f"there is {kind} for {', '.join(extra)}, which the metadata does not list", path=where)
+        yield finding("KCI760", f"there is {kind} for {', '.join(extra)}, which the metadata does not list", where)

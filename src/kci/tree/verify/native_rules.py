@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from kci.config.facts import BACKENDS, floors
+from kci.config.values import Version
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
@@ -29,7 +30,6 @@ from kci.tree.verify.abi import (
     tvm_ffi_exports,
     tvm_ffi_table,
     uses_old_string,
-    version_numbers,
 )
 from kci.tree.verify.fatbin import RELOCATABLE_HINT, RELOCATABLE_SYMBOL
 from kci.tree.verify.subject import BinaryKind, VariantDir, is_static_executable
@@ -57,15 +57,15 @@ def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKi
     system = (name.system or "").rpartition("-")[2]
     expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
     if kind is BinaryKind.ARCHIVE:
-        yield finding("KCI757", "it is a static library, which nothing can load", path=where)
+        yield finding("KCI757", "it is a static library, which nothing can load", where)
     elif kind is None:
-        yield finding("KCI740", f"it is called like a library, and is no {expected.value} file", path=where)
+        yield finding("KCI740", f"it is called like a library, and is no {expected.value} file", where)
     elif kind is not expected:
-        yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}", path=where)
+        yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}", where)
     elif kind is BinaryKind.ELF:
         yield from _elf_library(variant, name, item, where)
     else:
-        yield finding("KCI750", f"of a {kind.value} file nothing more is checked", path=where)
+        yield finding("KCI750", f"of a {kind.value} file nothing more is checked", where)
 
 
 def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Iterator[Diagnostic]:
@@ -73,46 +73,46 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str
     module = variant.metadata is not None and item.name == module_file(variant, variant.metadata)
     try:
         if not module and is_static_executable(item.path):
-            yield finding("KCI757", "it is a program", path=where)
+            yield finding("KCI757", "it is a program", where)
             return
         elf = read_elf(item.path)
     except (ElfError, OSError) as error:
-        yield finding("KCI740", str(error), path=where)
+        yield finding("KCI740", str(error), where)
         return
     if elf.program and not module:
-        yield finding("KCI757", "it is a program", path=where)
+        yield finding("KCI757", "it is a program", where)
     if elf.machine != cpu:
-        yield finding("KCI741", f"it is for {elf.machine}-linux, the name says {name.system}", path=where)
+        yield finding("KCI741", f"it is for {elf.machine}-linux, the name says {name.system}", where)
     yield from _versions(elf, cpu, where)
     yield from _python(elf, where)
     for path in elf.search_path:
-        yield finding("KCI744", f"it has the search path {path!r} built in", path=where)
+        yield finding("KCI744", f"it has the search path {path!r} built in", where)
     yield from _hygiene(elf, where)
     yield from _dependencies(elf, name, where)
     if name.kind is Kind.STABLE_ABI:
-        yield from _stable(elf, version_numbers(name.framework_version or "0"), where)
+        yield from _stable(elf, Version.parse(name.framework_version), where)
     elif name.kind is Kind.FULL:
         yield from _torch(elf, name, where)
     metadata = variant.metadata
     if metadata is not None and name.kind is not Kind.TVM_FFI and module:
         init = f"PyInit_{metadata.id}"
         if init not in elf.defined:
-            yield finding("KCI749", f"it does not define {init}", path=where)
+            yield finding("KCI749", f"it does not define {init}", where)
 
 
 def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
     if elf.text_relocations:
-        yield finding("KCI753", "it has text relocations", path=where)
+        yield finding("KCI753", "it has text relocations", where)
     if elf.executable_stack:
-        yield finding("KCI754", "it asks for an executable stack", path=where)
+        yield finding("KCI754", "it asks for an executable stack", where)
     if elf.cpu_level > _CPU_LEVEL:
-        yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", path=where)
+        yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", where)
     room = native_table().static_tls
     size, align = elf.static_tls
     if size > room["size"] or align > room["align"]:
         message = f"it has {size} bytes of thread-local data in the static TLS block, aligned to {align}"
         hint = f"a library that is loaded later finds at most {room['size']} bytes there, aligned to {room['align']}"
-        yield finding("KCI758", message, hint=hint, path=where)
+        yield finding("KCI758", message, where, hint=hint)
 
 
 def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -120,7 +120,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     old = [symbol for symbol in symbols if is_torch_name(symbol) and uses_old_string(symbol)]
     if old:
         message = f"it uses std::string as it was before the C++11 ABI: {_shortened(old)}"
-        yield finding("KCI752", message, path=where)
+        yield finding("KCI752", message, where)
         return
     version = name.framework_version or ""
     missing = torch_exports().missing(filter(is_torch_name, symbols), version)
@@ -129,7 +129,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
             symbol for symbol in symbols if is_torch_name(symbol) or is_std_name(symbol)
         )
         hint = f"it fits torch {', '.join(fitting)}" if fitting else "build it again for the torch in its name"
-        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", hint=hint, path=where)
+        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", where, hint=hint)
 
 
 def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
@@ -140,7 +140,7 @@ def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
     for version in sorted(elf.required_versions):
         if cap := exceeded_cap(version, cpu):
             by = f" (for {_shortened(users[version])})" if users[version] else ""
-            yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}", path=where)
+            yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}", where)
 
 
 def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
@@ -151,9 +151,9 @@ def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
         if added is None and symbol.name.startswith(("Py", "_Py")):
             outside.append(symbol.name)
         elif added is not None and added > floors().python:
-            outside.append(f"{symbol.name} ({'.'.join(map(str, added))})")
+            outside.append(f"{symbol.name} ({added})")
     if outside:
-        yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}", path=where)
+        yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}", where)
 
 
 def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -163,14 +163,15 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
     named = dict.fromkeys((*elf.needed, *sorted(elf.version_files)))
     refused = [library for library in named if not allowed_libraries(library, groups, major)]
     for library in refused:
-        yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
+        yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", where)
     exports = toolkit_exports(name.backend)
     strong = [item.name for item in elf.undefined if not item.weak]
     missing = []
     if exports is not None:
         toolkit_names = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
         missing = exports.missing(toolkit_names, name.compute_version or "")
-        yield from _toolkit(exports, missing, name, where)
+        if missing:
+            yield _toolkit(exports, missing, name, where)
     yield from _tvm_ffi(elf, name, where)
     torch = name.framework_version if name.kind is Kind.FULL else None
     loaded = loaded_libraries(elf.needed, groups, torch or "")
@@ -197,7 +198,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         hint = (
             f"link it with -l{shown[3:].partition('.so')[0]}" if allowed else "this variant cannot rely on that library"
         )
-        yield finding("KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", hint=hint, path=where)
+        yield finding("KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", where, hint=hint)
     if unexplained:
         hint = f"they may be those of {_shortened(refused)}, which users do not have" if refused else ""
         if versions and all(is_std_name(symbol) for symbol in unexplained):
@@ -208,18 +209,15 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
             hint = "they are declared in a header and used, and no file in a `src` list of build.toml defines them: "
             hint += "add that file, or define them as they are declared, with the same name and arguments"
         message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
-        yield finding("KCI746", message, hint=hint, path=where)
+        yield finding("KCI746", message, where, hint=hint)
 
 
-def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Iterator[Diagnostic]:
-    if not missing:
-        return
+def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Diagnostic:
     fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
     hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name" if fitting else ""
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    message = f"{title} {name.compute_version} does not export {_shortened(missing)}"
-    yield finding("KCI746", message, hint=hint, path=where)
+    return finding("KCI746", f"{title} {name.compute_version} does not export {_shortened(missing)}", where, hint=hint)
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
@@ -228,12 +226,12 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
     symbols = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
     if unknown := symbols - known.keys():
-        yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}", path=where)
-    newer = {symbol: known[symbol] for symbol in symbols & known.keys() if known[symbol] > version_numbers(oldest)}
+        yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}", where)
+    newer = {symbol: known[symbol] for symbol in symbols & known.keys() if known[symbol] > Version.parse(oldest)}
     if newer:
-        listed = _shortened(f"{symbol} ({'.'.join(map(str, since))})" for symbol, since in newer.items())
+        listed = _shortened(f"{symbol} ({since})" for symbol, since in newer.items())
         hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
-        yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint, path=where)
+        yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", where, hint=hint)
 
 
 def _prefix_fallback(
@@ -244,7 +242,7 @@ def _prefix_fallback(
     if symbols := [symbol for symbol, libraries in asked.items() if libraries]:
         of = _shortened({library.partition(".so")[0] for libraries in asked.values() for library in libraries})
         message = f"that {of} export {_shortened(symbols)} is not checked: kci has no list"
-        yield finding("KCI750", message, path=where)
+        yield finding("KCI750", message, where)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
@@ -254,28 +252,27 @@ def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
     own = name.framework_version or "0"
     if name.kind is Kind.FULL:
         return [own]
-    return [item for item in torch_exports().versions if version_numbers(item) >= version_numbers(own)] or [own]
+    return [item for item in torch_exports().versions if Version.parse(item) >= Version.parse(own)] or [own]
 
 
-def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnostic]:
+def _stable(elf: Elf, version: Version, where: str) -> Iterator[Diagnostic]:
     unstable = []
     newer = []
-    shown = ".".join(map(str, version))
     for symbol in elf.undefined:
         scope = cpp_scope(symbol.name)
         if scope and scope[0] in _TORCH_CPP and scope[:2] not in _STABLE_CPP:
             unstable.append(symbol.name)
         added = torch_shims().get(symbol.name)
         if added is not None and added > version:
-            newer.append(f"{symbol.name} ({'.'.join(map(str, added))})")
+            newer.append(f"{symbol.name} ({added})")
     c_names = [item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None]
-    missing = torch_exports().missing(filter(is_torch_name, c_names), shown)
-    if missing := [symbol for symbol in missing if torch_shims().get(symbol, (0,)) <= version]:
-        yield finding("KCI751", f"torch {shown} does not export {_shortened(missing)}", path=where)
+    missing = torch_exports().missing(filter(is_torch_name, c_names), version.text)
+    if missing := [symbol for symbol in missing if torch_shims().get(symbol, version) <= version]:
+        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", where)
     if unstable:
-        yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}", path=where)
+        yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}", where)
     if newer:
-        yield finding("KCI748", f"the name says {shown}, it uses newer functions: {_shortened(newer)}", path=where)
+        yield finding("KCI748", f"the name says {version}, it uses newer functions: {_shortened(newer)}", where)
 
 
 def _shortened(names: Iterable[str]) -> str:

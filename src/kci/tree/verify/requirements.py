@@ -11,7 +11,7 @@ import msgspec
 from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings, settings_of_tree
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
-from kci.diagnostics import Diagnostic, in_file_order, rules
+from kci.diagnostics import Diagnostic, finding, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, tree_rules
 from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
@@ -22,19 +22,8 @@ class Verification(msgspec.Struct, frozen=True):
     """The findings about one path."""
 
     diagnostics: tuple[Diagnostic, ...]
-    suppressed: tuple[SuppressedFinding, ...] = ()
-    places: tuple[VerifiedPlace, ...] = ()
-
-
-def apply_suppressions(findings: Sequence[Diagnostic], place: VerifiedPlace, kernel: Path | None) -> Verification:
-    """Split findings into reported and suppressed ones; `kernel` is None if only the place is named."""
-    try:
-        settings = settings_of_tree(place.path) if kernel is None else find_settings(kernel)
-    except FindingsError as error:
-        return Verification((*findings, *error.diagnostics))
-    suppressed: list[SuppressedFinding] = []
-    kept = drop_suppressed(findings, settings, suppressed.append)
-    return Verification(tuple(kept), tuple(suppressed))
+    suppressed: tuple[SuppressedFinding, ...]
+    places: tuple[VerifiedPlace, ...]
 
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
@@ -69,37 +58,40 @@ def verify_with_suppressions(
     """Like `verify`, with the places and the suppressed findings."""
     for name in (*select, *ignore):
         if not name or not any(rule.startswith(name) for rule in rules()):
-            hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
-            raise UsageError(f"there is no rule {name!r}", hint=hint)
+            raise UsageError(f"there is no rule {name!r}", "a rule has an id such as KCI742; KCI74 means all of KCI74x")
     places = find_places(str(path))
     kernel = next((place.directory for place in places if place.kind is PlaceKind.SOURCES), kernel)
-    parts = [apply_suppressions(list(_check(place)), place, kernel) for place in places]
-    verifications = [
-        item
-        for part in parts
-        for item in part.diagnostics
-        if (not select or item.rule.startswith((*select, *_UNREAD))) and not item.rule.startswith(tuple(ignore))
-    ]
-    ordered = sorted(verifications, key=in_file_order)
-    suppressed = tuple(item for part in parts for item in part.suppressed)
-    return Verification(tuple(ordered), suppressed, tuple(places))
+    found: list[Diagnostic] = []
+    suppressed: list[SuppressedFinding] = []
+    for place in places:
+        findings = list(_check(place))
+        try:
+            settings = settings_of_tree(place.path) if kernel is None else find_settings(kernel)
+        except FindingsError as error:
+            found += (*findings, *error.diagnostics)
+        else:
+            found += drop_suppressed(findings, settings, suppressed.append)
+    chosen = [item for item in found if not select or item.rule.startswith((*select, *_UNREAD))]
+    chosen = [item for item in chosen if not item.rule.startswith(tuple(ignore))]
+    return Verification(tuple(sorted(chosen, key=in_file_order)), tuple(suppressed), tuple(places))
 
 
 def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
-    match place.kind:
-        case PlaceKind.SOURCES:
-            try:
+    try:
+        match place.kind:
+            case PlaceKind.SOURCES:
                 kernel = read_kernel(place.path)
-            except FindingsError as error:
-                yield from error.diagnostics
-                return
-            yield from (*kernel.diagnostics, *check_sources(kernel))
-        case PlaceKind.VARIANT:
-            yield from _variant(place.directory.resolve(), place.path)[1]
-        case PlaceKind.TREE:
-            yield from _tree(place)
-        case PlaceKind.OTHER:
-            pass
+                yield from (*kernel.diagnostics, *check_sources(kernel))
+            case PlaceKind.VARIANT:
+                yield from _variant(place.directory.resolve(), place.path)[1]
+            case PlaceKind.TREE:
+                yield from _tree(place)
+            case PlaceKind.OTHER:
+                pass
+    except FindingsError as error:
+        yield from error.diagnostics or [finding("KCI700", error.message, place.path)]
+    except OSError as error:
+        yield finding("KCI700", f"cannot read it: {error}", place.path)
 
 
 def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:

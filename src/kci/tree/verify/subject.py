@@ -78,7 +78,7 @@ class VariantDir(msgspec.Struct, frozen=True):
     name: VariantName | None
     metadata: Metadata | None
     files: tuple[Entry, ...]
-    hashes: dict[str, str] | None = None
+    hashes: dict[str, str] | None
     """Hex sha256 by file name."""
 
     @property
@@ -92,14 +92,14 @@ class VariantDir(msgspec.Struct, frozen=True):
     def at(self, name: str) -> str:
         return f"{self.shown}/{name}"
 
-    def regular(self, *suffixes: str) -> list[Entry]:
-        """Regular files with one of the suffixes."""
-        return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
+    def regular(self) -> list[Entry]:
+        """The regular files."""
+        return [item for item in self.files if item.regular and not item.link]
 
     def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
         """Native libraries by content or name, with their detected kind."""
         libraries = []
-        for item in self.regular(""):
+        for item in self.regular():
             try:
                 kind = binary_kind(item.path)
             except OSError:
@@ -117,24 +117,20 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
         name = parse_variant_name(path.name)
     except ValueError as error:
         name = None
-        findings.append(finding("KCI701", str(error), path=shown))
+        findings.append(finding("KCI701", str(error), shown))
     try:
         metadata = read_metadata(path / FILE_NAME)
     except FindingsError as error:
         metadata = None
         message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
-        findings.append(finding("KCI710", message, path=f"{shown}/{FILE_NAME}"))
-    try:
-        files = tuple(walk(path))
-    except FindingsError as error:
-        files = ()
-        findings.append(finding("KCI700", error.message, path=shown))
+        findings.append(finding("KCI710", message, f"{shown}/{FILE_NAME}"))
+    files: tuple[Entry, ...] = ()
     hashes = None
     try:
+        files = tuple(walk(path))
         hashes = file_hashes(path)
     except FindingsError as error:
-        if not any(item.rule == "KCI700" for item in findings):
-            findings.append(finding("KCI700", error.message.replace(str(path), shown), path=shown))
+        findings.append(finding("KCI700", error.message.replace(str(path), shown), shown))
     return VariantDir(path, shown, name, metadata, files, hashes), findings
 
 
@@ -177,9 +173,6 @@ class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
     def below(self, name: str) -> str:
         return join_shown(self.path, name)
 
-    def variant_paths(self) -> list[str]:
-        return [self.path] if self.kind is PlaceKind.VARIANT else [self.below(name) for name in self.variants]
-
 
 def join_shown(shown: str, name: str) -> str:
     """Append a name to a path that the user wrote."""
@@ -191,7 +184,7 @@ def find_places(shown: str) -> list[VerifiedPlace]:
     root = Path(shown)
     _require_not_aside(root, shown)
     if not root.is_dir():
-        raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
+        raise UsageError(f"{shown} is not a directory", "name a tree, a variant directory or a kernel")
     if (root / BUILD_TOML).exists() and not _is_built(root):
         return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
     places = _built_places(root, shown)
@@ -201,8 +194,10 @@ def find_places(shown: str) -> list[VerifiedPlace]:
         places = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
         places += _built_places(below, join_shown(shown, "build"))
     if not places:
-        hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
-        raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
+        raise UsageError(
+            f"{shown} is neither a tree nor a variant directory nor a kernel",
+            "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml",
+        )
     return places
 
 
@@ -220,7 +215,7 @@ def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
         elif place.kind is PlaceKind.OTHER:
             where += " (no variants)"
         parts.append(where)
-    names = [Path(path).name for place in places for path in place.variant_paths()]
+    names = [name for place in places for name in place.variants or [place.directory.name]]
     if unchecked := [shown for ending, shown in _UNCHECKED.items() if any(name.endswith(ending) for name in names)]:
         parts.append(f"libraries for {' and '.join(unchecked)} not checked")
     if [place.kind for place in places] == [PlaceKind.SOURCES]:
@@ -263,5 +258,7 @@ def _tree(root: Path, shown: str) -> VerifiedPlace:
 
 def _require_not_aside(root: Path, shown: str) -> None:
     if not root.is_dir() and (aside := sibling_path(root.absolute(), "old")).is_dir():
-        hint = f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}"
-        raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint=hint)
+        raise UsageError(
+            f"{shown} is not there: a kci that died had moved it to {aside}",
+            f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}",
+        )

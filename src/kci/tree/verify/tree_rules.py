@@ -11,7 +11,7 @@ from kci.config.facts import BACKENDS, depends_table
 from kci.config.sources.card import CARD
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
-from kci.config.values import python_name
+from kci.config.values import Version, python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import Kind, parse_variant_name
@@ -25,14 +25,12 @@ from kci.tree.top_level import (
     BUNDLE_NAME,
     SUMS_NAME,
     TOP_ENTRIES,
-    TOP_ENTRIES_WITH_SUMS,
     decode_sums,
     encode_sums,
     files_at_top,
     tree_differences,
     tree_hashes,
 )
-from kci.tree.verify.abi import version_numbers
 from kci.tree.verify.subject import VariantDir, holds_variants, looks_like_variant
 from kci.utils.bounded_json import read_bounded
 from kci.utils.walk import is_bytecode
@@ -42,24 +40,19 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
     """Yield findings about file names and links."""
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
-        yield finding("KCI702", "there is no __init__.py at the variant's root", path=variant.shown)
+        yield finding("KCI702", "there is no __init__.py at the variant's root", variant.shown)
     package = python_name(variant.metadata.name) if variant.metadata is not None else ""
     if package and ((variant.path / package).is_dir() or package in names):
         message = f"the package holds an entry called {package}, as it is called itself"
-        yield finding("KCI703", message, path=variant.shown)
+        yield finding("KCI703", message, variant.shown)
     for item in variant.files:
         if is_bytecode(item.name):
-            yield finding("KCI705", "it is Python bytecode", path=variant.at(item.name))
+            yield finding("KCI705", "it is Python bytecode", variant.at(item.name))
     packed = [item for item in variant.files if not is_bytecode(item.name)]
     for item, rule, reason in unpackable_entries(packed):
-        yield finding(rule, f"it cannot travel: {reason}", path=variant.at(item.name))
-    try:
-        size = size_problem(packed)
-    except OSError as error:
-        yield finding("KCI700", f"cannot read it: {error.strerror}", path=variant.shown)
-        return
-    if size:
-        yield finding("KCI709", f"no artifact can hold it: {size}", path=variant.shown)
+        yield finding(rule, f"it cannot travel: {reason}", variant.at(item.name))
+    if size := size_problem(packed):
+        yield finding("KCI709", f"no artifact can hold it: {size}", variant.shown)
 
 
 def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
@@ -68,26 +61,24 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
     if metadata is None:
         return
     where = variant.at(FILE_NAME)
-    backend = metadata.backend.type.value
+    backend = metadata.backend.type
     if variant.name is not None and variant.name.backend != backend:
-        yield finding("KCI711", f"the name is one of {variant.name.backend}, `backend.type` is {backend}", path=where)
+        yield finding("KCI711", f"the name is one of {variant.name.backend}, `backend.type` is {backend}", where)
     if not metadata.id.startswith(kernel_id(metadata.name, backend, "")):
         hint = f"an id of this kernel starts with {kernel_id(metadata.name, backend, '')}"
-        yield finding(
-            "KCI711", f"the id {metadata.id} is not one of {metadata.name} for {backend}", hint=hint, path=where
-        )
+        yield finding("KCI711", f"the id {metadata.id} is not one of {metadata.name} for {backend}", where, hint=hint)
     if variant.name is not None and not variant.noarch and BACKENDS[backend].archs and not metadata.backend.archs:
-        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", path=where)
+        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", where)
     for name in metadata.python_depends:
         if depends_table().lookup(name, backend) is None:
-            yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", path=where)
+            yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", where)
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
-    if metadata.kernels_minver is not None and version_numbers(metadata.kernels_minver) != version_numbers(needed):
+    if metadata.kernels_minver is not None and Version.parse(metadata.kernels_minver) != Version.parse(needed):
         message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
-        yield finding("KCI725", message, path=where)
+        yield finding("KCI725", message, where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
         message = f"it was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
-        yield finding("KCI722", message, path=where)
+        yield finding("KCI722", message, where)
     yield from _module(variant, metadata)
 
 
@@ -97,11 +88,11 @@ def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
     if variant.noarch:
         for item, kind in variant.libraries():
             what = f"native code ({kind.value})" if kind else "a native library"
-            yield finding("KCI717", f"a noarch variant holds {what}", path=variant.at(item.name))
+            yield finding("KCI717", f"a noarch variant holds {what}", variant.at(item.name))
         return
     expected = module_file(variant, metadata)
     if not any(item.name == expected for item in variant.files):
-        yield finding("KCI716", f"the native module {expected} is missing", path=variant.shown)
+        yield finding("KCI716", f"the native module {expected} is missing", variant.shown)
 
 
 def module_file(variant: VariantDir, metadata: Metadata) -> str:
@@ -118,30 +109,24 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
     if variant.metadata is None:
         return
     if variant.metadata.digest is None:
-        yield finding("KCI730", "the metadata has no digest", path=variant.at(FILE_NAME))
+        yield finding("KCI730", "the metadata has no digest", variant.at(FILE_NAME))
         return
     if variant.hashes is None:
         return  # already reported
-    try:
-        violations = validate_dir(variant.path, variant.metadata.digest, variant.hashes)
-    except FindingsError as error:
-        yield finding("KCI700", error.message.replace(str(variant.path), variant.shown), path=variant.shown)
-        return
-    for violation in violations:
-        where = variant.at(violation.path) if violation.path else variant.shown
-        yield finding("KCI731", str(violation), path=where)
+    for path, message in validate_dir(variant.path, variant.metadata.digest, variant.hashes):
+        yield finding("KCI731", message, variant.at(path) if path else variant.shown)
 
 
 def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
     """Yield findings about the loader's signature; its signer is not verified."""
-    if not any(item.name == SIGNATURE and item.regular and not item.link for item in variant.files):
+    if not any(item.name == SIGNATURE for item in variant.regular()):
         return
     try:
         problem = signature_problem(read_bounded(variant.path / SIGNATURE), read_bounded(variant.path / FILE_NAME))
     except (OSError, ValueError) as error:
         problem = f"it cannot be read: {error}"
     if problem and variant.metadata is not None:
-        yield finding("KCI729", problem, path=variant.at(SIGNATURE))
+        yield finding("KCI729", problem, variant.at(SIGNATURE))
 
 
 def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
@@ -150,7 +135,7 @@ def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
     metadata = variant.metadata
     if metadata is None:
         return
-    backend = metadata.backend.type.value
+    backend = metadata.backend.type
     tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
     depends = (*metadata.python_depends, *unrecorded_depends(backend))
     package = make_package(metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi)
@@ -165,9 +150,9 @@ _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|
 def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
     # Python prefers packages to modules, and compiled code to source
     candidates: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
-    for item in variant.files:
+    for item in variant.regular():
         _, _, name = item.name.rpartition("/")
-        if item.regular and not item.link and (match := _MODULE.fullmatch(name)):
+        if match := _MODULE.fullmatch(name):
             single = not name.startswith("__init__.")
             order = (single, name.endswith((".py", ".pyw")), match[1] is None, match[1] == "abi3")
             candidates.setdefault(module_name(item.name), []).append((order, item.name, match[1] or ""))
@@ -176,24 +161,22 @@ def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
         for _, name, other in others:
             if tag in ("", "abi3") or other in ("", "abi3", tag):
                 message = f"{first} is imported in its place: it comes first for every Python that can load it"
-                yield finding("KCI766", message, path=variant.at(name))
+                yield finding("KCI766", message, variant.at(name))
 
 
 def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
     # torch finds the ops only under the id in the metadata
-    for item in variant.regular(f"{OPS}.py"):
-        if item.name != f"{OPS}.py":
-            continue
+    for item in (item for item in variant.regular() if item.name == f"{OPS}.py"):
         try:
             with item.path.open("rb") as file:
                 text = file.read(MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             return  # already reported
-        start = f"_{python_name(metadata.name)}_{metadata.backend.type.value}_"
+        start = f"_{python_name(metadata.name)}_{metadata.backend.type}_"
         named = set(re.findall(rf"(?<![A-Za-z0-9_]){re.escape(start)}[A-Za-z0-9_]+", text))
         if others := sorted(named - {metadata.id}):
             message = f"it names {', '.join(others[:3])}; the metadata's id is {metadata.id}"
-            yield finding("KCI724", message, path=variant.at(item.name))
+            yield finding("KCI724", message, variant.at(item.name))
 
 
 _CARD_BYTES = 1024 * 1024
@@ -216,13 +199,13 @@ def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
         if entry.name in TOP_ENTRIES:
             continue
         if entry.is_symlink():
-            yield finding("KCI706", "it is a link", path=path)
+            yield finding("KCI706", "it is a link", path)
         elif holds_variants(entry):
-            yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
+            yield finding("KCI704", "the variants in it lie one directory too deep", path)
         elif not looks_like_variant(entry):
-            yield finding("KCI707", f"{name} does not belong in a tree", path=path)
+            yield finding("KCI707", f"{name} does not belong in a tree", path)
     for item, rule, reason in unpackable_entries(files_at_top(tree)):
-        yield finding(rule, f"it cannot travel: {reason}", path=f"{shown}/{item.name}")
+        yield finding(rule, f"it cannot travel: {reason}", f"{shown}/{item.name}")
 
 
 def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
@@ -230,7 +213,7 @@ def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Iterator[Di
     identities = sorted({(metadata.name, metadata.version) for metadata in known})
     if len(identities) > 1:
         listed = ", ".join(f"{name} version {version}" for name, version in identities)
-        yield finding("KCI713", f"the tree mixes {listed}", path=shown)
+        yield finding("KCI713", f"the tree mixes {listed}", shown)
 
 
 def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
@@ -238,10 +221,10 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     try:
         manifest = read_manifest(tree)
     except FindingsError as error:
-        yield finding("KCI718", error.message.replace(str(tree), shown), path=where)
+        yield finding("KCI718", error.message, where)
         return
     if manifest is None:
-        yield finding("KCI723", f"there is no {MANIFEST_NAME}", path=shown)
+        yield finding("KCI723", f"there is no {MANIFEST_NAME}", shown)
         yield from _checksums(tree, shown, variants, {MANIFEST_NAME}, merged=False)
         return
     listed = {entry.variant: entry for entry in manifest.present}
@@ -257,10 +240,10 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     contradictions += [f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())]
     contradictions += [message for entry in entries for message in _entry(manifest, entry, there[entry.variant])]
     for message in contradictions:
-        yield finding("KCI718", message, path=where)
+        yield finding("KCI718", message, where)
     for name in missing_variants(manifest.planned, manifest.present):
         from_another = " (what is there was made from another source)" if name in there else ""
-        yield finding("KCI721", f"the planned variant {name} is missing{from_another}", path=where)
+        yield finding("KCI721", f"the planned variant {name} is missing{from_another}", where)
     same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
     reported = (listed.keys() | there.keys()) - same | ({MANIFEST_NAME} if contradictions else set())
     yield from _checksums(tree, shown, variants, reported, merged=True)
@@ -290,8 +273,8 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
     if metadata is not None:
         if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
             yield f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
-        if entry.backend != metadata.backend.type.value:
-            yield f"the manifest says that {name} is for {entry.backend!r}, it is for {metadata.backend.type.value}"
+        if entry.backend != metadata.backend.type:
+            yield f"the manifest says that {name} is for {entry.backend!r}, it is for {metadata.backend.type}"
         made_from = metadata.provenance.kernel if metadata.provenance else None
         origin = entry.origin
         if made_from and origin.commit and (origin.commit, origin.dirty) != (made_from.commit, made_from.dirty):
@@ -309,21 +292,16 @@ def _checksums(
     # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
         return  # already reported
-    try:
-        hashes = {variant.path.name: variant.hashes or {} for variant in variants}
-        actual = tree_hashes(hashes, {name: tree / name for name in TOP_ENTRIES_WITH_SUMS if (tree / name).exists()})
-    except FindingsError as error:
-        yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
-        return
+    actual = tree_hashes({variant.path.name: variant.hashes or {} for variant in variants}, tree)
     where = f"{shown}/{SUMS_NAME}"
     try:
         recorded = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(actual)) + 65536))
     except FileNotFoundError:
         if merged:
-            yield finding("KCI726", f"there is no {SUMS_NAME}", path=shown)
+            yield finding("KCI726", f"there is no {SUMS_NAME}", shown)
         return
     except (OSError, ValueError) as error:
-        yield finding("KCI726", f"it is not what kci writes: {error}", path=where)
+        yield finding("KCI726", f"it is not what kci writes: {error}", where)
         return
     wrong = [
         file
@@ -331,7 +309,7 @@ def _checksums(
         if recorded.get(file) != actual.get(file) and file.partition("/")[0] not in reported
     ]
     if wrong:
-        yield finding("KCI726", _difference(wrong, recorded, actual), path=where)
+        yield finding("KCI726", _difference(wrong, recorded, actual), where)
 
 
 def _difference(wrong: Sequence[str], recorded: Collection[str], actual: Collection[str]) -> str:
@@ -354,7 +332,7 @@ def _card(tree: Path, shown: str) -> Iterator[Diagnostic]:
     except (OSError, ValueError) as error:
         reason = str(error)
     if reason:
-        yield finding("KCI728", f"it cannot become a front page: {reason}", path=f"{shown}/{CARD}")
+        yield finding("KCI728", f"it cannot become a front page: {reason}", f"{shown}/{CARD}")
 
 
 def _header_problem(text: str) -> str:
@@ -382,7 +360,7 @@ def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
 def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Iterator[Diagnostic]:
     """Verify the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
-        yield finding("KCI790", f"there is no {BUNDLE_NAME}", path=shown)
+        yield finding("KCI790", f"there is no {BUNDLE_NAME}", shown)
         return
     yield from _attestation_problems(tree, shown, partial(verify_bundle, context=context, trust=trust), context)
 
@@ -394,12 +372,7 @@ def _attestation_problems(
     try:
         statement = read(read_bounded(tree / BUNDLE_NAME))
     except (OSError, ValueError) as error:
-        yield finding("KCI791", f"the attestation does not count: {error}", path=where)
+        yield finding("KCI791", f"the attestation does not count: {error}", where)
         return
-    try:
-        wrong = tree_differences(tree, statement, context)
-    except FindingsError as error:
-        yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
-        return
-    for message in wrong[:_SHOWN]:
-        yield finding("KCI792", message, path=where)
+    for message in tree_differences(tree, statement, context)[:_SHOWN]:
+        yield finding("KCI792", message, where)

@@ -1,0 +1,60 @@
+"""The recorded build times of variants, which go before estimates."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kci.errors import rule_error
+from kci.utils.bounded_json import read_json, require_schema
+
+SCHEMA = 1
+Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
+"""At most five days, in which GitHub ends a job."""
+
+
+class Duration(msgspec.Struct, frozen=True, order=True):
+    """The measured build time of a variant."""
+
+    kernel: str
+    variant: str
+    seconds: Seconds
+
+
+class _File(msgspec.Struct, frozen=True):
+    schema: int
+    durations: tuple[Duration, ...]
+
+
+def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
+    """The median build minutes of each variant, rounded up, by kernel and name."""
+    by_variant: dict[tuple[str, str], list[float]] = {}
+    for entry in entries:
+        by_variant.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
+    return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in by_variant.items()}
+
+
+def read_durations(path: Path) -> tuple[Duration, ...]:
+    """Read a file of `Duration`s; FindingsError (KCI611) for any other file."""
+    try:
+        read = read_json(path, _File)
+        require_schema(read.schema, SCHEMA)
+        return read.durations
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+    except ValueError as error:
+        message = f"{path} is not a file of recorded durations: {error}"
+    raise rule_error("KCI611", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
+
+
+def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
+    """The bytes of a durations file in which the latest replace earlier ones."""
+    entries = {(entry.kernel, entry.variant): entry for entry in (*earlier, *latest)}
+    text = msgspec.json.encode(_File(SCHEMA, tuple(sorted(entries.values()))))
+    return msgspec.json.format(text, indent=2) + b"\n"
