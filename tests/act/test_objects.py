@@ -79,7 +79,7 @@ class Project:
         self.checkout = copy_actions(place / "checkout")
         (place / "bin").mkdir()
         counted = program(place / "bin", "counted-g++", OLDER_SYSTEM + COUNTED.replace("HERE", str(place)))
-        self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), "KCI_COMPILER_CACHE": "ccache", **installed(shared)}
+        self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), **installed(shared)}
         self.count = 0
 
     def source(self, number: int) -> Path:
@@ -123,7 +123,7 @@ class Project:
 
 
 @pytest.fixture
-def project(torch_cache: Path, shared_by_workers: Path, tmp_path: Path) -> Project:
+def project(torch_cache: Path, as_users_compile: None, shared_by_workers: Path, tmp_path: Path) -> Project:
     return Project(tmp_path, torch_cache, shared_by_workers)
 
 
