@@ -61,6 +61,7 @@ def runner(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
+    (tmp_path / "kci.toml").write_text("[plan]\nload = []\n")
     return write_noarch(tmp_path / "some", backends=("cpu", "cuda")).parent
 
 
