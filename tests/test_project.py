@@ -60,7 +60,7 @@ def brought_by(requirement: str) -> set[str]:
     """The modules, programs and plugins of a distribution."""
     tops = {(file.parts[0], file.name)[file.parts[0] == ".."] for file in metadata.files(requirement) or ()}
     plugins = {point.name for point in metadata.distribution(requirement).entry_points}
-    return {name.removesuffix(".py").removesuffix("-stubs") for name in tops} | plugins
+    return {name.removesuffix(".py").removesuffix("-stubs") for name in tops - {"__pycache__"}} | plugins
 
 
 def unused(requirements: list[str], *folders: str, beside: str = "") -> list[str]:
