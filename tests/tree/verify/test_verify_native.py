@@ -592,6 +592,15 @@ def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == []
 
 
+def test_an_empty_dynamic_table_gives_no_traceback(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(STABLE_SOURCE, "-lc").read_bytes())
+    table = ELFFile(io.BytesIO(data)).get_section_by_name(".dynamic")
+    struct.pack_into("<Q", data, table["sh_offset"], 0)
+    (tmp_path / "empty.so").write_bytes(data)
+    with pytest.raises(ElfError, match="it has no string table"):
+        read_elf(tmp_path / "empty.so")
+
+
 @settings(max_examples=many(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, data: st.DataObject) -> None:

@@ -317,6 +317,12 @@ def test_a_planned_variant_that_is_missing(tmp_path: Path) -> None:
     assert ids(check(tmp_path / "build")) == ["KCI721"]
 
 
+def test_a_tree_that_a_dead_merge_moved_aside_is_not_just_missing(tmp_path: Path) -> None:
+    merged(tmp_path).rename(tmp_path / ".kci-build.old")
+    with pytest.raises(UsageError, match="a kci that died had moved it"):
+        check(tmp_path / "build")
+
+
 @pytest.mark.rule("KCI723", triggers=True)
 def test_a_tree_without_a_manifest(tmp_path: Path) -> None:
     tree = merged(tmp_path)
@@ -380,3 +386,13 @@ def test_digests(tmp_path: Path) -> None:
     del data["digest"]
     (directory / "metadata.json").write_text(json.dumps(data))
     assert ids(verify(directory, select=["KCI73"])) == ["KCI730"]
+
+
+def test_paths_are_shown_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_variant(tmp_path / "build", "torch-cpu", files={"a.py": ""})
+    monkeypatch.chdir(tmp_path)
+    assert check(Path("build"))[0].path == "build/torch-cpu"
+    assert verify("build/torch-cpu/")[0].path.rstrip("/") == "build/torch-cpu"
+    assert check(Path())[0].path == "build/torch-cpu"
+    monkeypatch.chdir(tmp_path / "build" / "torch-cpu")
+    assert ids(verify(".")) == ["KCI702"]
