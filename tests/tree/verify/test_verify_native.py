@@ -178,6 +178,14 @@ def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) ->
     assert found.message == "undefined symbols without a version: arc4random_like, std::no_such_f()"
 
 
+def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(tmp_path: Path, compile: Compile) -> None:
+    source = INIT.replace("cpu", "cuda") + 'extern "C" void cudaMalloc(); void f() { cudaMalloc(); }'
+    library = compile(source)
+    cuda = "torch213-cxx11-cu130-x86_64-linux"
+    assert "KCI746" not in ids(native(tmp_path, library, cuda, f"{ID.replace('cpu', 'cuda')}.abi3.so"))
+    assert "KCI746" in ids(native(tmp_path, library))
+
+
 CUDA_ID = ID.replace("cpu", "cuda")
 
 

@@ -405,6 +405,20 @@ def kernel(
     return root
 
 
+@pytest.mark.rule("KCI771", "KCI772", triggers=True)
+def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    package = kernel(tmp_path / "a", GOOD) / "torch-ext" / "gated_norm"
+    (package / "sub").mkdir()
+    for name in ("layers.py", "sub/thing.py"):
+        (package / name).write_text("")
+    assert verify(tmp_path / "a") == []
+    (tmp_path / "b").mkdir()
+    found = verify(kernel(tmp_path / "b", 'import numpy\n@register_fake("a::b")\ndef f(): ...\n'))
+    assert [item.rule for item in found] == ["KCI771", "KCI772"]
+    assert found[0].path == f"{tmp_path}/b/torch-ext/gated_norm/__init__.py"
+
+
 @pytest.mark.rule("KCI703", "KCI771", "KCI774", triggers=False)
 def test_declared_dependencies_of_any_backend_may_be_imported(tmp_path: Path) -> None:
     general = 'python-depends = ["einops"]\n[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
