@@ -52,7 +52,7 @@ def show(line: str) -> None:
 
 def text_input(name: str, default: str = "") -> str:
     """A stripped one-line input, or the default if it is empty."""
-    value = _raw_input(name).strip() or default
+    value = _inputs().get(name, "").strip() or default
     if not value.isprintable():
         fail(f"the input `{name}` holds unprintable characters or several lines", 2)
     return value
@@ -80,7 +80,7 @@ def flag(what: str, value: str) -> bool:
 
 def json_input(name: str) -> str:
     """An input with JSON of any number of lines, or one line of text."""
-    value = _raw_input(name).strip()
+    value = _inputs().get(name, "").strip()
     return value if value.startswith("{") else text_input(name)
 
 
@@ -94,7 +94,7 @@ def count_input(name: str, least: int = 1, most: int = 9999) -> int | None:
 
 def lines_input(name: str) -> list[str]:
     """An input with one value a line; empty lines do not count."""
-    values = [line.strip() for line in _raw_input(name).splitlines()]
+    values = [line.strip() for line in _inputs().get(name, "").splitlines()]
     for value in values:
         if not value.isprintable():
             fail(f"the input `{name}` holds unprintable characters", 2)
@@ -104,10 +104,6 @@ def lines_input(name: str) -> list[str]:
 def words_input(name: str) -> list[str]:
     """An input with values separated by commas or blanks."""
     return [word for line in lines_input(name) for word in line.replace(",", " ").split()]
-
-
-def _raw_input(name: str) -> str:
-    return _inputs().get(name, "")
 
 
 def _inputs() -> dict[str, str]:

@@ -116,21 +116,23 @@ def command(
         raise UsageError(f"{output}: there is no such directory", "name the root of the repository")
     before = read_recorded_options(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
     directories = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
+    workspace = load_workspace(directories)
     if ci == "gitlab":
-        return _answer(render_gitlab_files(load_workspace(directories), root, directories), check, diff, force)
-    if ci == "snakemake":
-        return _answer(render_snakemake_file(load_workspace(directories), root, directories), check, diff, force)
-    if before.pin not in (None, "tag", "sha"):
+        rendered = render_gitlab_files(workspace, root, directories)
+    elif ci == "snakemake":
+        rendered = render_snakemake_file(workspace, root, directories)
+    elif before.pin not in (None, "tag", "sha"):
         message = f"{RELEASE_FILE}: the pin {before.pin[:40]!r} in its header does not exist"
         raise UsageError(message, "give --pin")
-    rendered = render_workflows(
-        load_workspace(directories),
-        root,
-        directories,
-        branch=branch or before.branch or default_branch(root),
-        by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
-        short=before.short if short is None else short,
-    )
+    else:
+        rendered = render_workflows(
+            workspace,
+            root,
+            directories,
+            branch=branch or before.branch or default_branch(root),
+            by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
+            short=before.short if short is None else short,
+        )
     return _answer(rendered, check, diff, force)
 
 

@@ -20,6 +20,7 @@ from kci.plan.fingerprint import Key
 from kci.plan.github_limits import FORK_RULE
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
 from kci.plan.plan import KeptObjects, Leg, Plan
+from kci.run.kernel_tests import Text
 from kci.run.records import (
     NO_RESULT_MESSAGE,
     PLAN_FILE,
@@ -29,7 +30,6 @@ from kci.run.records import (
     KernelRecord,
     NameOfKernel,
     TestRecord,
-    Text,
     newest_by_key,
     read_uploaded,
 )

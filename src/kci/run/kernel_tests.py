@@ -147,18 +147,22 @@ class TestState(enum.StrEnum):
     """A full-ABI variant of another torch version."""
 
 
+Text = Annotated[str, Meta(max_length=4000)]
+Natural = Annotated[int, Meta(ge=0)]
+
+
 class TestReport(Frozen):
     """The result of one variant."""
 
     __test__ = False  # for pytest
 
-    kernel: Annotated[str, Meta(max_length=4000)]
-    variant: Annotated[str, Meta(max_length=4000)]
+    kernel: Text
+    variant: Text
     state: TestState
-    passed: Annotated[int, Meta(ge=0)] = 0
-    failed: Annotated[int, Meta(ge=0)] = 0
-    skipped: Annotated[int, Meta(ge=0)] = 0
-    output: Annotated[str, Meta(max_length=4000)] = ""
+    passed: Natural = 0
+    failed: Natural = 0
+    skipped: Natural = 0
+    output: Text = ""
     """The output of a failure."""
 
 

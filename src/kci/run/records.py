@@ -18,7 +18,7 @@ from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
 from kci.matrix.variants import objects_name
 from kci.plan.plan import Plan
-from kci.run.kernel_tests import TestReport, TestState
+from kci.run.kernel_tests import Natural, TestReport, TestState, Text
 from kci.tree.artifacts import CiRun, find_sources
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -41,7 +41,6 @@ _Shape = TypeVar("_Shape")
 _Key = TypeVar("_Key")
 _Attempted = TypeVar("_Attempted", bound=Any)  # has `attempt`
 
-Text = Annotated[str, Meta(max_length=4000)]
 NameOfKernel = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Attempt = Annotated[int, Meta(ge=1)]
 
@@ -75,8 +74,8 @@ class LegObjects(_Record):
     leg: Text
     attempt: Attempt
     artifact: Annotated[str, Meta(pattern=r"^objects\.[A-Za-z0-9._+%-]{1,240}\Z")]
-    found: Annotated[int, Meta(ge=0)] = 0
-    made: Annotated[int, Meta(ge=0)] = 0
+    found: Natural = 0
+    made: Natural = 0
     seconds: Annotated[float, Meta(ge=0)] = 0.0
     """Compile time of the reused objects, as far as known."""
 

@@ -175,19 +175,18 @@ def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
 
 
 def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> tuple[GridCause, ...]:
-    causes = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
-    listed = {leg for _, _, legs in causes for leg in legs}
-    causes += [(state.cause, False, {leg}) for leg, state in shown.items() if state.failing and leg not in listed]
-    by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
+    causes = [(issue.cause, True, leg) for issue in watch.open.values() for leg in issue.pending if leg in shown]
+    listed = {leg for _, _, leg in causes}
+    causes += [(state.cause, False, leg) for leg, state in shown.items() if state.failing and leg not in listed]
+    by_error: dict[str, list[tuple[str, bool, str]]] = {}
     for entry in causes:
-        if entry[2]:
-            by_error.setdefault(entry[0].removeprefix(FLAKY), []).append(entry)
+        by_error.setdefault(entry[0].removeprefix(FLAKY), []).append(entry)
     merged = []
     for error, same in by_error.items():
-        names, legs = {cause for cause, _, _ in same}, {leg for _, _, some in same for leg in some}
+        names, opened, legs = map(set, zip(*same, strict=True))
         cause = names.pop() if len(names) == 1 else error
         kernels = tuple(sorted({leg_of(leg).kernel for leg in legs}))
-        merged.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
+        merged.append(GridCause(cause, any(opened), tuple(sorted(legs)), kernels))
     return tuple(sorted(merged, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
 
 
