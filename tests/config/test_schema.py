@@ -22,6 +22,7 @@ from kci.cli.schema import SCHEMAS
 from kci.config.discovery import settings_schema
 from kci.config.reader import parse_kernel
 from kci.config.schema import build_schema, schema_text
+from kci.config.values import KERNEL_NAME_PATTERN
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 
@@ -44,6 +45,7 @@ def test_the_schema_checked_in_is_the_one_of_the_types() -> None:
 
 def test_it_is_a_schema_that_describes_every_key() -> None:
     VALIDATOR.check_schema(build_schema())
+    assert build_schema()["$defs"]["KernelName"]["pattern"] == KERNEL_NAME_PATTERN
     tables = {name: part for name, part in build_schema()["$defs"].items() if "properties" in part}
     assert len(tables) >= 13
     for name, table in tables.items():

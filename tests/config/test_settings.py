@@ -63,6 +63,8 @@ ignore = [{ rule = "KCI130", path = "*" }]
         ("[limits]\nbackend = 'cuda'\n", "begin each with `[[limits]]`"),
         ("[[overlay]]\n[overlay.row]\ntorch = '2.13'\n", "begin each with `[[overlay.row]]`"),
         ("[publish.tags]\n", ""),
+        ("[publish.pull-request]\n", ""),
+        ('[publish]\npull-request = ["relu", 1]\n', 'such as "rms-norm"'),
     ],
 )
 def test_a_table_in_place_of_an_array_of_tables(text: str, hint: str) -> None:

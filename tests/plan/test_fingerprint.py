@@ -255,7 +255,7 @@ def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.Mo
     assert again() == usual
     for part in (
         "build/process/run.py",
-        "config/facts.py",
+        "config/data/backends.toml",
         "build/native/builder.py",
         "tree/metadata.py",
         "run/build_leg.py",

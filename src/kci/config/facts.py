@@ -1,6 +1,7 @@
-"""Facts about backends, oldest supported versions, and `python-depends` names."""
+"""Facts about backends, oldest supported versions, and `python-depends` names.
 
-from __future__ import annotations
+Annotations are not postponed, because msgspec would compile each of them at every start.
+"""
 
 from collections.abc import Mapping
 
@@ -10,8 +11,8 @@ from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, Backend, V
 from kci.utils.shipped import Dated, shipped
 
 
-class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about one backend. What is dated stands in the data files, by the backend's name."""
+class BackendFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """Facts about one backend; those about one version of it stand in other data files, by the backend's name."""
 
     title: str
     # names in its place: that people write, and that loaders accept in names of noarch variants
@@ -69,55 +70,11 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True):
     usual: tuple[str, ...] = ()
 
 
-BACKENDS: Mapping[str, BackendFacts] = {
-    # in the order in which the reference's generated Python asks torch
-    Backend.TPU: BackendFacts(
-        title="TPU", device="a device for tpu", components=False, general_since_5=True,
-        probe='hasattr(torch.backends, "tpu")',
-    ),
-    Backend.NEURON: BackendFacts(
-        title="Neuron", device="a device for neuron", components=False, depends_recorded=False,
-        probe='hasattr(torch, "neuron")',
-    ),
-    Backend.CUDA: BackendFacts(
-        title="CUDA", aliases=("nvidia",), compute_prefix="cu",
-        device="an NVIDIA GPU", device_program=("nvidia-smi", "--list-gpus"),
-        variables=("CUDA_HOME", "CUDA_VISIBLE_DEVICES"),
-        archs="cuda-capabilities", capabilities=True, flags="cuda-flags", minver="cuda-minver", endings=(".cu",),
-        compiled=True, tvm_ffi=True, compiler="nvcc", compiler_id=("CUDA", "NVIDIA"), minor_compatible=True,
-        defines=("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
-        probe="torch.version.cuda is not None", torch_library="torch_cuda", torch_version="cuda", headers_only=True,
-        loads=True, driver="libcuda.so.1",
-        templates={"torch": ".cu", "tvm-ffi": ".cu"}, usual=("torch", "torch-noarch"),
-    ),
-    Backend.ROCM: BackendFacts(
-        title="ROCm", aliases=("amd", "hip"), compute_prefix="rocm",
-        device="an AMD GPU", device_files="kfd", variables=("HIP_VISIBLE_DEVICES", "ROCM_PATH"),
-        archs="rocm-archs", flags="hip-flags", endings=(".cu", ".hip"),
-        compiled=True, compiler="hipcc", compiler_id=("HIP", "Clang"),
-        # torch's `cpp_extension` passes the last two to C++ sources too
-        defines=("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
-        probe="torch.version.hip is not None", torch_library="torch_hip", torch_version="hip", only_index=True,
-        loads=True, templates={"torch": ".cu"}, usual=("torch-noarch",),
-    ),
-    Backend.METAL: BackendFacts(
-        title="Metal", aliases=("mps",), device="an Apple GPU", macos=True, endings=(".metal", ".mm"),
-        probe="torch.backends.mps.is_available()",
-    ),
-    Backend.XPU: BackendFacts(
-        title="XPU", aliases=("intel", "sycl"), compute_prefix="xpu",
-        device="an Intel GPU", device_files="dri/renderD*", flags="sycl-flags",
-        compiled=True, compiler_id=("CXX", "IntelLLVM"), defines=("-DXPU_KERNEL", "-DUSE_XPU"),
-        probe='getattr(torch.version, "xpu", None) is not None', torch_library="torch_xpu", loads=True,
-    ),
-    Backend.CANN: BackendFacts(
-        title="CANN", old_names=("npu",), compute_prefix="cann", device="a device for cann", components=False
-    ),
-    Backend.CPU: BackendFacts(
-        title="CPU", compiled=True, tvm_ffi=True, defines=("-DCPU_KERNEL",),
-        templates={"torch": "_cpu.cpp", "tvm-ffi": ".cpp"}, usual=("torch", "torch-noarch", "tvm-ffi"),
-    ),
-}  # fmt: skip
+class _BackendTable(Dated, frozen=True):
+    backend: dict[Backend, BackendFacts]
+
+
+BACKENDS: Mapping[str, BackendFacts] = dict(shipped("config/data/backends.toml", _BackendTable)().backend.items())
 
 HOST = Backend.CPU
 """The backend that every machine has, and for which kci has torch itself."""

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from kci.config.model import Build
-from kci.config.urls import GIT_SCHEMES, GitUrl, Upstream
-from kci.config.values import KERNEL_NAME_PATTERN, Backend, KernelName, StableAbi, Version
+from kci.utils.shipped import Dated, shipped
 from kci.version import REPOSITORY
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -30,7 +29,7 @@ def build_schema() -> dict[str, Any]:
     definitions = schema["$defs"]
     definitions["General"]["properties"]["edition"]["const"] = 5
     definitions["KernelDependency"]["oneOf"] = [{"required": ["version"]}, {"required": ["revision"]}]
-    definitions |= _value_definitions()
+    definitions |= _value_schemas().definition
     schema["$defs"] = dict(sorted(definitions.items()))
     return schema
 
@@ -44,8 +43,9 @@ def document_schema(
 ) -> dict[str, Any]:
     """Make the JSON Schema of a struct; `hook` gives the schema of other types, `file` the id."""
     definitions = {name: _tidy(part) for name, part in _definitions(struct, hook).items()}
-    schema = _document(struct, title, definitions)
-    return {"$schema": schema.pop("$schema"), "$id": PUBLISHED_AT + file, **schema} if file else schema
+    document = definitions.pop(struct.__name__)
+    head = {"$schema": DIALECT} | ({"$id": PUBLISHED_AT + file} if file else {})
+    return {**head, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
 
 
 def _reference(type_: type) -> dict[str, Any]:
@@ -67,61 +67,21 @@ def _definitions(root: type[msgspec.Struct], hook: Hook | None) -> dict[str, dic
     return definitions
 
 
-def _document(struct: type[msgspec.Struct], title: str, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    document = definitions.pop(struct.__name__)
-    return {"$schema": DIALECT, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
-
-
 def schema_text(schema: dict[str, Any]) -> str:
     """Format a schema as the text of a file."""
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
+class _ValueSchemas(Dated, frozen=True):
+    definition: dict[str, dict[str, Any]]
+
+
+_value_schemas = shipped("config/data/value-schemas.toml", _ValueSchemas)
+
+
 def value_definition(type_: type) -> dict[str, Any]:
     """The JSON Schema of a value type such as `Version`."""
-    return _value_definitions()[type_.__name__]
-
-
-def _value_definitions() -> dict[str, dict[str, Any]]:
-    either_case = "|".join("".join(f"[{char}{char.upper()}]" if char.isalpha() else f"\\{char}" for char in scheme)
-                           for scheme in GIT_SCHEMES)  # fmt: skip
-    return {
-        Version.__name__: {
-            "description": "A version: numbers with dots between them, as a string.",
-            "type": "string",
-            "pattern": r"^\s*\+?[0-9]+(\.\+?[0-9]+)*\s*$",
-            "examples": ["2.12", "13.0"],
-        },
-        KernelName.__name__: {
-            "description": "Lower-case letters, digits and dashes; starts with a letter, does not end with a dash.",
-            "type": "string",
-            "pattern": KERNEL_NAME_PATTERN,
-        },
-        GitUrl.__name__: {
-            "description": "A URL that git can fetch from, or `user@host:path`.",
-            "type": "string",
-            "pattern": rf"^\s*({either_case}):.|^[^:]*[^A-Za-z0-9+.:-][^:]*:[^/]",
-            "examples": ["https://github.com/acme/gated-norm"],
-        },
-        Upstream.__name__: {
-            "description": "One URL that git can fetch from, or a list of them.",
-            "anyOf": [
-                {"$ref": "#/$defs/GitUrl"},
-                {"type": "array", "items": {"$ref": "#/$defs/GitUrl"}},
-            ],
-        },
-        StableAbi.__name__: {
-            "description": "One version for every backend, or a table of backend to version.",
-            "anyOf": [
-                {"$ref": "#/$defs/Version"},
-                {
-                    "type": "object",
-                    "properties": {str(backend): {"$ref": "#/$defs/Version"} for backend in Backend},
-                    "additionalProperties": False,
-                },
-            ],
-        },
-    }
+    return _value_schemas().definition[type_.__name__]
 
 
 def _tidy(value: Any) -> Any:

@@ -124,15 +124,45 @@ class _Walk:
         else:
             yield from self.check_plain(expected_type, value, path)
 
+    def check_unsigned(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, bool) or not isinstance(value, int):
+            yield self.wrong_type("an integer", value, path)
+        elif not 0 <= value <= 2**63 - 1:
+            what = "must not be negative" if value < 0 else "is too large"
+            yield self.document.at_value(path, "KCI104", f"`{path_text(path)}` {what}")
+
+    def check_plain(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if expected_type in _SHAPES:
+            yield from _SHAPES[expected_type](self, value, path)
+        elif expected_type in _NEAR:
+            yield from self.check_parsed(expected_type, value, path)
+        elif issubclass(expected_type, enum.StrEnum):
+            known = [str(member) for member in expected_type]
+            if not isinstance(value, str):
+                yield self.wrong_type("a string", value, path, one_of(known))
+            elif value not in known:
+                yield self.bad_choice(value, path, known, _KINDS.get(expected_type.__name__, "possible value"))
+        elif issubclass(expected_type, msgspec.Struct):
+            if isinstance(value, dict):
+                yield from self.check_struct(expected_type, value, path)
+            else:
+                yield self.wrong_type("a table", value, path)
+        elif expected_type is float and isinstance(value, int) and not isinstance(value, bool):
+            return  # TOML integers are valid numbers
+        elif not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
+            yield self.wrong_type("a number" if expected_type is float else _TOML_NAME[expected_type], value, path)
+
     def check_union(self, parts: list[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if len(parts) == 1:
             yield from self.check(parts[0], value, path)
             return
-        if plain := next((part for part in parts if part in (str, bool)), None):  # one value, or a table
-            if isinstance(value, dict):
-                yield from self.check(next(part for part in parts if get_origin(part) is dict), value, path)
+        if plain := next((part for part in parts if part in (str, bool)), None):  # one value, or several of them
+            several = next(part for part in parts if part is not plain)
+            shape = dict if get_origin(several) is dict else list
+            if isinstance(value, shape):
+                yield from self.check(several, value, path)
             elif not isinstance(value, plain):
-                yield self.wrong_type(f"{_TOML_NAME[plain]} or a table", value, path)
+                yield self.wrong_type(f"{_TOML_NAME[plain]} or {_TOML_NAME[shape]}", value, path)
             return
         tags = {str(part.__struct_config__.tag): part for part in parts}
         if not isinstance(value, dict):
@@ -149,38 +179,6 @@ class _Walk:
             yield self.bad_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
         else:
             yield from self.check_struct(tags[value["backend"]], value, path, known={"backend"})
-
-    def check_unsigned(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if isinstance(value, bool) or not isinstance(value, int):
-            yield self.wrong_type("an integer", value, path)
-        elif not 0 <= value <= 2**63 - 1:
-            what = "must not be negative" if value < 0 else "is too large"
-            yield self.document.at_value(path, "KCI104", f"`{path_text(path)}` {what}")
-
-    def check_plain(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if expected_type in _SHAPES:
-            yield from _SHAPES[expected_type](self, value, path)
-        elif expected_type in _NEAR:
-            yield from self.check_parsed(expected_type, value, path)
-        elif issubclass(expected_type, enum.StrEnum):
-            if not isinstance(value, str):
-                yield self.wrong_type("a string", value, path, one_of([str(member) for member in expected_type]))
-            elif value not in list(expected_type):
-                yield self.bad_choice(
-                    value,
-                    path,
-                    [str(member) for member in expected_type],
-                    _KINDS.get(expected_type.__name__, "possible value"),
-                )
-        elif issubclass(expected_type, msgspec.Struct):
-            if isinstance(value, dict):
-                yield from self.check_struct(expected_type, value, path)
-            else:
-                yield self.wrong_type("a table", value, path)
-        elif expected_type is float and isinstance(value, int) and not isinstance(value, bool):
-            return  # TOML integers are valid numbers
-        elif not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
-            yield self.wrong_type("a number" if expected_type is float else _TOML_NAME[expected_type], value, path)
 
     def check_parsed(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         text = value if isinstance(value, str) else self.document.source(path)
@@ -225,7 +223,7 @@ class _Walk:
 
     def check_stable_abi(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if isinstance(value, str):
-            yield from self.check_plain(Version, value, path)
+            yield from self.check_parsed(Version, value, path)
         elif not isinstance(value, dict):
             yield self.wrong_type("a version or a table of backend to version", value, path, 'such as "2.11"')
         else:
@@ -233,16 +231,16 @@ class _Walk:
                 if key not in list(Backend):
                     yield self.unknown_key(key, path, [str(backend) for backend in Backend], value)
                 else:
-                    yield from self.check_plain(Version, element, (*path, key))
+                    yield from self.check_parsed(Version, element, (*path, key))
 
     def check_upstream(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if isinstance(value, str):
-            yield from self.check_plain(GitUrl, value, path)
+            yield from self.check_parsed(GitUrl, value, path)
         elif not isinstance(value, list):
             yield self.wrong_type("a git URL, or a list of git URLs", value, path)
         else:
             for index, element in enumerate(value):
-                yield from self.check_plain(GitUrl, element, (*path, index))
+                yield from self.check_parsed(GitUrl, element, (*path, index))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str], siblings: Container[str]) -> Diagnostic:
         where = f"`[{path_text(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS
-from kci.config.file_lints import LintFinding, Lints, compiler_flags, findings_of
+from kci.config.file_lints import LintFinding, Lints, bounds_inverted, compiler_flags, findings_of
 from kci.config.model import Component
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
@@ -253,12 +253,13 @@ def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
 def bounds_drop_everything(subject: Subject) -> Iterator[LintFinding]:
     """KCI161: bounds exclude all rows of a backend."""
     build = subject.kernel.build
+    inverted = [place[:-1] for place, _, _ in bounds_inverted(subject.kernel)]
     reported: set[KeyPath] = set()
     for backend in dict.fromkeys(build.general.backends):
         mine = subject.usable(backend)
         decisions = [why_excluded(build, row) for row in mine]
         bounds = [decision for decision in decisions if decision and decision.rule in _BOUND_RULES]
-        if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
+        if not mine or len(bounds) != len(mine) or bounds[0].cause[:-1] in inverted:
             continue
         cause = bounds[-1].cause
         if cause not in reported:
@@ -316,12 +317,6 @@ def flags_of_x86(subject: Subject) -> Iterator[LintFinding]:
 
 
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
-
-
-def _inverted(kernel: Kernel, table: KeyPath) -> bool:
-    bounds = kernel.build.torch if table == ("torch",) else getattr(kernel.build.general, str(table[-1]))
-    least, most = (bounds.minver, bounds.maxver) if bounds else (None, None)
-    return least is not None and most is not None and least > most
 
 
 def _versions(rows: list[Row], cause: KeyPath) -> str:

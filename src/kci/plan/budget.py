@@ -1,4 +1,4 @@
-"""What a run costs, and what is said when it takes too much: jobs, money, or the time of a job."""
+"""The costs of a run, and its limits: jobs, money, and the time of each job."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ PACKAGE = Path(__file__).parent.parent
 
 _BUILDING = (
     "build",
-    "config/facts.py",
+    "config/data/backends.toml",
     "matrix/catalog/data/floors.toml",
     "run/build_leg.py",
     "tree/identity.py",

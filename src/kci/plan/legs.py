@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -158,13 +159,6 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of each variant, by kernel and name, for estimates."""
 
 
-class NoRunner(msgspec.Struct, frozen=True):
-    """The reason why no job can build a variant."""
-
-    rule: str
-    reason: str
-
-
 def make_plan(
     matrix: Matrix,
     runners: Runners | None = None,
@@ -183,41 +177,32 @@ def make_plan(
     left_out: list[UnplannedVariant] = []
     skipped: list[SkippedVariant] = []
     for kernel in matrix.kernels:
-        placed: list[Assignment] = []
-        planned: list[str] = []
+        placed: dict[str, Assignment] = {}
         elsewhere: list[str] = []
         for variant in kernel.each_once():
-            name = variant.name
+            key = kernel.name, variant.name
             assignment = assign_runner(
-                variant,
-                runners,
-                container=options.container,
-                kernel=kernel.name,
-                recorded=recorded.get((kernel.name, name)),
-                size=options.sizes.get((kernel.name, name)),
-            )
-            if isinstance(assignment, NoRunner):
-                left_out.append(
-                    UnplannedVariant(
-                        kernel.name, name, variant.backend, variant.system, assignment.rule, assignment.reason
-                    )
-                )
-                elsewhere.append(name)
-                continue
-            planned.append(name)
-            if reason := options.skip.get((kernel.name, name)):
-                skipped.append(SkippedVariant(kernel.name, name, reason))
+                variant, runners, container=options.container, kernel=kernel.name,
+                recorded=recorded.get(key), size=options.sizes.get(key),
+            )  # fmt: skip
+            if isinstance(assignment, Assignment):
+                placed[variant.name] = assignment
             else:
-                placed.append(assignment)
-        whole = [item for item in placed if item.parts == 1 or not options.split]
-        legs += group(kernel, whole, options.grouping or Grouping.VARIANT)
-        legs += [leg for item in placed if item not in whole for leg in split_legs(kernel, item)]
+                left_out.append(assignment)
+                elsewhere.append(variant.name)
+        reasons = {name: options.skip[kernel.name, name] for name in placed if (kernel.name, name) in options.skip}
+        skipped += [SkippedVariant(kernel.name, name, reason) for name, reason in reasons.items()]
+        built = [item for name, item in placed.items() if name not in reasons]
+        split = [item for item in built if item.parts > 1 and options.split]
+        legs += group(kernel, [item for item in built if item not in split], options.grouping)
+        legs += [leg for item in split for leg in split_legs(kernel, item)]
         prints = options.prints
-        fingerprints = None if prints is None else {name: prints[kernel.name, name] for name in planned}
-        plan = KernelPlan(
-            kernel.name, kernel.path, kernel.version, tuple(planned), fingerprints, elsewhere=tuple(elsewhere)
+        fingerprints = None if prints is None else {name: prints[kernel.name, name] for name in placed}
+        kernels.append(
+            KernelPlan(
+                kernel.name, kernel.path, kernel.version, tuple(placed), fingerprints, elsewhere=tuple(elsewhere)
+            )
         )
-        kernels.append(plan)
     if options.objects:
         # The link leg has all objects of a variant, so that changed parts find theirs.
         names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
@@ -258,21 +243,22 @@ def assign_runner(
     kernel: str = "",
     recorded: int | None = None,
     size: Size | None = None,
-) -> Assignment | NoRunner:
+) -> Assignment | UnplannedVariant:
     """The leg of a variant, or the reason for none; `recorded` are minutes, `size` its objects, if known."""
     noarch = variant.kind is Kind.NOARCH
+    unplanned = partial(UnplannedVariant, kernel, variant.name, variant.backend, variant.system)
     if variant.kind is Kind.TVM_FFI and not BACKENDS[variant.backend].tvm_ffi:
-        return NoRunner("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
+        return unplanned("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
-        return NoRunner("KCI301", f"no runner is known for {system}")
+        return unplanned("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     compiled = build is not None and (noarch or system in build.image)
     foreign = size.foreign if size is not None and compiled else ""
     compiled = compiled and not foreign
     if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
-        return NoRunner("KCI303", _not_compiled(variant.backend, system, foreign))
+        return unplanned("KCI303", _not_compiled(variant.backend, system, foreign))
     build = build or UNKNOWN_BUILD
     image = build.image_for(system, text_of(variant.compute)) if container and compiled and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
@@ -333,7 +319,7 @@ def _not_compiled(backend: str, system: str, foreign: str) -> str:
 def image_of(variant: Variant, runners: Runners) -> str:
     """The image in which a variant's leg builds; empty for none."""
     placed = assign_runner(variant, runners, container=True)
-    return "" if isinstance(placed, NoRunner) else placed.leg.image
+    return placed.leg.image if isinstance(placed, Assignment) else ""
 
 
 def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> str:
@@ -342,6 +328,6 @@ def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> s
     A text in place of `container` is what the repository variable KCI_CONTAINER replaces all images with.
     """
     placed = assign_runner(variant, runners, container=container)
-    if isinstance(placed, NoRunner) or variant.kind is Kind.NOARCH:
+    if not isinstance(placed, Assignment) or variant.kind is Kind.NOARCH:
         return ""
     return placed.leg.builder or (container if isinstance(container, str) else placed.leg.image)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import msgspec
+
 from kci.config.discovery import RepositorySettings
 from kci.config.document import KeyPath
-from kci.config.facts import BACKENDS
 from kci.config.file_lints import LintFinding, Lints, findings_of
 from kci.config.settings import Machine, Settings
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, rules
 from kci.matrix.catalog.runners import hosted_runners
+from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import nearest, one_of
 
 
 class _Subject(NamedTuple):
     settings: Settings
     kernels: Collection[str] | None
+    data: dict[str, Any]
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
@@ -34,7 +38,7 @@ def lint_settings(settings: RepositorySettings, kernels: Collection[str] | None 
     document = settings.document
     if document is None:
         return []
-    return findings_of(document, SETTINGS_LINTS, _Subject(settings.settings, kernels), ("KCI328",))
+    return findings_of(document, SETTINGS_LINTS, _Subject(settings.settings, kernels, document.data), ("KCI328",))
 
 
 def label_malformed(subject: _Subject) -> Iterator[LintFinding]:
@@ -123,74 +127,63 @@ def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
             yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, names)
 
 
+class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    at: tuple[str, ...]
+    expected: str
+    keys: bool = False
+    pattern: str = ""
+    least: float = -math.inf
+    most: float = math.inf
+
+    def fits(self, value: Any) -> bool:
+        if isinstance(value, int | float):
+            return self.least <= value <= self.most
+        texts = [value] if isinstance(value, str) else value
+        return bool(texts) and all(re.fullmatch(self.pattern, text, re.ASCII) for text in texts)
+
+
+class _ValueTable(Dated, frozen=True):
+    value: tuple[_Value, ...]
+
+
+_value_table = shipped("plan/data/settings-values.toml", _ValueTable)
+
+
 def value_impossible(subject: _Subject) -> Iterator[LintFinding]:
     """KCI330: an impossible value of the right type: a cron line, commit, image or number."""
-    for path, value, fits, expected in _values(subject):
-        if value is not None and not fits(value):
-            yield path, f"`{'.'.join(map(str, path))[:100]}` must be {expected}", ""
-
-
-def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], object], str]]:
-    # place, value or None, predicate, expectation in words
-    settings = subject.settings
+    settings, wrong = subject.settings, list[tuple[KeyPath, str]]()
+    for entry in _value_table().value:
+        places = (found for at in entry.at for found in _places(subject.data, at.split(".")))
+        for place, value in places:
+            tested = place[-1] if entry.keys else value
+            if not isinstance(tested, dict) and not entry.fits(tested):
+                wrong.append((place, entry.expected))
     for path, machine in subject.machines():
-        for key in ("cpus", "memory-gb", "pool-size"):
-            yield (*path, key), getattr(machine, key.replace("-", "_")), lambda number: number >= 1, "at least 1"
-        price = f"a number from 0 to {_MOST_EXPENSIVE}"
-        yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price
-        yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
-    for index, limit in enumerate(settings.limits):
-        for key in ("max-jobs", "cores", "timeout-minutes", "parts"):
-            number = getattr(limit, key.replace("-", "_"))
-            yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
-    for backend in settings.images:
-        why = f"left out: {BACKENDS[backend].title} is built on macOS"
-        yield ("images", backend), backend, lambda name: not BACKENDS[name].macos, why
-    for path, image in _images(settings):
-        yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
-        compute = str(path[3]) if len(path) == 4 else None
-        yield path, compute, re.compile(r"\d{1,3}\.\d{1,3}").fullmatch, "for a version such as `13.0`"
+        if machine.labels == () and machine.group is None:
+            wrong.append(((*path, "labels"), "at least one label"))
     for index, ignored in enumerate(settings.lint.ignore):
-        yield ("lint", "ignore", index, "rule"), ignored.rule, rules().__contains__, "a rule that `kci explain` lists"
-        yield ("lint", "ignore", index, "reason"), ignored.reason, str.strip, "why the rule does not hold there"
-    schedule, publish = settings.schedule, settings.publish
-    cron = cron_problem(schedule.cron) if schedule.cron is not None else ""
-    yield ("schedule", "cron"), cron or None, lambda _problem: False, cron
-    yield ("checkout", "token"), settings.checkout.token, _SECRET.fullmatch, "a secret's name, such as `READ_TOKEN`"
-    for index, system in enumerate(settings.nix.systems):
-        runs = "a system on which Nix runs, which is none of Windows"
-        yield ("nix", "systems", index), system, lambda name: not name.endswith("-windows"), runs
-    actions = settings.actions
-    yield ("actions", "repository"), actions.repository, _REPOSITORY.fullmatch, "a repository as `owner/name`"
-    yield ("actions", "ref"), actions.ref, is_branch, "a tag, a branch or a full commit id"
-    for action, pin in actions.pins.items():
-        place = ("actions", "pins", action)
-        yield place, action, _ACTION.fullmatch, "an action as `owner/name`"
-        yield (*place, "sha"), pin.sha, _SHA.fullmatch, "a full commit id of 40 hex digits"
-        yield (*place, "version"), pin.version or None, _VERSION.fullmatch, "a version such as `v4.2.1`"
-    branch = "the name of a branch; only {version} stands for something"
-    yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
-    yield ("publish", "branch"), publish.branch, is_branch, branch
-    yield ("publish", "environment"), publish.environment, _LABEL.fullmatch, "the name of an environment"
-    yield ("publish", "tags"), publish.tags, _are_tags, "patterns for tags, such as `v*`"
+        if ignored.rule not in rules():
+            wrong.append((("lint", "ignore", index, "rule"), "a rule that `kci explain` lists"))
+    ref, branch, cron = settings.actions.ref, settings.publish.branch, settings.schedule.cron
+    if ref is not None and not is_branch(ref):
+        wrong.append((("actions", "ref"), "a tag, a branch or a full commit id"))
+    if branch is not None and not is_branch(branch):
+        wrong.append((("publish", "branch"), "the name of a branch; only {version} stands for something"))
+    if cron is not None and (problem := cron_problem(cron)):
+        wrong.append((("schedule", "cron"), problem))
+    for path, expected in wrong:
+        yield path, f"`{'.'.join(map(str, path))[:100]}` must be {expected}", ""
 
 
-def _are_tags(patterns: Collection[str]) -> bool:
-    return bool(patterns) and all(_TAG.fullmatch(pattern) for pattern in patterns)
+def _places(data: Any, path: Sequence[str]) -> Iterator[tuple[KeyPath, Any]]:
+    if not path:
+        yield (), data
+        return
+    for key, inner in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        if path[0] in ("*", key):
+            yield from (((key, *place), value) for place, value in _places(inner, path[1:]))
 
 
-_MOST_EXPENSIVE = 1_000_000
-
-_MOST = 9999
-
-_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
-_ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
-_REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*/[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-_SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
-_VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
-_OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
-_TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
-_SECRET = re.compile(r"(?!GITHUB_)[A-Z_][A-Z0-9_]{0,99}", re.ASCII | re.IGNORECASE)
 _CRON: tuple[tuple[range, list[str]], ...] = (
     (range(60), []),
     (range(24), []),
@@ -231,12 +224,6 @@ def _cron_values(part: str, allowed: range, names: list[str]) -> range:
     ends = [names.index(end) + allowed[0] if end in names else int(end[:9]) if end.isdigit() else -1
             for end in (first or str(allowed[0]), last)]  # fmt: skip
     return range(ends[0], ends[1] + 1, int(step or 1)) if all(end in allowed for end in ends) else range(0)
-
-
-def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    for backend, table in settings.images.items():
-        for keys, image in table.images():
-            yield ("images", backend, *keys), image
 
 
 SETTINGS_LINTS: Lints[_Subject] = {

@@ -25,7 +25,7 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import SYSTEMS, Backend, Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, KciError, UsageError, rule_error
-from kci.matrix.catalog.loading import editions, load_catalog, overlays_of
+from kci.matrix.catalog.loading import catalog_of, editions, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant, this_system
@@ -164,15 +164,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         old = read(file) if file is not None else None
         if file is not None and old is None and file.resolve().is_relative_to(self.settings.root.resolve()):
             raise FindingsError(f"the catalog {name} did not exist")
-        if old is None:
-            rows = load_catalog(name)
-        else:
-            import tempfile
-
-            with tempfile.TemporaryDirectory() as place:
-                copy = Path(place) / "catalog.toml"
-                copy.write_bytes(old)
-                rows = load_catalog(str(copy))
+        rows = load_catalog(name) if old is None else catalog_of(parse_document(old, str(name)))
         return replace(self, settings=repository, catalog=rows, overlays=tuple(overlays_of(repository)))
 
     def only(self, names: Sequence[str]) -> Workspace:

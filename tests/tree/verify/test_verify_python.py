@@ -158,9 +158,23 @@ def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
 
 
 @pytest.mark.rule("KCI772", triggers=True)
-@pytest.mark.parametrize("argument", ['f"{add_op_namespace_prefix}::x"', "add_op_namespace_prefix", "name"])
+@pytest.mark.parametrize("argument", ['"fwd"', 'f"{add_op_namespace_prefix}::x"', "add_op_namespace_prefix", "name"])
 def test_only_a_call_gives_a_prefix(tmp_path: Path, argument: str) -> None:
     assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
+
+
+FIXED = [
+    "if True:\n    @register_fake('a::b')\n    def f(x): ...\n",
+    "import torch as t\nt.library.custom_op('relu::x', f, mutates_args=())\n",
+    "from torch.library import Library\nl = Library('relu', 'DEF')\n",
+    "def late():\n    torch.library.define('relu::x', '() -> ()')\n",
+]
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize("text", FIXED)
+def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> None:
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI772"]
 
 
 PREFIXED = """
@@ -202,6 +216,7 @@ def test_a_prefix_function_may_come_through_another_file(tmp_path: Path, text: s
 FINE = [
     'import torch\nlib = torch.library.Library("aten", "IMPL")\nlib.impl("relu", f)\n',
     "import torch\ndef f(op):\n    torch.library.register_fake(op)(g)\n",
+    "import torch\ntorch.library.impl('aten::relu', 'CPU', g)\n",
     'def custom_op(name): ...\ncustom_op("relu")\n',
     "import torch\ntorch.ops.aten.relu(x)\ntorch.ops.other.relu(x)\n",
 ]
@@ -224,15 +239,18 @@ def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("from .nothing_here import y", "there is no module nothing_here"),
+        ("from . import nothing_here", "the package has no nothing_here"),
         ("from .. import x", ".. is beyond the package"),
+        ("from .sub import y, x", "sub has no y"),
         ("from .sub.deep import x", "there is no module sub.deep"),
         ("if True:\n    from .gone import x", "there is no module gone"),
         ("class A:\n    from .gone import x", "there is no module gone"),
         ("from . import inner", "there is no module gone"),
+        ("from .lib import __z", "lib has no __z"),
     ],
 )
 def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
-    files = {"sub": "x = 1\n", "inner": "from .gone import x\n"}
+    files = {"sub": "x = 1\n", "inner": "from .gone import x\n", "lib/__init__": "x = 2\n"}
     found = variant(tmp_path, text, **files)
     assert [(item.rule, item.severity) for item in found if item.rule == "KCI776"] == [("KCI776", "error")]
     assert reason in "".join(item.message for item in found)
@@ -256,6 +274,8 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
         "try:\n    from .gone import x\nexcept ImportError:\n    x = None",
         "from contextlib import suppress\nwith suppress(ImportError):\n    from .gone import x",
         "def f():\n    from .gone import x",
+        "from .dynamic import anything",
+        "from .star import anything",
         "from . import native_id",
         "from . import sub as other\nfrom . import again",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .gone import x",
@@ -266,7 +286,8 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
 )
 def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:
     files: dict[str, str | bytes] = {
-        "__init__.py": text, "sub.py": "x = 1\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
+        "__init__.py": text, "sub.py": "x = 1\n", "dynamic.py": "def __getattr__(name): ...\n",
+        "star.py": "from torch import *\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
     }  # fmt: skip
     assert "KCI776" not in [item.rule for item in verify(make_variant(tmp_path, CPU, files=files))]
 
@@ -356,7 +377,7 @@ def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
 
 LOADS = {
     'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=2)': 2,
-    'import kernels\nNAME, = "x",\nREPO = "acme/gated-norm"\nNEW = 2\nkernels.get_kernel(repo_id=REPO, version=NEW)': 5,
+    'import kernels\nkernels.get_kernel(version=2, repo_id="acme/gated-norm")': 2,
     'from kernels import LayerRepository as L\nL("acme/gated-norm", layer_name="X", version=3)': 2,
     'from kernels import get_kernel\nget_kernel("acme/gated-norm", version=1)': 0,
     'from kernels import get_kernel\nget_kernel("acme/other", version=2)': 0,

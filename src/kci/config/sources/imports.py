@@ -65,6 +65,8 @@ class PackageModule(msgspec.Struct, frozen=True):
     package: bool
     """True for an `__init__.py`."""
     sites: tuple[ImportSite, ...]
+    names: frozenset[str]
+    """Names that it may bind; `*` if others too."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
 
@@ -79,7 +81,8 @@ def module_name(path: str) -> str:
 def read_module(path: str, tree: ast.Module) -> PackageModule:
     """Extract a file's imports."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
-    return PackageModule(module_name(path), path.rpartition("/")[2] == "__init__.py", sites, _registered(tree))
+    package = path.rpartition("/")[2] == "__init__.py"
+    return PackageModule(module_name(path), package, sites, _bound(tree, package=package), _registered(tree))
 
 
 class ImportGraph:
@@ -114,10 +117,19 @@ class ImportGraph:
         return [base, *(name for item in site.names if (name := _join(base, item)) in self._known)]
 
     def import_problem(self, module: PackageModule, site: ImportSite) -> str | None:
-        """The reason why a relative import finds no module; None if it does."""
+        """The reason why a relative import fails; None if it may work."""
         if (base := resolve(module, site)) is None:
             return f"{'.' * site.level}{site.module} is beyond the package"
-        return None if base in self._known else f"there is no module {base}"
+        if base not in self._known:
+            return f"there is no module {base}"
+        owner = self.modules.get(base)
+        if owner is None or "*" in {*owner.names, *site.names}:
+            return None
+        special = (name for name in site.names if name.startswith("__") and name.endswith("__"))
+        lacking = [
+            name for name in site.names if name not in {*owner.names, *special} and _join(base, name) not in self._known
+        ]
+        return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
@@ -177,14 +189,10 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             return [(inner, None if caught else True, caught)]
         case ast.ClassDef(body=inner):
             return [(inner, True, False)]
-        case ast.FunctionDef(body=inner) | ast.AsyncFunctionDef(body=inner):
-            return [(inner, None, False)]
-        case ast.For(body=inner, orelse=other) | ast.While(body=inner, orelse=other):
-            return [([*inner, *other], None, False)]
-        case ast.Match(cases=cases):
-            return [(case.body, None, False) for case in cases]
-        case _:
-            return []
+        case _:  # a function, loop or match
+            parts = (node, *getattr(node, "cases", ()))
+            bodies = (getattr(part, name, ()) for part in parts for name in ("body", "orelse"))
+            return [([*body], None, False) for body in bodies]
 
 
 def _holds(test: ast.expr) -> bool | None:
@@ -212,6 +220,27 @@ _IMPORT_FAILURES = frozenset(
 
 def _catches_import(kinds: Iterable[ast.expr | None]) -> bool:
     return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
+
+
+def _bound(tree: ast.Module, *, package: bool) -> frozenset[str]:
+    bound: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add("*" if name == "__getattr__" else name)
+            case ast.ImportFrom(module=None, level=1, names=names) if package:
+                # An import from itself adds only renamed names.
+                bound |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                bound |= {alias.asname or alias.name.partition(".")[0] for alias in names}
+            case (
+                ast.Name(id="globals" | "vars" | "exec" | "setattr" | "locals")
+                | ast.Attribute(attr="modules" | "__dict__")
+            ):
+                bound.add("*")
+            case ast.Name(id=name, ctx=ast.Store()) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                bound.add(name)
+    return frozenset(bound)
 
 
 def _registered(tree: ast.Module) -> frozenset[str]:

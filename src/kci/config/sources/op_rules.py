@@ -18,18 +18,25 @@ _PREFIXES = (PREFIX, f"torch_{PREFIX}")
 _DECORATORS = frozenset(
     ("custom_op", "register_fake", "register_kernel", "register_torch_dispatch", "register_vmap", "triton_op")
 )
+_REGISTERING = _DECORATORS | {"define", "impl", "register_autocast", "register_autograd"}
 _IMPORT_IT = f"import {PREFIX} from the package's own _ops, and call it with the op's name"
 
 
 def check_ops(tree: ast.Module, package: str) -> Iterator[Diagnostic]:
     """Yield the findings about ops of a Python file, without paths."""
+    judged: set[ast.AST] = set()
     for definition in tree.body:
         for decorator in getattr(definition, "decorator_list", ()):
             match decorator:
                 case ast.Call(func=function, args=[op_name, *_]) if last_name(function) in _DECORATORS:
+                    judged.add(decorator)
                     yield from _name_of_op(decorator, last_name(function), op_name)
     for node in ast.walk(tree):
         match node:
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *rest]) if node not in judged:
+                if _registers(last_name(function), name, rest):
+                    message = f"{last_name(function)} takes the fixed name {name!r}"
+                    yield finding("KCI772", message, hint=_IMPORT_IT, span=node_span(node))
             case ast.FunctionDef(name=name) if name in _PREFIXES and any(map(_has_namespace, ast.walk(node))):
                 message = f"{name} of this file gives ops a fixed namespace, also to those of another build"
                 yield finding("KCI779", message, hint=_IMPORT_IT, span=node_span(node))
@@ -39,6 +46,13 @@ def check_ops(tree: ast.Module, package: str) -> Iterator[Diagnostic]:
                 message = f"it uses torch.ops.{package}, and no build of this kernel registers that namespace"
                 hint = "from ._ops import ops, then ops.<name>"
                 yield finding("KCI780", message, hint=hint, span=node_span(node))
+
+
+def _registers(function: str, name: str, rest: list[ast.expr]) -> bool:
+    if function == "Library":  # "IMPL" extends an existing namespace such as aten
+        return any(isinstance(kind, ast.Constant) and kind.value in ("DEF", "FRAGMENT") for kind in rest)
+    namespace, separator, _ = name.partition("::")
+    return function in _REGISTERING and bool(separator) and namespace not in _EXISTING
 
 
 def _name_of_op(decorator: ast.Call, function: str, name: ast.expr) -> Iterator[Diagnostic]:

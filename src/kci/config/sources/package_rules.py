@@ -142,7 +142,7 @@ def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule
         return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
 
 
-_OF_OPS = (b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
+_OF_OPS = (b"library", b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
 
 
 def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Diagnostic]:
@@ -153,17 +153,13 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
         with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # running them says it
             text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
             nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
-        assigned = [node for node in nodes if isinstance(node, ast.Assign)]
-        values = {name.id: node.value for node in assigned for name in node.targets if isinstance(name, ast.Name)}
-        for node in nodes:
-            if isinstance(node, ast.Call):
-                given = {key.arg: key.value for key in node.keywords} | dict(zip(["repo_id"], node.args, strict=False))
-                parts = (given.get("repo_id"), given.get("version"))
-                match tuple(values.get(part.id) if isinstance(part, ast.Name) else part for part in parts):
-                    case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) if asked != version:
-                        if name.rpartition("/")[2] in own:
-                            message = f"it loads version {asked} of {name}, and build.toml has version {version}"
-                            yield finding("KCI783", message, path=shown, span=node_span(given["version"]))
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
+            given = {key.arg: key.value for key in call.keywords} | dict(zip(["repo_id"], call.args, strict=False))
+            match given.get("repo_id"), given.get("version"):
+                case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if asked != version:
+                    if name.rpartition("/")[2] in own:
+                        message = f"it loads version {asked} of {name}, and build.toml has version {version}"
+                        yield finding("KCI783", message, path=shown, span=node_span(place))
 
 
 def _tree(text: bytes) -> ast.Module:
@@ -209,7 +205,7 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
 def _check_imports(
     graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package
 ) -> Iterator[Diagnostic]:
-    reported: set[str] = set()
+    gaps: dict[str, Diagnostic] = {}
     sites = ((where, module, site) for where, module in modules for site in module.sites)
     for where, module, site in sites:
         reach, top = min(graph.reach[module.name], site.reach), site.module.partition(".")[0]
@@ -222,17 +218,16 @@ def _check_imports(
             continue
         elif top == package.name or not all(map(package.allows, site.imported)):
             yield _foreign(site, package, where, loaded=loaded)
-        elif loaded and not site.guarded and top not in reported:
+        elif loaded and not site.guarded and top not in gaps:
             without = ", ".join(
                 sorted({backend for name in site.imported for backend in package.backends_without(name)})
             )
+            message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
+            hint = "import it in the function that needs it, catch the ImportError, or take "
             if without:
-                reported.add(top)
-                message = (
-                    f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
-                )
-                hint = "import it in the function that needs it, catch the ImportError, or take "
-                yield finding("KCI771", message, hint=f"{hint}{without} out of `backends`", path=where, span=site.span)
+                hint = f"{hint}{without} out of `backends`"
+                gaps[top] = finding("KCI771", message, hint=hint, path=where, span=site.span)
+    yield from gaps.values()
 
 
 def _foreign(site: ImportSite, package: Package, where: str, *, loaded: bool) -> Diagnostic:

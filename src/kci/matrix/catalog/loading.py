@@ -183,16 +183,19 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
     if not Path(name).is_file():
         names = ", ".join(editions())
         raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {names}")
-    document = read_document(Path(name), name)
+    return catalog_of(read_document(Path(name), name), within)
 
-    if is_overlay(document):
-        overlay = read_overlay(document)
-        within = (*within, name)
-        if overlay.edition in within:
-            message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
-            raise refuse(document.at_value(("edition",), "KCI120", message, hint))
-        return apply_overlay(load_catalog(overlay.edition, within=within), overlay)
-    return interpret_edition(document)
+
+def catalog_of(document: Document, within: tuple[str, ...] = ()) -> Catalog:
+    """The catalog of an edition's or overlay's file; raises as `load_catalog`."""
+    if not is_overlay(document):
+        return interpret_edition(document)
+    overlay = read_overlay(document)
+    within = (*within, document.path)
+    if overlay.edition in within:
+        message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
+        raise refuse(document.at_value(("edition",), "KCI120", message, hint))
+    return apply_overlay(load_catalog(overlay.edition, within=within), overlay)
 
 
 @cache

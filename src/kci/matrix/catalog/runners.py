@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from kci.config.facts import HOST
 from kci.config.settings import BackendImages, Limit, Machine, Machines, Settings
@@ -89,8 +89,7 @@ class Runners(msgspec.Struct, frozen=True):
         values: dict[str, Any] = {}
         for entry in self.limits:
             if entry.kernel in (None, kernel) and entry.backend in (None, backend):
-                keys = {key: getattr(entry, key) for key in ("timeout_minutes", "max_jobs", "cores", "parts")}
-                values |= {key: value for key, value in keys.items() if value is not None}
+                values |= {key: value for key, value in asdict(entry).items() if value is not None}
         return Limit(**values)
 
 
@@ -252,11 +251,7 @@ def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, s
 
 
 def _overlay(runner: Runner, machine: Machine) -> Runner:
-    set_here = {
-        key: value
-        for key in ("cpus", "memory_gb", "price", "currency", "pool_size")
-        if (value := getattr(machine, key)) is not None
-    }
+    set_here = {key: value for key, value in asdict(machine).items() if value is not None}
     if machine.labels is not None or machine.group is not None:
         set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
     return replace(runner, **set_here)
