@@ -17,7 +17,8 @@ from kci.plan.plan import read_plan
 from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline
 from kci.workflows.render import RELEASE_FILE
 from kci.workflows.rendered_files import default_branch
-from kci.workflows.repository import RenderedFiles, (
+from kci.workflows.repository import (
+    RenderedFiles,
     publish_jobs,
     read_recorded_options,
     render_gitlab_files,
