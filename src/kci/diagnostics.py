@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,10 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
         if not self.line:
             return self.path
         return f"{self.path}:{self.line}:{self.column}"
+
+
+Findings = Iterator[Diagnostic]
+"""The yield of a check."""
 
 
 def errors_in(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:

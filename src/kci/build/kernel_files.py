@@ -6,6 +6,7 @@ Compilers search includes beside a copy, so an unlisted file is not found, and n
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
@@ -27,8 +28,10 @@ BUILD_TOML = "build.toml"
 KERNEL = "kernel"
 """Link to the copies of the kernel's files in the work directory."""
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""Characters that would break lines of a build file."""
 # ninja cannot escape `|`, and nvcc's shell expands the others inside double quotes
-_UNQUOTABLE = '|"$`\\'
+_UNQUOTABLE = re.compile(rf'{CONTROL.pattern}|[|"$`\\]')
 
 
 def resolve_inside(kernel_dir: Path, entry: str, key: str) -> Path:
@@ -36,7 +39,7 @@ def resolve_inside(kernel_dir: Path, entry: str, key: str) -> Path:
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
         raise _escape(f"{key} names the absolute path {entry!r}")
-    if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
+    if not entry or _UNQUOTABLE.search(entry):
         raise kernel_error("KCI506", f"{key} names the path {entry!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
@@ -52,11 +55,6 @@ def source_file(kernel_dir: Path, entry: str, key: str) -> Path:
         reason = "is not a regular file" if real.exists() else "does not exist"
         raise kernel_error("KCI501", f"{key} names {entry!r}, which {reason}")
     return real
-
-
-def is_plain(text: str) -> bool:
-    """True without control characters, which would break lines of a build file."""
-    return not any(ord(char) < 32 or ord(char) == 127 for char in text)
 
 
 def kernel_error(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:

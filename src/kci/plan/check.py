@@ -21,7 +21,7 @@ from kci.config.discovery import (
 from kci.config.file_lints import lint_file
 from kci.config.reader import Kernel, build_toml_path, read_kernel
 from kci.config.sources.package_rules import checker_version, source_findings
-from kci.diagnostics import Diagnostic, Severity, in_file_order
+from kci.diagnostics import Diagnostic, Severity, errors_in, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog, Overlay
@@ -104,7 +104,7 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | Non
     def of_texts() -> list[Diagnostic]:
         rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
         findings = [*lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, rows, errors_only=True)]
-        return _errors(findings)
+        return errors_in(findings)
 
     def texts() -> object:
         read = (kernel.document, workspace.catalog.document, workspace.settings.document)
@@ -118,11 +118,7 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | Non
         found += lint_sources(kernel, tree.at(Path(kernel.directory)), errors_only=True)
     findings = drop_suppressed(sorted([*kernel.diagnostics, *found], key=in_file_order), workspace.settings)
     findings += source_findings(kernel, workspace.settings, kept) if tree is not None else ()
-    return _errors(findings)
-
-
-def _errors(findings: Sequence[Diagnostic]) -> list[Diagnostic]:
-    return [item for item in findings if item.severity is Severity.ERROR]
+    return errors_in(findings)
 
 
 def _check_group(

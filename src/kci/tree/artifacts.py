@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.diagnostics import Diagnostic, Severity, finding
+from kci.diagnostics import Diagnostic, Findings, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
@@ -121,7 +121,7 @@ def combined_error(findings: Sequence[Diagnostic], hint: str) -> FindingsError:
     return FindingsError(findings[0].message + more, hint, diagnostics=findings)
 
 
-def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[Diagnostic]:
+def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
     leg, path = source.leg, str(source.path)
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:

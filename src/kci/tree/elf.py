@@ -147,6 +147,17 @@ class _Memory:
             if (item.p_vaddr - item.p_offset) % _PAGE or item.p_vaddr // _PAGE * _PAGE < end:
                 raise ElfError("its segments overlap, or do not lie on pages")
             end = -(-(item.p_vaddr + item.p_memsz) // _PAGE) * _PAGE
+        tables = [item for item in self.segments if item.p_type == "PT_DYNAMIC"]
+        if len(tables) != 1:
+            raise ElfError(f"it has {len(tables)} dynamic tables, where a library has one")
+        self.tags: list[tuple[str, int]] = []
+        while not self.tags or self.tags[-1][0] != "DT_NULL":
+            entry = self.parse("Elf_Dyn", self.place(tables[0].p_vaddr + len(self.tags) * 16, 16)[0])
+            self.tags.append((entry.d_tag, entry.d_val))
+        self.values = dict(self.tags)
+        if not self.values.keys() >= {"DT_STRTAB", "DT_SYMTAB"}:
+            raise ElfError("it has no string table, or no symbols")
+        self.strings = self.place(self.values["DT_STRTAB"])
 
     def parse(self, layout: str, offset: int) -> Any:
         from elftools.common.utils import struct_parse
@@ -173,7 +184,9 @@ class _Memory:
             yield address, entry
             address = address + entry[step] if entry[step] else 0
 
-    def text(self, offset: int, end: int) -> str:
+    def name(self, offset: int) -> str:
+        start, end = self.strings
+        offset += start
         stop = self.data.find(b"\0", offset, min(end, offset + _MAX_NAME))
         if stop < 0:
             raise ElfError("a name lies outside of the string table, or is longer than that of any symbol")
@@ -181,21 +194,10 @@ class _Memory:
 
 
 def _read(memory: _Memory) -> Elf:
-    elf, segments = memory.elf, memory.segments
-    tables = [item for item in segments if item.p_type == "PT_DYNAMIC"]
-    if len(tables) != 1:
-        raise ElfError(f"it has {len(tables)} dynamic tables, where a library has one")
-    tags: list[tuple[str, int]] = []
-    while not tags or tags[-1][0] != "DT_NULL":
-        entry = memory.parse("Elf_Dyn", memory.place(tables[0].p_vaddr + len(tags) * 16, 16)[0])
-        tags.append((entry.d_tag, entry.d_val))
-    values = dict(tags)
-    if not values.keys() >= {"DT_STRTAB", "DT_SYMTAB"}:
-        raise ElfError("it has no string table, or no symbols")
-    strings, end = memory.place(values["DT_STRTAB"])
-    named = [(tag, memory.text(strings + value, end)) for tag, value in tags if tag in (*_LOADED, *_SEARCHED)]
+    values, segments = memory.values, memory.segments
+    named = [(tag, memory.name(value)) for tag, value in memory.tags if tag in (*_LOADED, *_SEARCHED)]
     versions = [
-        (entry.vna_other & 0x7FFF, *(memory.text(strings + name, end) for name in (entry.vna_name, library.vn_file)))
+        (entry.vna_other & 0x7FFF, memory.name(entry.vna_name), memory.name(library.vn_file))
         for address, library in memory.chain("Elf_Verneed", values.get("DT_VERNEED", 0), "vn_next")
         for _, entry in memory.chain("Elf_Vernaux", address + library.vn_aux, "vna_next")
     ]
@@ -205,13 +207,13 @@ def _read(memory: _Memory) -> Elf:
         if table in values
         for (info,) in memory.rows(_RELOCATION, values[table], values.get(size, 0) // _RELOCATION.size)
     ]
-    symbols = _symbols(memory, values, relocations, {index: name for index, name, _ in versions})
+    symbols = _symbols(memory, relocations, {index: name for index, name, _ in versions})
     static = any(
         info & 0xFFFFFFFF in _STATIC_TLS and (info < 1 << 32 or symbols[info >> 32][1]) for info in relocations
     )
     flags = {item.p_type: item.p_flags for item in segments}
     return Elf(
-        machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
+        machine=_MACHINES.get(machine := str(memory.elf["e_machine"]), machine),
         needed=tuple(name for tag, name in named if tag in _LOADED),
         version_files=frozenset(library for _, _, library in versions),
         search_path=tuple(name for tag, name in named if tag in _SEARCHED),
@@ -255,11 +257,10 @@ def _cpu_level(memory: _Memory) -> int:
     return max([1, *needed]).bit_length()
 
 
-def _symbols(
-    memory: _Memory, values: dict[str, int], relocations: list[int], versions: dict[int, str]
-) -> list[tuple[Symbol, bool]]:
+def _symbols(memory: _Memory, relocations: list[int], versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
     from elftools.elf.hash import GNUHashTable
 
+    values = memory.values
     # what the loader looks for, and what others find
     count = 1 + (max(relocations, default=0) >> 32)
     if "DT_HASH" in values:
@@ -270,12 +271,11 @@ def _symbols(
     numbers: Iterable[tuple[int, ...]] = repeat((0,), count)
     if "DT_VERSYM" in values:
         numbers = memory.rows(struct.Struct("<H"), values["DT_VERSYM"], count)
-    strings, end = memory.place(values["DT_STRTAB"])
     symbols = []
     length = 0
     rows = memory.rows(_SYMBOL, values["DT_SYMTAB"], count)
     for (name, info, _, section, _, _), (number,) in zip(rows, numbers, strict=True):
-        text = memory.text(strings + name, end)
+        text = memory.name(name)
         length += len(text)
         if length > _MAX_NAMES:
             raise ElfError("the names of its symbols are longer than those of any library")

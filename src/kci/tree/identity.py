@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from kci.config.discovery import find_root
 from kci.config.values import python_name
@@ -98,23 +98,15 @@ def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str])
     return validate(expected, make_digest(hashes, expected.algorithm))
 
 
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+Commit = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
+"""A full commit id."""
 
 
 class GitState(msgspec.Struct, frozen=True):
     """The commit of a source, and True if tracked files differ from it."""
 
-    commit: str
+    commit: Commit
     dirty: bool
-
-    def __post_init__(self) -> None:
-        check_commit(self.commit)
-
-
-def check_commit(commit: str) -> None:
-    """Raise ValueError for anything but a full commit id."""
-    if not _COMMIT.fullmatch(commit):
-        raise ValueError(f"{commit!r} is not a full commit id of 40 or 64 hexadecimal digits")
 
 
 def unique_id(kernel_dir: Path) -> str:

@@ -219,11 +219,9 @@ def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | N
 
 
 def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -> int:
-    versions: dict[int, str] = {}
+    versions = {source.leg.version: str(source.path) for source in reversed(sources)}
     if planned is not None:
         versions[planned.version] = "the plan"
-    for source in sources:
-        versions.setdefault(source.leg.version, str(source.path))
     if len(versions) > 1:
         shown = ", ".join(f"{version} in {where}" for version, where in sorted(versions.items()))
         raise rule_error("KCI713", f"{name} has more than one version: {shown}", hint="merge one version at a time")

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kci.config.facts import BACKENDS, HOST, PythonPackage, depends_table, floors
+from kci.config.facts import BACKENDS, PythonPackage, depends_table, floors
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
-from kci.tree.identity import SIGNATURE, Digest, GitState, check_commit, file_hashes, kernel_id, make_digest
+from kci.tree.identity import SIGNATURE, Commit, Digest, GitState, file_hashes, kernel_id, make_digest
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded, strict_object
 from kci.utils.shipped import to_type
@@ -79,14 +79,12 @@ class BuilderRecord(msgspec.Struct, frozen=True):
     """The tool that built the variant."""
 
     version: str
-    commit: str | None = None
+    commit: Commit | None = None
     dirty: bool | None = None
 
     def __post_init__(self) -> None:
         if (self.commit is None) != (self.dirty is None):
             raise ValueError("`commit` and `dirty` come together or not at all")
-        if self.commit is not None:
-            check_commit(self.commit)
 
 
 class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
@@ -112,7 +110,7 @@ class BackendRecord(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
+class Metadata(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
     """`metadata.json`; fields are in file order."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -120,12 +118,12 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     version: Annotated[int, Meta(ge=0)]
     kernels_minver: Annotated[str, Meta(pattern=r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}\Z")] | None = None
     """Oldest loader, as `major.minor.patch`."""
-    license: str = ""
+    license: str
     upstream: str | tuple[str, ...] | None = None
     source: str | None = None
-    python_depends: tuple[str, ...] = ()
+    python_depends: tuple[str, ...]
     kernel_depends: tuple[KernelDependency, ...] = ()
-    backend: BackendRecord = BackendRecord(HOST)
+    backend: BackendRecord
     digest: Digest | None = None
     provenance: Provenance | None = None
     kci: KciRecord | None = None
@@ -150,10 +148,6 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
         return (self.upstream,) if isinstance(self.upstream, str) else self.upstream or ()
 
 
-_REQUIRED = ("name", "id", "version", "license", "python-depends", "backend")
-"""Keys that the reference requires."""
-
-
 def metadata_for(
     build: Build,
     backend: str,
@@ -167,16 +161,16 @@ def metadata_for(
     """Make the metadata of a variant before sealing; `unique` is `identity.unique_id`, `archs` are those built."""
     kind = Backend(backend)
     upstreams = build.general.upstream or Upstream()
-    depends = kernel_depends(build, kind.value)
+    depends = kernel_depends(build, kind)
     return Metadata(
         name=build.name,
-        id=kernel_id(build.name, kind.value, unique),
+        id=kernel_id(build.name, kind, unique),
         version=build.general.version,
         kernels_minver=kernels_minver(depends, len(upstreams)),
         license=build.general.license,
         upstream=upstreams.to_toml() if upstreams else None,
         source=str(build.general.source) if build.general.source is not None else None,
-        python_depends=python_depends(build, kind.value),
+        python_depends=python_depends(build, kind),
         kernel_depends=depends,
         backend=BackendRecord(kind, _archs(build, kind, archs)),
         provenance=Provenance(
@@ -225,15 +219,7 @@ def read_metadata(path: Path) -> Metadata:
 
 def decode(data: bytes) -> Metadata:
     """Decode a `metadata.json`. Raises ValueError."""
-    raw = strict_object(data)
-    missing = [key for key in _REQUIRED if key not in raw]
-    if missing:
-        raise ValueError(f"the key `{missing[0]}` is missing")
-    # the types above take None for an absent key; a null is refused
-    for key in ("kernel-depends", "python-depends", "license"):
-        if key in raw and raw[key] is None:
-            raise ValueError(f"`{key}` is null")
-    return to_type(_canonical_provenance(raw), Metadata)
+    return to_type(_canonical_provenance(strict_object(data)), Metadata)
 
 
 def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from kci.diagnostics import finding
 from kci.errors import FindingsError, UnsafeError, UsageError, rule_error
 from kci.tree.identity import directory_digest
 from kci.tree.manifest import LEG_NAME, LegRecord, SealedVariant, read_sealed
 from kci.utils.archive import (
     LIMITS,
     SUFFIXES,
-    DamagedError,
     RefusedError,
     TarStream,
     opened_archive,
     plain_member,
     written_archive,
 )
-from kci.utils.atomic import full_disk_hint, replacing, writing
+from kci.utils.atomic import replacing, writing
 from kci.utils.bounded_json import decode_json
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, collision, is_bytecode, is_executable, is_lfs_pointer, unsafe_name, walk
@@ -43,13 +41,8 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
     with replacing(out_file) as replacement:
-        try:
-            with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
-                _write_members(archive, leg, files)
-        except OSError as error:
-            raise rule_error(
-                "KCI604", f"cannot write {out_file}: {error.strerror or error}", out_file, hint=full_disk_hint(error)
-            ) from error
+        with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
+            _write_members(archive, leg, files)
         replacement.commit()
     return out_file
 
@@ -143,30 +136,13 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
     return UnpackedArtifact(leg, target, sealed)
 
 
-@contextlib.contextmanager
-def _opened(artifact: Path) -> Iterator[TarStream]:
-    where = str(artifact)
+def _opened(artifact: Path) -> AbstractContextManager[TarStream]:
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
-        raise rule_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", where)
+        raise rule_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", artifact)
     if not artifact.is_file():
-        raise rule_error("KCI604", f"{artifact} is not a file", where)
-    try:
-        with opened_archive(artifact) as archive:
-            yield archive
-    except RefusedError as error:
-        message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
-        raise UnsafeError(
-            message,
-            "kci pack never creates such an archive; find out where it comes from",
-            diagnostics=[finding("KCI605", message, where)],
-        ) from error
-    except OSError as error:
-        raise rule_error("KCI604", f"cannot read {artifact}: {error.strerror}", where) from error
-    except DamagedError as error:
-        raise rule_error(
-            "KCI604", f"{artifact} is truncated or corrupt: {error}", where, hint="download it again, or rerun its leg"
-        ) from error
+        raise rule_error("KCI604", f"{artifact} is not a file", artifact)
+    return opened_archive(artifact)
 
 
 def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:

@@ -84,13 +84,6 @@ def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = Non
     """Verify offline that a repository's workflow signed a bundle. Raises ValueError. `trust` is a private Sigstore."""
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
-    kind, payload = _verified(data, context, trust)
-    if kind != _PAYLOAD_TYPE:
-        raise ValueError(f"its payload is {kind[:60]!r}, not an in-toto statement")
-    return read_statement(payload)
-
-
-def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple[str, bytes]:
     try:
         from sigstore.errors import Error
         from sigstore.models import Bundle
@@ -104,9 +97,12 @@ def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple
     own = _trust_config(trust) if trust else None
     try:
         verifier = Verifier(trusted_root=own.trusted_root) if own else Verifier.production(offline=True)
-        return verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(policies))
+        kind, payload = verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(policies))
     except (Error, ValueError, TypeError) as error:
         raise ValueError(first_line_of(error)) from error
+    if kind != _PAYLOAD_TYPE:
+        raise ValueError(f"its payload is {kind[:60]!r}, not an in-toto statement")
+    return read_statement(payload)
 
 
 def _trust_config(path: Path) -> Any:

@@ -16,7 +16,8 @@ from typing import IO, Any
 
 import msgspec
 
-from kci.errors import MissingToolError
+from kci.diagnostics import finding
+from kci.errors import MissingToolError, UnsafeError, rule_error
 from kci.utils.atomic import start_writing
 
 SUFFIXES = (".tar", ".tar.zst")
@@ -159,17 +160,18 @@ def _header(block: bytes) -> tarfile.TarInfo:
     return header
 
 
+_RECORD = re.compile(rb"([0-9]{1,6}) ([^=\n]*)=")
+
+
 def _records(data: bytes) -> dict[str, str]:
     records = {}
     while data:
-        length, space, _ = data.partition(b" ")
-        if not space or not length.isdigit() or len(length) > 6:
+        head = _RECORD.match(data)
+        record = data[: int(head[1])] if head else b""
+        if head is None or len(record) < int(head[1]) or not record.endswith(b"\n"):
             raise DamagedError("an extended header is malformed")
-        record, data = data[: int(length)], data[int(length) :]
-        key, equals, value = record[len(length) + 1 :].partition(b"=")
-        if len(record) != int(length) or not equals or not value.endswith(b"\n"):
-            raise DamagedError("an extended header is malformed")
-        records[key.decode(errors="replace")] = value[:-1].decode(errors="replace")
+        records[head[2].decode(errors="replace")] = record[head.end() : -1].decode(errors="replace")
+        data = data[len(record) :]
     return records
 
 
@@ -194,7 +196,7 @@ def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
 
 @contextmanager
 def opened_archive(path: Path) -> Iterator[TarStream]:
-    """An untrusted archive as a stream, decompressed if its name ends with `.zst`; RefusedError, DamagedError."""
+    """An untrusted archive as a stream, decompressed if its name ends with `.zst`; UnsafeError or FindingsError."""
     try:
         with path.open("rb") as raw:
             stream: IO[bytes] = raw
@@ -202,11 +204,18 @@ def opened_archive(path: Path) -> Iterator[TarStream]:
                 reader: Any = zstandard().ZstdDecompressor(max_window_size=LIMITS.window)
                 stream = reader.stream_reader(raw, read_across_frames=True, closefd=False)
             yield TarStream(stream)
+    except RefusedError as error:
+        message = f"{path} is not safe to unpack: the member {error.member!r}: {error.reason}"
+        hint = "kci never creates such an archive; find out where it comes from"
+        raise UnsafeError(message, hint, diagnostics=[finding("KCI605", message, path)]) from error
+    except OSError as error:
+        raise rule_error("KCI604", f"cannot read {path}: {error.strerror}", path) from error
     except Exception as error:
         # Without zstandard, its error type cannot be imported.
-        if type(error).__name__ == "ZstdError":
-            raise DamagedError(str(error)) from error
-        raise
+        if not isinstance(error, DamagedError) and type(error).__name__ != "ZstdError":
+            raise
+        message = f"{path} is truncated or corrupt: {error}"
+        raise rule_error("KCI604", message, path, hint="download it again, or rerun its leg") from error
 
 
 def zstandard() -> Any:

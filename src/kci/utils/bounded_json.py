@@ -91,13 +91,19 @@ def strict_object(data: bytes) -> dict[str, Any]:
         raise ValueError("it starts with a byte order mark")
     try:
         raw = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)  # noqa: TID251
+        too_deep = _depth(raw) >= MAX_DEPTH
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        too_deep = True
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error}") from None
+    if too_deep:
+        raise ValueError("it is nested too deeply")
     if not isinstance(raw, dict):
         raise ValueError("expected an object")
-    _check(raw)
+    try:
+        json.dumps(raw, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text holds half of a surrogate pair") from None
     return raw
 
 
@@ -121,16 +127,6 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check(root: object) -> None:
-    # Depth and lone surrogates, which the parser's hooks do not see.
-    pending: list[tuple[object, int]] = [(root, 1)]
-    while pending:
-        value, depth = pending.pop()
-        if isinstance(value, str):
-            if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-                raise ValueError("a text holds half of a surrogate pair")
-        elif isinstance(value, dict | list):
-            if depth >= MAX_DEPTH:
-                raise ValueError("it is nested too deeply")
-            inner = [*value, *value.values()] if isinstance(value, dict) else value
-            pending += [(item, depth + 1) for item in inner]
+def _depth(value: object) -> int:
+    inner = [*value.values()] if isinstance(value, dict) else value
+    return 1 + max(map(_depth, inner), default=0) if isinstance(inner, list) else 0

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from kci.build.kernel_files import VisibleFiles, checked_id, compiled_ops, kernel_error, package_files, write_package
 from kci.build.native import hipify
 from kci.build.native.command_lines import Toolchain
@@ -124,15 +122,15 @@ def build(request: Request, log: Log) -> BuildResult:
                 raise build_error(recipe, request, done, log)
             if (use := objects.use()).found:
                 log(str(use))
-        result = BuildResult(builder="native", archs=None, objects=use)
         if request.part is not None:
-            return result
+            return BuildResult(builder="native", archs=None, objects=use)
+        module = request.output / recipe.target.module
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
-        shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
-        (request.output / recipe.target.module).chmod(0o755)
+        shutil.copyfile(work / module.name, module)
+        module.chmod(0o755)
     archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
-    return msgspec.structs.replace(result, archs=archs)
+    return BuildResult(builder="native", archs=archs, objects=use)
 
 
 @contextmanager
@@ -146,8 +144,7 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
         except KciError as error:
             log(error.message)
         raise
-    else:
-        objects.finish()
+    objects.finish()
 
 
 def _compile(recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float) -> ProgramResult:

@@ -16,7 +16,6 @@ import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ from kci.build.request import BuildPart, Request
 from kci.build.toolchains.compilers import environment_flags, outside_files
 from kci.config.facts import BACKENDS
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
-from kci.errors import FindingsError, UnsafeError, UsageError
+from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import ObjectUse, Word, objects_name, this_system
 from kci.plan.inputs.source_lints import included
 from kci.utils.archive import (
@@ -97,15 +96,14 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     """Describe the missing and the unfinished parts of a variant."""
     parts = [head for head in heads if head.variant == variant and head.part is not None]
-    whole = {head.part for head in parts if head.objects == head.wanted}
     messages = []
     for of in sorted({head.part.of for head in parts if head.part}):
         for part in (BuildPart(number, of) for number in range(1, of + 1)):
-            short = max((head for head in parts if head.part == part), key=lambda head: head.objects, default=None)
-            if short is None:
+            best = max((head for head in parts if head.part == part), key=lambda head: head.objects, default=None)
+            if best is None:
                 messages.append(f"part {part} was not given")
-            elif part not in whole:
-                messages.append(f"part {part} has {short.objects} of {count(short.wanted, 'object')}")
+            elif best.objects < best.wanted:
+                messages.append(f"part {part} has {best.objects} of {count(best.wanted, 'object')}")
     return messages
 
 
@@ -146,19 +144,18 @@ def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
 
 @contextmanager
 def _opened(pack: Path) -> Iterator[tuple[PackHead, TarStream, Iterator[tarfile.TarInfo]]]:
-    try:
-        with opened_archive(pack) as archive:
-            members = archive.members()
-            first = next(members, None)
-            if first is None:
-                raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
-            if first.name != HEAD or first.size > MAX_BYTES:
-                raise RefusedError(first.name, f"{HEAD} is the first")
-            yield decode_json(archive.read(first.size), PackHead), archive, members
-    except RefusedError as error:
-        raise UnsafeError(f"{pack} is not safe to unpack: the member {error.member!r}: {error.reason}") from error
-    except (OSError, DamagedError, ValueError) as error:
-        raise FindingsError(f"cannot read {pack}: {error}") from error
+    with opened_archive(pack) as archive:
+        members = archive.members()
+        first = next(members, None)
+        if first is None:
+            raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
+        if first.name != HEAD or first.size > MAX_BYTES:
+            raise RefusedError(first.name, f"{HEAD} is the first")
+        try:
+            head = decode_json(archive.read(first.size), PackHead)
+        except ValueError as error:
+            raise FindingsError(f"cannot read {pack}: {error}") from error
+        yield head, archive, members
 
 
 CCACHE_FOLDER = "ccache"
@@ -188,15 +185,13 @@ class Objects:
         self._work = recipe.work
         self._steps = [step for step in recipe.steps if step.depfile]
         options = request.options
-        self._carried = bool(options.objects_from or options.objects_to)
         own = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
-        self._folder = recipe.work / CCACHE_FOLDER if self._carried else own
+        self._folder = recipe.work / CCACHE_FOLDER if options.objects_from or options.objects_to else own
         self._cleared()
         for step in recipe.steps:
             (recipe.work / step.output).unlink(missing_ok=True)
         (recipe.work / _STATS).unlink(missing_ok=True)
-        packs = packs_in(options.objects_from) if self._carried else []
-        self.heads: list[PackHead] = [unpack_objects(pack, self._folder, log) for pack in packs]
+        self.heads = [unpack_objects(pack, self._folder, log) for pack in packs_in(options.objects_from)]
         self._begun = time.time()
 
     @property
@@ -205,14 +200,15 @@ class Objects:
 
     def environment(self) -> dict[str, str]:
         """Variables for ccache, which replace the user's."""
+        namespace = self._namespace()
         variables = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
             "CCACHE_COMPILERCHECK": "content",
             "CCACHE_DEPEND": "1",
             "CCACHE_DIRECT": "1",
-            "CCACHE_NAMESPACE": self._namespace,
-            "SCCACHE_C_CUSTOM_CACHE_BUSTER": self._namespace,
+            "CCACHE_NAMESPACE": namespace,
+            "SCCACHE_C_CUSTOM_CACHE_BUSTER": namespace,
             "CCACHE_SLOPPINESS": "",
             "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE") or "20G",
             "CCACHE_STATSLOG": str(self._work / _STATS),
@@ -237,7 +233,7 @@ class Objects:
     def finish(self) -> None:
         """Pack the objects, if requested, however the build ends."""
         request = self._request
-        if (out_file := request.options.objects_to) is not None and self._carried:
+        if (out_file := request.options.objects_to) is not None:
             head = PackHead(
                 kernel=request.build.name,
                 variant=request.variant.name,
@@ -253,7 +249,6 @@ class Objects:
     def _cleared(self) -> None:
         shutil.rmtree(self._work / CCACHE_FOLDER, ignore_errors=True)
 
-    @cached_property
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
         files = sorted(inputs.compiled_from(self._request.variant))

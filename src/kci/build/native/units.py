@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.build.kernel_files import is_plain, kernel_error, resolve_inside, source_file
+from kci.build.kernel_files import CONTROL, kernel_error, resolve_inside, source_file
 from kci.build.process.run import Log
 from kci.build.request import Request
 from kci.build.toolchains import oneapi
@@ -32,7 +32,7 @@ _INNERMOST = re.compile(r"\$<((?:(?!\$<)[^>])*)>")
 _OPEN = "\2"
 """Starts an expression that is not known."""
 _PROTECTED = str.maketrans(",>", "\0\1")
-"""What has a value is no syntax any more."""
+"""Syntax, which values must not have."""
 _PLAIN = str.maketrans({"\0": ",", "\1": ">", _OPEN: "$<"})
 
 
@@ -100,6 +100,7 @@ def _holds(name: str, arguments: list[str], facts: FlagContext, values: dict[str
 # flags that a toolkit below 12.8 rejects (docs/format.md#flags)
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
+_ODD = re.compile(r"[^\w.-]", re.ASCII)
 _NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
@@ -179,7 +180,8 @@ def collect_units(request: Request, log: Log) -> Sources:
     for origin in origins:
         for unit in _units(request, origin):
             known = units.get(unit.source)
-            place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
+            # nvcc and ninja need a plain name; the number keeps it unique
+            place = f"obj/{len(units):03d}/{_ODD.sub('_', Path(unit.shown).name)}.o"
             units[unit.source] = (
                 msgspec.structs.replace(unit, object=place) if known is None else _merge_units(known, unit)
             )
@@ -259,7 +261,7 @@ def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...])
 
 def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
-        if not is_plain(flag):
+        if CONTROL.search(flag):
             raise kernel_error(
                 "KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file"
             )
@@ -324,8 +326,3 @@ def _language(origin: _Origin, entry: str) -> str | None:
         return BACKENDS[origin.backend].compiler_id[0]
     where = "for a component of another backend" if has_compiler(entry) else "for which kci has no compiler"
     raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
-
-
-def _plain_name(entry: str) -> str:
-    # nvcc and ninja need a plain name; the number keeps it unique
-    return "".join(char if char.isascii() and (char.isalnum() or char in ".-_") else "_" for char in Path(entry).name)

@@ -183,9 +183,6 @@ class WheelFiles(FetchedTool, frozen=True):
     def by_kci(self) -> str:
         return f"takes the headers out of {', '.join(self.requirements)}"
 
-    def setup(self, _python: Path, _target: Path | None = None) -> list[list[str]]:
-        return []
-
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
         # a megabyte out of wheels of hundreds
         for requirement in self.requirements:

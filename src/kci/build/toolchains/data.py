@@ -36,7 +36,7 @@ class SyclTargets(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fi
 
 
 class Sycl(SyclTargets, frozen=True):
-    """What all builds with icpx have."""
+    """Settings of all builds with icpx."""
 
     device_options: tuple[str, ...]
     compile_flags: tuple[str, ...]

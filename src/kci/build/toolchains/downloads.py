@@ -13,7 +13,6 @@ import struct
 import sys
 import tempfile
 import urllib.error
-import urllib.parse
 import urllib.request
 import zipfile
 import zlib
@@ -24,8 +23,10 @@ from contextvars import copy_context
 from html import unescape
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
+from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
@@ -53,9 +54,9 @@ class FetchedTool(msgspec.Struct, frozen=True):
         """Description of kci's own steps, for a dry run; empty if `setup` lists all."""
         return ""
 
-    def setup(self, python: Path, target: Path | None = None, /) -> list[list[str]]:
+    def setup(self, _python: Path, _target: Path | None = None, /) -> list[list[str]]:
         """Commands that install it with a Python's pip, to `target` if given."""
-        raise NotImplementedError
+        return []
 
     def fetch(self, python: Path, place: Path, log: Log, /) -> None:
         """Download it to `place`. Raises MissingToolError."""
@@ -172,11 +173,11 @@ def _fault(url: str) -> Exception | None:
 
 def _opened(url: str, seconds: int, **about: Any) -> Any:
     # a login in an address is for its host alone, not for another one that it leads to
-    parts = urllib.parse.urlsplit(url)
+    parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     request = urllib.request.Request(parts._replace(netloc=host).geturl(), **about)  # noqa: S310  - https or the user's own
     if parts.username is not None:
-        login = ":".join(urllib.parse.unquote(part or "") for part in (parts.username, parts.password))
+        login = ":".join(unquote(part or "") for part in (parts.username, parts.password))
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
     return urllib.request.urlopen(request, timeout=seconds)  # noqa: S310
 
@@ -265,42 +266,37 @@ def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
     """Find a Linux wheel of a package for any Python, by default on pip's index. Raises MissingToolError."""
-    page, links = _listed(package, index or pip_index())
-    for name, link in links:
-        if _is_for(name, Version(version), platform):
-            return WheelFile(name, urllib.parse.urldefrag(urllib.parse.urljoin(page, link))[0])
+    page, wheels = _wheels(package, index or pip_index())
+    wanted = Version(version)
+    for name, link, found, tags in wheels:
+        same = found == wanted if wanted.local else found.public == wanted.public
+        if same and any(tag.platform.endswith(f"_{platform}") and "linux" in tag.platform for tag in tags):
+            return WheelFile(name, urldefrag(urljoin(page, link))[0])
     raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", "name a mirror")
 
 
 def newest_release(package: str) -> str:
     """The newest final release of a package with wheels on pip's index. Raises MissingToolError."""
-    page, links = _listed(package, pip_index())
-    versions = []
-    for name, _ in links:
-        with suppress(InvalidWheelFilename):
-            versions.append(parse_wheel_filename(name)[1])
-    if final := [version for version in versions if not version.is_prerelease]:
+    page, wheels = _wheels(package, pip_index())
+    if final := [version for _, _, version, _ in wheels if not version.is_prerelease]:
         return max(final).public
     raise MissingToolError(f"{page} has no release of {package}")
 
 
-def _listed(package: str, index: str) -> tuple[str, list[tuple[str, str]]]:
+def _wheels(package: str, index: str) -> tuple[str, list[tuple[str, str, Version, frozenset[Tag]]]]:
     page = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
     try:
         with _opened(page, _RANGE_SECONDS) as answer:
             links = sorted(unescape(link.decode()) for link in _LINK.findall(answer.read()))
     except _AWAY as error:
         raise MissingToolError(f"the index {page} does not answer: {error}", "check the network") from error
-    return page, [(urllib.parse.unquote(urllib.parse.urlsplit(link).path.rpartition("/")[2]), link) for link in links]
-
-
-def _is_for(name: str, version: Version, platform: str) -> bool:
-    try:
-        _, wheel_version, _, tags = parse_wheel_filename(name)
-    except InvalidWheelFilename:
-        return False
-    same = wheel_version == version if version.local else wheel_version.public == version.public
-    return same and any(tag.platform.endswith(f"_{platform}") and "linux" in tag.platform for tag in tags)
+    wheels = []
+    for link in links:
+        name = unquote(urlsplit(link).path.rpartition("/")[2])
+        with suppress(InvalidWheelFilename):
+            _, version, _, tags = parse_wheel_filename(name)
+            wheels.append((name, link, version, tags))
+    return page, wheels
 
 
 def _copy(url: str, stretch: str, file: IO[bytes]) -> int:

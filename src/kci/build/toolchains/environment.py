@@ -50,8 +50,8 @@ class TorchVersion(msgspec.Struct, frozen=True):
     @property
     def device(self) -> str:
         """The device, for messages."""
-        built = [f"{BACKENDS[backend].title} {version}" for backend, version in self.toolkits.items()]
-        return built[0] if built else "the CPU"
+        built = (f"{BACKENDS[backend].title} {version}" for backend, version in self.toolkits.items())
+        return next(built, "the CPU")
 
     @property
     def test_limitation(self) -> str:

@@ -70,15 +70,11 @@ class OldLibrary(msgspec.Struct, frozen=True):
         return [*cxx, "-shared", "-fPIC", "-nostdlib", *named, self.source, "-o", self.path]
 
 
-class _CxxLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    members: tuple[str, ...]
-
-
 class GlibcData(Dated, frozen=True):
     """`glibc.toml`."""
 
     libraries: dict[str, dict[str, tuple[str, ...]]]
-    cxx_library: _CxxLibrary
+    cxx_members: tuple[str, ...]
 
 
 glibc_data = shipped("build/toolchains/data/glibc.toml", GlibcData)
@@ -123,5 +119,5 @@ def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
     if not library or not Path(library).is_file():
         return None
     contents = program_output(binutils_program(cxx, "ar"), "t", library).split()
-    members = tuple(member for member in glibc_data().cxx_library.members if member in contents)
+    members = tuple(member for member in glibc_data().cxx_members if member in contents)
     return NewerParts(library, members) if members else None

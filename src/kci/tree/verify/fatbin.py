@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import msgspec
 
 from kci.config.facts import BACKENDS
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Findings, finding
 from kci.errors import MissingToolError
 from kci.tree.elf import ElfError, read_sections
 from kci.tree.verify.subject import BinaryKind, VariantDir
@@ -206,7 +206,7 @@ def expected_code(backend: str, archs: tuple[str, ...]) -> DeviceCode:
     return DeviceCode(plain, ptx if backend == "cuda" else frozenset())
 
 
-def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
+def check_variant(variant: VariantDir) -> Findings:
     """Yield differences between the libraries' device code and the metadata."""
     metadata = variant.metadata
     if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
@@ -248,7 +248,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     yield from _arch_differences("PTX", expected.ptx, code.ptx, variant.shown)
 
 
-def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Iterator[Diagnostic]:
+def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Findings:
     if missing := sorted(expected - actual):
         yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", where)
     if extra := sorted(actual - expected):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from kci.config.facts import BACKENDS, floors
 from kci.config.values import Version
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, Findings, finding
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
 from kci.tree.verify.abi import (
@@ -44,7 +44,7 @@ _TORCH_CPP = ("at", "c10", "caffe2", "torch")
 _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
 
-def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
+def check_variant(variant: VariantDir) -> Findings:
     """Yield the findings about a variant's native libraries."""
     if variant.name is None or variant.noarch:
         return
@@ -52,7 +52,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
         yield from _library(variant, variant.name, item, kind)
 
 
-def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None) -> Iterator[Diagnostic]:
+def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None) -> Findings:
     where = variant.at(item.name)
     system = (name.system or "").rpartition("-")[2]
     expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
@@ -68,7 +68,7 @@ def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKi
         yield finding("KCI750", f"of a {kind.value} file nothing more is checked", where)
 
 
-def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Iterator[Diagnostic]:
+def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Findings:
     cpu = (name.system or "").partition("-")[0]
     module = variant.metadata is not None and item.name == module_file(variant, variant.metadata)
     try:
@@ -100,7 +100,7 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str
             yield finding("KCI749", f"it does not define {init}", where)
 
 
-def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
+def _hygiene(elf: Elf, where: str) -> Findings:
     if elf.text_relocations:
         yield finding("KCI753", "it has text relocations", where)
     if elf.executable_stack:
@@ -115,7 +115,7 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI758", message, where, hint=hint)
 
 
-def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+def _torch(elf: Elf, name: VariantName, where: str) -> Findings:
     symbols = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
     old = [symbol for symbol in symbols if is_torch_name(symbol) and uses_old_string(symbol)]
     if old:
@@ -132,7 +132,7 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", where, hint=hint)
 
 
-def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
+def _versions(elf: Elf, cpu: str, where: str) -> Findings:
     # the system's loader checks every required version, even unused ones
     users = defaultdict(list)
     for symbol in elf.undefined:
@@ -143,7 +143,7 @@ def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
             yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}", where)
 
 
-def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
+def _python(elf: Elf, where: str) -> Findings:
     known = python_symbols()
     outside = []
     for symbol in elf.undefined:
@@ -156,7 +156,7 @@ def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}", where)
 
 
-def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
     framework = "tvm-ffi" if name.kind is Kind.TVM_FFI else "torch"
     groups = ("system", "system-more", framework, name.backend)
     major = (name.compute_version or "").partition(".")[0]
@@ -220,7 +220,7 @@ def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str
     return finding("KCI746", f"{title} {name.compute_version} does not export {_shortened(missing)}", where, hint=hint)
 
 
-def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Findings:
     if name.kind is not Kind.TVM_FFI:
         return
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
@@ -234,9 +234,7 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", where, hint=hint)
 
 
-def _prefix_fallback(
-    strong: list[str], loaded: frozenset[str], listed: tuple[str, ...], where: str
-) -> Iterator[Diagnostic]:
+def _prefix_fallback(strong: list[str], loaded: frozenset[str], listed: tuple[str, ...], where: str) -> Findings:
     with_list = {library for group in listed for library in native_table().libraries.get(group, ())}
     asked = {symbol: owners(symbol) & loaded - with_list for symbol in strong}
     if symbols := [symbol for symbol, libraries in asked.items() if libraries]:
@@ -255,7 +253,7 @@ def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
     return [item for item in torch_exports().versions if Version.parse(item) >= Version.parse(own)] or [own]
 
 
-def _stable(elf: Elf, version: Version, where: str) -> Iterator[Diagnostic]:
+def _stable(elf: Elf, version: Version, where: str) -> Findings:
     unstable = []
     newer = []
     for symbol in elf.undefined:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings, settings_of_tree
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
-from kci.diagnostics import Diagnostic, finding, in_file_order, rules
+from kci.diagnostics import Diagnostic, Findings, finding, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, tree_rules
 from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
@@ -26,7 +26,7 @@ class Verification(msgspec.Struct, frozen=True):
     places: tuple[VerifiedPlace, ...]
 
 
-VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
+VARIANT_CHECKS: tuple[Callable[[VariantDir], Findings], ...] = (
     tree_rules.check_layout,
     tree_rules.check_metadata,
     tree_rules.check_digest,
@@ -76,7 +76,7 @@ def verify_with_suppressions(
     return Verification(tuple(sorted(chosen, key=in_file_order)), tuple(suppressed), tuple(places))
 
 
-def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
+def _check(place: VerifiedPlace) -> Findings:
     try:
         match place.kind:
             case PlaceKind.SOURCES:
@@ -94,7 +94,7 @@ def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
         yield finding("KCI700", f"cannot read it: {error}", place.path)
 
 
-def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
+def _tree(place: VerifiedPlace) -> Findings:
     root = place.directory
     variants = []
     for name in place.variants:

@@ -45,7 +45,7 @@ def binary_kind(path: Path) -> BinaryKind | None:
     if head.startswith(b"\x7fELF"):
         machine = int.from_bytes(head[18:20], "little")
         return None if machine in _DEVICE_MACHINES else BinaryKind.ELF
-    if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce"):
+    if head.startswith((b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce")):
         return BinaryKind.MACH_O
     # a Java class has the same magic; its version stands in place of the number of parts
     if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8 and struct.unpack_from(">I", head, 4)[0] < 20:

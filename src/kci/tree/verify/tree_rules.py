@@ -12,7 +12,7 @@ from kci.config.sources.card import CARD
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import Version, python_name
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Findings, finding
 from kci.errors import FindingsError
 from kci.matrix.variants import Kind, parse_variant_name
 from kci.tree.identity import SIGNATURE, file_hash, kernel_id, validate_dir
@@ -36,7 +36,7 @@ from kci.utils.bounded_json import read_bounded
 from kci.utils.walk import is_bytecode
 
 
-def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
+def check_layout(variant: VariantDir) -> Findings:
     """Yield findings about file names and links."""
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
@@ -55,7 +55,7 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
         yield finding("KCI709", f"no artifact can hold it: {size}", variant.shown)
 
 
-def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
+def check_metadata(variant: VariantDir) -> Findings:
     """Yield findings about `metadata.json`."""
     metadata = variant.metadata
     if metadata is None:
@@ -82,7 +82,7 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
     yield from _module(variant, metadata)
 
 
-def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
+def _module(variant: VariantDir, metadata: Metadata) -> Findings:
     if variant.name is None:
         return
     if variant.noarch:
@@ -104,7 +104,7 @@ def module_file(variant: VariantDir, metadata: Metadata) -> str:
     return metadata.id + (".pyd" if system == "windows" else ".abi3.so")
 
 
-def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
+def check_digest(variant: VariantDir) -> Findings:
     """Yield findings about files that contradict the digest."""
     if variant.metadata is None:
         return
@@ -117,7 +117,7 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
         yield finding("KCI731", message, variant.at(path) if path else variant.shown)
 
 
-def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
+def check_signature(variant: VariantDir) -> Findings:
     """Yield findings about the loader's signature; its signer is not verified."""
     if not any(item.name == SIGNATURE for item in variant.regular()):
         return
@@ -129,7 +129,7 @@ def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
         yield finding("KCI729", problem, variant.at(SIGNATURE))
 
 
-def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
+def check_python(variant: VariantDir) -> Findings:
     """Yield findings about Python files."""
     yield from _shadowed(variant)
     metadata = variant.metadata
@@ -147,7 +147,7 @@ _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|
 """Importable file names; the group is an extension module's tag."""
 
 
-def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
+def _shadowed(variant: VariantDir) -> Findings:
     # Python prefers packages to modules, and compiled code to source
     candidates: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
     for item in variant.regular():
@@ -164,7 +164,7 @@ def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
                 yield finding("KCI766", message, variant.at(name))
 
 
-def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
+def _ops_module(variant: VariantDir, metadata: Metadata) -> Findings:
     # torch finds the ops only under the id in the metadata
     for item in (item for item in variant.regular() if item.name == f"{OPS}.py"):
         try:
@@ -184,7 +184,7 @@ _CARD_BYTES = 1024 * 1024
 _HEADER = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTALL)
 
 
-def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
+def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Findings:
     """Yield the findings about a tree without its variants; `shown` is its path in messages."""
     yield from _top(tree, shown)
     yield from _kernel_conflicts(shown, variants)
@@ -192,7 +192,7 @@ def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterat
     yield from _card(tree, shown)
 
 
-def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
+def _top(tree: Path, shown: str) -> Findings:
     for entry in sorted(tree.iterdir()):
         name = entry.name.encode(errors="replace").decode()  # may be invalid UTF-8
         path = f"{shown}/{name}"
@@ -208,7 +208,7 @@ def _top(tree: Path, shown: str) -> Iterator[Diagnostic]:
         yield finding(rule, f"it cannot travel: {reason}", f"{shown}/{item.name}")
 
 
-def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
+def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Findings:
     known = [variant.metadata for variant in variants if variant.metadata is not None]
     identities = sorted({(metadata.name, metadata.version) for metadata in known})
     if len(identities) > 1:
@@ -216,7 +216,7 @@ def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Iterator[Di
         yield finding("KCI713", f"the tree mixes {listed}", shown)
 
 
-def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
+def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Findings:
     where = f"{shown}/{MANIFEST_NAME}"
     try:
         manifest = read_manifest(tree)
@@ -288,7 +288,7 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
 
 def _checksums(
     tree: Path, shown: str, variants: Sequence[VariantDir], reported: Collection[str], *, merged: bool
-) -> Iterator[Diagnostic]:
+) -> Findings:
     # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
         return  # already reported
@@ -319,7 +319,7 @@ def _difference(wrong: Sequence[str], recorded: Collection[str], actual: Collect
     return (f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}") + more
 
 
-def _card(tree: Path, shown: str) -> Iterator[Diagnostic]:
+def _card(tree: Path, shown: str) -> Findings:
     # the Hub validates the card only after the upload of binaries
     path = tree / CARD
     if path.is_symlink() or not path.exists():
@@ -351,13 +351,13 @@ def _header_problem(text: str) -> str:
 _SHOWN = 20
 
 
-def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
+def check_attestations(tree: Path, shown: str) -> Findings:
     """Compare a tree with its attestation, whoever signed it."""
     if (tree / BUNDLE_NAME).exists():
         yield from _attestation_problems(tree, shown, unverified_statement, SigningContext())
 
 
-def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Iterator[Diagnostic]:
+def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Findings:
     """Verify the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
         yield finding("KCI790", f"there is no {BUNDLE_NAME}", shown)
@@ -367,7 +367,7 @@ def check_signatures(tree: Path, shown: str, trust: Path | None, context: Signin
 
 def _attestation_problems(
     tree: Path, shown: str, read: Callable[[bytes], Statement], context: SigningContext
-) -> Iterator[Diagnostic]:
+) -> Findings:
     where = f"{shown}/{BUNDLE_NAME}"
     try:
         statement = read(read_bounded(tree / BUNDLE_NAME))
