@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Environments with torch, which demo and tests share; about 2 GB.
+# Environments with torch, which demo and tests share, about 2 GB; and what mypy and the tests' compilers have seen.
 export KCI_CACHE ?= $(HOME)/.cache/kci
 # The tests start Python some thousand times: without bytecode each start compiles kci anew, which takes most of the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,13 +17,13 @@ help:  ## show this list
 $(BIN)/kci: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("kci needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable .
 	-$(BIN)/python -m compileall -q src/kci
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/kci
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --group dev || $(BIN)/python -m pip install --quiet --group dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group dev || { \
+	    $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' && $(BIN)/python -m pip install --quiet --group dev; }
 	@touch $@
 
 demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this machine
@@ -52,8 +52,8 @@ lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/lint-imports
 
 types: $(VENV)/.dev  ## the strict type checker, for the system here and for Windows
-	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(BIN)/mypy --cache-dir $(KCI_CACHE)/test-tools/mypy
+	$(BIN)/mypy --cache-dir $(KCI_CACHE)/test-tools/mypy-win32 --platform win32
 
 docs: $(VENV)/.dev  ## write the generated pages of docs/
 	$(BIN)/python bin/gen_docs.py

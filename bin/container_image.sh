@@ -4,11 +4,11 @@
 # installs those first.
 set -euo pipefail
 image=localhost/kci-debian:12
+if command -v podman >/dev/null && podman image exists "$image"; then exit 0; fi
 if [ "${1:-}" = --install ]; then
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends podman runc debootstrap >/dev/null
 fi
-podman image exists "$image" && exit 0
 root="$(mktemp -d)"
 trap 'rm -rf "$root"' EXIT
 debootstrap --variant=minbase --include=python3,python3-dev,python3-venv,g++,git bookworm "$root/system" \

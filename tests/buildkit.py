@@ -168,6 +168,13 @@ def program(folder: Path, name: str, text: str) -> Path:
     return path
 
 
+OLDER_SYSTEM = """case " $* " in *" -dM "*)
+  g++ "$@" | sed 's/^#define __GLIBC_MINOR__ .*/#define __GLIBC_MINOR__ 28/'; exit ;;
+esac
+"""
+"""The begin of a compiler that says it is of a system as old as users have; see `as_old_as_users_systems`."""
+
+
 def quiet(_line: str) -> None:
     """A log for tests that do not look at it."""
 

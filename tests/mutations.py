@@ -176,74 +176,16 @@ def data_mutations(data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any, str | N
             yield (*path, added), value, None
 
 
-SNIPPETS = (
-    """\\
-[general]
-[torch]
-[torch-noarch]
-[tvm-ffi]
-[[general]]
-[[torch]]
-[[kernel]]
-[[kernel.x]]
-[kernel.x]
-[general.hub]
-[general.cuda]
-[general.]
-[ general . hub ]
-["general"]
-[]
-x = 1
-general = 1
-general.x = 1
-general.hub.branch = "b"
-torch.src = []
-kernel.x.backend = "cpu"
-name = "twice"
-x
-= 1
-x =
-"" = 1
-x = 'a' 'b'
-x = "\\e"
-x = "\\x41"
-x = "\\u0041\\U0001F600"
-x = "\\ud800"
-x = "a
-x = \"\"\"a
-x = {a = 1,}
-x = {
-x = {a = 1 # c
-x = {a.b = 1, a.c = 2}
-x = {a = 1, a.b = 2}
-x = [1, 2,]
-x = [1, , 2]
-x = 1_000
-x = 1__0
-x = 0x_1
-x = 01
-x = +0
-x = -0x1
-x = 1e5
-x = 1.
-x = .5
-x = +nan
-x = 1979-02-30
-x = 07:32
-x = 1979-05-27T07:32
-x = 1979-05-27 07:32:00Z
-x = 24:00:00
-# comment \x01
-# comment \x7f
-# comment é
-\x0c
-\ufeff
-\u00a0
-é = 1
-\ttorch.include\t=\t[]\t# tabs""".encode("utf-8")
-    .decode("utf-8")
-    .split("\n")[1:]
-)
+SNIPPETS = """\
+[general]¦[torch]¦[torch-noarch]¦[tvm-ffi]¦[[general]]¦[[torch]]¦[[kernel]]¦[[kernel.x]]¦
+[kernel.x]¦[general.hub]¦[general.cuda]¦[general.]¦[ general . hub ]¦["general"]¦[]¦x = 1¦
+general = 1¦general.x = 1¦general.hub.branch = "b"¦torch.src = []¦kernel.x.backend = "cpu"¦
+name = "twice"¦x¦= 1¦x =¦"" = 1¦x = 'a' 'b'¦x = "\\e"¦x = "\\x41"¦x = "\\u0041\\U0001F600"¦
+x = "\\ud800"¦x = "a¦x = \"\"\"a¦x = {a = 1,}¦x = {¦x = {a = 1 # c¦x = {a.b = 1, a.c = 2}¦
+x = {a = 1, a.b = 2}¦x = [1, 2,]¦x = [1, , 2]¦x = 1_000¦x = 1__0¦x = 0x_1¦x = 01¦x = +0¦x = -0x1¦
+x = 1e5¦x = 1.¦x = .5¦x = +nan¦x = 1979-02-30¦x = 07:32¦x = 1979-05-27T07:32¦
+x = 1979-05-27 07:32:00Z¦x = 24:00:00¦# comment \x01¦# comment \x7f¦# comment é¦\x0c¦\ufeff¦
+\u00a0¦é = 1¦\ttorch.include\t=\t[]\t# tabs""".replace("¦\n", "¦").split("¦")
 
 
 def text_mutations(raw: bytes, random_: random.Random, count: int) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import program, warm_cache, write_tree
+from buildkit import OLDER_SYSTEM, program, warm_cache, write_tree
 
 VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
 NAMES = [f"unit{number}" for number in range(7)]
@@ -68,7 +68,7 @@ class SplitKernel:
         (place / "bin").mkdir()
         find = 'made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done'
         noted = f'case "$made" in obj/[0-9]*) {wait}; echo "$made" >> {self.notes} ;; esac'
-        self.compiler = program(place / "bin", "counted-g++", f'{find}\ng++ "$@" || exit $?\n{noted}\n')
+        self.compiler = program(place / "bin", "counted-g++", f'{OLDER_SYSTEM}{find}\ng++ "$@" || exit $?\n{noted}\n')
 
     def made(self) -> collections.Counter[str]:
         """How often each object was compiled."""

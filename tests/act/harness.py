@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -102,16 +103,16 @@ def installed(shared: Path, *actions: str) -> dict[str, str]:
         shared: a folder that the workers have in common.
         actions: those that need more than the others, and for which that is installed too.
     """
-    root = shared / "kci-of-the-actions"
+    root, checkout = shared / "kci-of-the-actions", shared / "kci-checkout"
+    command = [sys.executable, "-I", str(checkout / "actions" / "install.py"), str(root)]
+    with_uv = {**os.environ, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])}
     with locked(root):
         if not (root / "complete").exists():
-            checkout = copy_checkout(shared / "kci-checkout")
-            script = checkout / "actions" / "install.py"
-            subprocess.run([sys.executable, "-I", str(script), str(root)], check=True, capture_output=True)
+            copy_checkout(checkout)
+            subprocess.run(command, check=True, capture_output=True, env=with_uv)
         for action in actions:
             if not (root / f"complete-{action}").exists():
-                script = shared / "kci-checkout" / "actions" / "install.py"
-                subprocess.run([sys.executable, "-I", str(script), str(root), action], check=True, capture_output=True)
+                subprocess.run([*command, action], check=True, capture_output=True, env=with_uv)
     return {"KCI_ACT_INSTALLED": str(root), "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh")}
 
 

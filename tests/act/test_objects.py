@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from act.harness import FIRST_RUN, NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
-from buildkit import program, write_tree
+from buildkit import OLDER_SYSTEM, program, write_tree
 from cli.runner import kci
 from kci.build.native.objects import read_head
 from kci.tree.manifest import Manifest, read_manifest
@@ -78,8 +78,8 @@ class Project:
         (own / "before-build.yml").write_text(FRESH_CACHE)
         self.checkout = copy_actions(place / "checkout")
         (place / "bin").mkdir()
-        counted = program(place / "bin", "counted-g++", COUNTED.replace("HERE", str(place)))
-        self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), "KCI_COMPILER_CACHE": "ccache", **installed(shared)}
+        counted = program(place / "bin", "counted-g++", OLDER_SYSTEM + COUNTED.replace("HERE", str(place)))
+        self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), **installed(shared)}
         self.count = 0
 
     def source(self, number: int) -> Path:
@@ -123,7 +123,7 @@ class Project:
 
 
 @pytest.fixture
-def project(torch_cache: Path, shared_by_workers: Path, tmp_path: Path) -> Project:
+def project(torch_cache: Path, as_users_compile: None, shared_by_workers: Path, tmp_path: Path) -> Project:
     return Project(tmp_path, torch_cache, shared_by_workers)
 
 

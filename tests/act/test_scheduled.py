@@ -11,7 +11,7 @@ import pytest
 
 from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, run_workflow
 from act.test_workflow import add_kernel
-from buildkit import write_tree
+from buildkit import OLDER_SYSTEM, program, write_tree
 from cli.runner import kci
 from run.cuda_python import python_with_cuda
 from split_kernel import sources
@@ -131,6 +131,7 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     good = source.read_text()
     source.write_text(good.replace("{ ;", "{ input.removed_in_this_torch();"))
     place = Scheduled(tmp_path, shared_by_workers, torch_cache)
+    place.env["CXX"] = str(program(tmp_path, "older-g++", f'{OLDER_SYSTEM}exec g++ "$@"'))
 
     first = place.run()
     ran = [*LEGS, *AFTER]

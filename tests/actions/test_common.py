@@ -101,12 +101,6 @@ def test_a_count_is_a_number_from_1_on(monkeypatch: pytest.MonkeyPatch, value: s
         common.count_input("jobs")
 
 
-def test_counts_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value, count in (("1", 1), (" 9999 ", 9999), ("", None)):
-        monkeypatch.setenv(*give(jobs=value))
-        assert common.count_input("jobs") == count
-
-
 @pytest.mark.parametrize("value", ["", "True", "TRUE", "yes", "1", " true", "true\n"])
 def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(*give(upload=value))

@@ -56,13 +56,6 @@ def test_no_secret_is_an_input() -> None:
 
 
 @pytest.mark.parametrize("file", ACTIONS, ids=NAMES)
-def test_no_step_stands_twice(file: Path) -> None:
-    steps = read(file)[0]["runs"]["steps"]
-    names, known = [step["name"] for step in steps], [step["id"] for step in steps if "id" in step]
-    assert (len(set(names)), len(set(known))) == (len(names), len(known))
-
-
-@pytest.mark.parametrize("file", ACTIONS, ids=NAMES)
 def test_every_output_is_set(file: Path) -> None:
     action, script, _ = read(file)
     for name, said in action.get("outputs", {}).items():

@@ -99,16 +99,6 @@ def test_results_become_issues_a_summary_and_a_report(watch: Watch) -> None:
     assert watch.step("report").stdout == "closed #1: kernel-0: gone\n"
 
 
-def test_nothing_is_changed_where_that_is_not_wanted(watch: Watch) -> None:
-    for run in (1, 2):
-        watch.record(run, FAILED)
-    (watch.repository / "kci.toml").write_text("[schedule.issues]\ncarry-out = false\n")
-    done = watch.step("report")
-    assert done.code == 0, done.stderr
-    assert done.stdout.startswith("open ")
-    assert watch.issues() == []
-
-
 # --- the second look --------------------------------------------------------------------------------------------------
 
 

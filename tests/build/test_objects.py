@@ -33,7 +33,7 @@ Build = Callable[..., Made]
 
 
 @pytest.fixture
-def build(torch_cache: Path, tmp_path: Path, as_users_compile: None) -> Build:
+def build(torch_cache: Path, tmp_path: Path, as_users_compile: None, as_old_as_users_systems: None) -> Build:
     """Builds a kernel, and says how many objects were found."""
 
     def made(kernel: Path, name: str = STABLE_CPU, **options: object) -> Made:

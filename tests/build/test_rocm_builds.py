@@ -120,7 +120,7 @@ def test_a_stable_abi_variant_holds_code_for_the_archs_that_were_asked_for(halve
     assert [(found.rule, found.message) for found in verify(variant, ignore=["KCI716", "KCI750"])] == []
 
 
-@pytest.mark.usefixtures("as_users_compile")
+@pytest.mark.usefixtures("as_users_compile", "as_old_as_users_systems")
 def test_a_rebuild_has_what_changed_in_the_sources_and_in_their_translation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

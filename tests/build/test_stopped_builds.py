@@ -13,7 +13,7 @@ import pytest
 from kci.errors import UNFINISHED, UnfinishedBuildError
 from split_kernel import VARIANT, SplitKernel, marks, sources
 
-OBJECTS, JOBS = 12, 2
+OBJECTS, JOBS = 7, 2
 NAMES = [f"part{number:02d}" for number in range(OBJECTS)]
 # a second of g++
 SOURCE = "#include <regex>\nbool {name}(const std::regex &one) {{ return one.mark_count(); }}\n"
@@ -30,7 +30,7 @@ class Case(SplitKernel):
         monkeypatch.setenv("KCI_CACHE", str(self.cache))
         self.command = [
             sys.executable, "-m", "kci", "build", str(self.directory), f"--variant={VARIANT}", f"--jobs={JOBS}",
-            f"--output={place / 'out'}", "--unique-id=1a2b3c4",
+            f"--output={place / 'out'}", "--unique-id=1a2b3c4", "--no-load",
         ]  # fmt: skip
 
     def build(self, *more: str, how: int = 0, after: int = 0) -> tuple[int, str]:

@@ -33,10 +33,3 @@ def test_an_unknown_variant_stops_before_anything_is_built(tmp_path: Path) -> No
     done = kci("build", SWIGLU, "--variant", "torch-cpu", "--variant", "torch-nope", "--output", tmp_path / "out")
     assert done.code == 2
     assert not (tmp_path / "out").exists()
-
-
-def test_a_dry_run_makes_nothing(tmp_path: Path) -> None:
-    variants = ["--variant", "torch-cpu", "--variant", "torch-cuda"]
-    where = ["--output", tmp_path / "out", "--pack", tmp_path / "packed"]
-    assert kci("build", SWIGLU, *variants, *where, "--dry-run").code == 0
-    assert list(tmp_path.iterdir()) == []

@@ -75,12 +75,6 @@ def test_github_has_one_annotation_a_line(repository: Path) -> None:
     assert "file=kernels/a b/build.toml,line=15" in lines[1]
 
 
-def test_warnings_alone_are_no_failure(repository: Path) -> None:
-    (repository / "kernels/a b/csrc").mkdir()
-    (repository / "kernels/a b/csrc/norm.cu").write_text("")
-    assert kci("check").code == 0
-
-
 def test_folders_without_a_kernel_are_passed_over_beside_others(repository: Path) -> None:
     (repository / "notes").mkdir()
     assert kci("check", "kernels", "notes").stdout.startswith("1 file checked")
@@ -143,17 +137,6 @@ def test_a_broken_kci_toml_does_not_hide_what_is_wrong_with_kernels(repository: 
                      "kernels/a b/build.toml:KCI136"]  # fmt: skip
 
 
-def test_kernels_of_several_repositories_have_their_own_settings(tmp_path: Path) -> None:
-    for name, suppressed in (("r", True), ("s", False)):
-        (tmp_path / name / ".git").mkdir(parents=True)
-        (tmp_path / name / "build.toml").write_text(BUILD)
-        if suppressed:
-            text = '[[lint.ignore]]\nrule = "KCI141"\npath = "build.toml"\nreason = "r"\n'
-            (tmp_path / name / "kci.toml").write_text(text)
-    found = check_kernels([str(tmp_path / "r"), str(tmp_path / "s")]).diagnostics
-    assert [Path(item.path).parent.name for item in found if item.rule == "KCI141"] == ["s"]
-
-
 # --- explain ----------------------------------------------------------------------------------------------------------
 
 
@@ -205,28 +188,6 @@ def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.
     assert every.stderr.count("KCI107") == 4
     assert "hint: `kci update kernels/c` writes edition 5\n" in every.stderr
     assert every.stdout == "4 files checked: 0 errors, 4 warnings, 0 infos\n"
-
-
-def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for matrix and plan."""
-    part = '[torch]\nminver = "2.99"\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["a.cpp"]\n'
-    four_kernels(tmp_path, monkeypatch, NOARCH.replace("[torch-noarch]", part))
-    for name in "abcd":
-        (tmp_path / "kernels" / name / "a.cpp").touch()
-    for words in (["check", "kernels/a"], ["matrix", "kernels/a"], ["plan", "kernels/a"]):
-        done = kci(*words)
-        assert (done.code, "KCI217" in done.stderr) == (1, True), done
-    (tmp_path / "kernels" / "b" / "build.toml").write_text(NOARCH.replace("norm", "norm-c", 1))
-    add_package(tmp_path / "kernels" / "b")
-    for words in (["check", "kernels"], ["plan", "kernels"]):
-        done = kci(*words)
-        assert (done.code, "2 kernels are named" in done.stderr, "kernels/b, kernels/c" in done.stderr) == (
-            1,
-            True,
-            True,
-        )
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])

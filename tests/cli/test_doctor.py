@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import noarch_kernel, only_these, program
-from cli.runner import kci, kci_process
+from cli.runner import kci
 from conftest import ROOT
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
@@ -134,19 +134,3 @@ def test_what_is_new_or_in_use_stays(tmp_path: Path) -> None:
         assert "another kci uses it" in cleaned.stderr
         assert (cache / "work" / "b" / "v" / "o").exists()
     assert not in_use(cache / "work" / "b")
-
-
-@pytest.mark.programs
-def test_bash_completes_commands_options_and_directories(tmp_path: Path) -> None:
-    (tmp_path / "some-kernel").mkdir()
-
-    def completed(*words: str) -> list[str]:
-        line = " ".join(("kci", *words))
-        answer = kci_process(
-            cwd=tmp_path, _KCI_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words))
-        ).stdout
-        return answer.split()
-
-    assert completed("mat") == ["plain,matrix"]
-    assert "plain,--variant" in completed("build", "--va")
-    assert any(word.startswith(("file", "dir")) for word in completed("check", "some"))

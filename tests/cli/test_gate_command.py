@@ -87,8 +87,3 @@ def test_a_variant_that_failed_is_listed_with_its_reason_and_its_command(kernel:
     (failure,) = ElementTree.parse(kernel.parent / "gate.xml").getroot().iter("failure")
     assert "gone.py is a link to nothing" in failure.get("message", "")
     assert gate(kernel, "--kernel", "some-kernel").code == 1
-
-
-def test_there_is_no_gate_without_a_plan(tmp_path: Path) -> None:
-    assert kci("gate", tmp_path / "none").code == 1
-    assert kci("gate", tmp_path, KCI_RUN="x").code == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 import click
@@ -26,7 +25,6 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 PAGES = dict(commands())
 EXAMPLES = {name: command.examples.split("\n") for name, command in PAGES.items()}  # type: ignore[attr-defined]
-LINES = [line.strip() for lines in EXAMPLES.values() for line in lines if "# " not in line]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -62,16 +60,3 @@ def test_only_commands_that_accept_an_empty_selection_say_so(monkeypatch: pytest
     said = {name: call(name, "--only", "nothing").stderr for name in ("matrix", "plan", "run")}
     assert all("KCI217" in text for text in said.values())
     assert ["--allow-empty" in text for text in said.values()] == [True, True, False]
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_an_example_is_a_command_with_options_that_exist(line: str) -> None:
-    words = shlex.split(line.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0])
-    assert words[0] == "kci"
-    group = " ".join(words[1:3])
-    name = group if group in PAGES else words[1]
-    try:
-        PAGES[name].make_context(name, words[1 + len(name.split()) :])
-    except click.BadParameter as error:
-        if "does not exist" not in error.message:  # a folder of the example's
-            raise

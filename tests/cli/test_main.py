@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +13,6 @@ import pytest
 
 from cli.runner import kci, kci_process
 from conftest import ROOT, add_package
-from kci.cli import test as cli_test
-from kci.run.kernel_tests import TestReport, TestState
 
 GOOD = (
     '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
@@ -117,24 +114,6 @@ def test_a_name_that_is_not_utf_8_is_refused_where_it_cannot_be_written(command:
     assert kci_process("check", place).code == 0
 
 
-def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    tmp_path.rmdir()
-    result = kci("verify", ".")
-    assert result.code == 1
-    assert "error: the working directory: No such file" in result.stderr
-
-
-def test_the_kernel_of_several_tested_variants_is_read_once(kernel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reading found was said once for each variant."""
-    (kernel_dir / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
-    report = TestReport("some-kernel", "torch-cpu", TestState.PASSED, 1, 0, 0, "")
-    monkeypatch.setattr(cli_test, "select_variants", lambda *_, **__: [Path("torch-cpu")] * 3)
-    monkeypatch.setattr(cli_test, "run_kernel_tests", lambda *_, **__: report)
-    result = kci("test", kernel_dir)
-    assert (result.code, result.stderr.count("KCI107")) == (0, 1)
-
-
 def test_the_hot_path_imports_nothing_heavy() -> None:
     """`kci matrix` is typed all day."""
     code = (
@@ -157,13 +136,6 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
-
-
-def test_help_and_version_in_the_ways_that_people_type() -> None:
-    assert kci("help", "run").stdout == kci("run", "--help").stdout
-    assert kci("help").stdout == kci("--help").stdout
-    assert kci("help", "rnu").code == 2
-    assert kci("-V").stdout == kci("--version").stdout
 
 
 BAD = {
@@ -203,32 +175,3 @@ def test_matrix_json_is_the_documented_form() -> None:
     assert (
         "dropped" not in json.loads(kci("matrix", ROOT / "examples" / "relu", "--format", "json").stdout)["kernels"][0]
     )
-
-
-def test_the_github_form_is_that_of_the_plan(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples" / "relu", tmp_path / "relu")
-    (tmp_path / "kci.toml").write_text('[plan]\ngroup = "backend"\n')
-    done = kci("matrix", tmp_path / "relu", "--format", "github")
-    assert done.stdout == kci("plan", tmp_path / "relu", "--format", "github").stdout
-    assert any(" " in leg["variant"] for leg in json.loads(done.stdout)["include"]), "a leg builds several variants"
-    (tmp_path / "relu" / "build.toml").write_text(
-        (tmp_path / "relu" / "build.toml").read_text().replace('src = ["', 'src = ["gone.cpp", "', 1)
-    )
-    refused = kci("matrix", tmp_path / "relu", "--format", "github")
-    assert (refused.code, refused.stdout) == (1, ""), refused.stderr
-
-
-@pytest.mark.usefixtures("november")
-def test_catalog_show() -> None:
-    assert "2.13   cuda     13.0" in kci("catalog", "show").stdout
-    answer = json.loads(kci("catalog", "show", "2026-09-02", "--format", "json").stdout)
-    assert answer["as_of"] == "2026-09-02"
-    assert {row["torch"] for row in answer["rows"]} == {"2.13", "2.14"}
-
-
-def test_a_name_may_be_as_long_as_file_systems_take(tmp_path: Path) -> None:
-    assert "too long for a name" not in kci("check", tmp_path / ("a" * 255)).stderr
-    for length in (256, 5000):
-        result = kci("check", tmp_path / ("a" * length))
-        assert (result.code, "too long for a name" in result.stderr) == (2, True)
-        assert len(result.stderr) < 400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -62,13 +61,6 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
     assert names("kernels/one[cpu]") == names("kernels/one[cpu][cpu,cuda,rocm]")
 
 
-def test_each_where_adds_what_it_matches(monorepo: Path) -> None:
-    both = names("kernels/one", "--where", "cuda == 12.6", "--where", "backend == cpu and torch == newest")
-    alone = [names("kernels/one", "--where", text) for text in ("cuda == 12.6", "backend == cpu and torch == newest")]
-    assert sorted(both) == sorted({*alone[0], *alone[1]})
-    assert all(alone)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -91,31 +83,10 @@ def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) ->
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["matrix", "kernels", "--explain", "--format", "json"],
-        ["catalog", "show"],
-    ],
-    ids=" ".join,
+    "arguments", [["matrix", "kernels", "--explain", "--format", "json"], ["catalog", "show"]], ids=" ".join
 )
 def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments: list[str]) -> None:
     path = str(ROOT / "src")
     answers = {kci_process(*arguments, cwd=monorepo, PYTHONHASHSEED=str(seed), PYTHONPATH=path) for seed in (0, 1, 2)}
     assert len(answers) == 1
     assert answers.pop().code == 0
-
-
-def test_the_pr_tier_takes_a_row_that_users_get_before_a_newer_one(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples" / "relu", tmp_path / "relu", ignore=shutil.ignore_patterns("build"))
-    (tmp_path / "newer.toml").write_text(
-        'edition = "2026-08-20"\n[[row]]\ntorch = "2.14"\nbackend = "cuda"\ncompute = ["13.4"]\n'
-        'systems = ["x86_64-linux"]\nbundled = false\n'
-    )
-
-    def names(tier: str, *more: str) -> list[str]:
-        only = ("--backend", "cuda", "--system", "x86_64-linux", "--format", "names")
-        return kci("matrix", tmp_path / "relu", "--tier", tier, *only, *more).stdout.split()
-
-    overlay = ("--catalog", str(tmp_path / "newer.toml"))
-    assert "torch214-cxx11-cu134-x86_64-linux" in names("all", *overlay)
-    assert names("pr", *overlay) == names("pr", "--catalog", "2026-08-20") == ["torch213-cxx11-cu126-x86_64-linux"]

@@ -125,14 +125,6 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path,
     assert not (repository / ".gitlab").exists()
 
 
-def test_a_leg_that_may_take_longer_than_its_job_is_said(repository: Path) -> None:
-    (repository / "kci.toml").write_text("[[limits]]\ntimeout-minutes = 1\n")
-    for said in (kci("plan"), kci("render")):
-        assert said.code == 0
-        assert said.stderr.count("warning[KCI335]") == 1
-        assert "on ubuntu-24.04, and its job ends after 1" in said.stderr
-
-
 def test_output_names_the_root_and_paths_are_relative_to_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository / "kernels")
     assert kci("render", "some", "--output", "..").code == 0
@@ -141,14 +133,6 @@ def test_output_names_the_root_and_paths_are_relative_to_it(repository: Path, mo
     assert "kci render kernels/some\n" in text
     monkeypatch.chdir(repository)
     assert kci("render", "kernels/some", "--check").code == 0
-
-
-def test_wrong_usage(repository: Path) -> None:
-    (repository / "other").mkdir()
-    assert kci("render", "--output", "nowhere").code == 2
-    outside = kci("render", "kernels/some", "--output", "other")
-    assert outside.code == 2
-    assert "not below" in outside.stderr
 
 
 def test_what_somebody_added_is_not_overwritten_without_force(repository: Path) -> None:
@@ -199,31 +183,6 @@ def test_the_default_branch_is_that_of_the_repository(repository: Path, branch: 
         subprocess.run([*git, "symbolic-ref", f"{ref}/HEAD", f"{ref}/trunk"], check=True)
     assert kci("render").code == 0
     assert f'branches: ["{branch}"]' in (repository / RELEASE).read_text()
-
-
-def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
-    kci("render")
-    sha = "e" * 40
-    (repository / "kci.toml").write_text(f'[actions.pins."actions/checkout"]\nsha = "{sha}"\nversion = "v5.0.0"\n')
-    assert kci("render").stdout == WRITTEN
-    text = (repository / RELEASE).read_text()
-    assert f"actions/checkout@{sha} # v5.0.0\n" in text
-    assert text.count("actions/checkout@") == text.count(sha)
-    found = kci("render", "--check")
-    assert (found.code, found.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("settings", "plan"),
-    [
-        (f'ref = "{"e" * 40}"', f"kci/build/plan@{'e' * 40}\n"),
-        ('repository = "acme/kci-fork"\nref = "ci/main"', "acme/kci-fork/plan@ci/main"),
-    ],
-)
-def test_kcis_own_actions_are_those_that_kci_toml_names(repository: Path, settings: str, plan: str) -> None:
-    (repository / "kci.toml").write_text(f"[actions]\n{settings}\n")
-    assert kci("render").code == 0
-    assert f"uses: {plan}" in (repository / RELEASE).read_text()
 
 
 @pytest.fixture
@@ -285,24 +244,6 @@ def test_a_file_that_is_not_rendered_any_more_goes(shrunk: Path) -> None:
     assert f"{COMMENT}: removed\n" in done.stdout
     assert not (shrunk / COMMENT).exists()
     assert kci("render", "--check").code == 0
-
-
-def test_such_a_file_is_not_removed_if_somebody_edited_it(shrunk: Path) -> None:
-    (shrunk / COMMENT).write_text((shrunk / COMMENT).read_text().replace("timeout-minutes: 10", "timeout-minutes: 31"))
-    refused = kci("render")
-    assert refused.code == 1
-    assert "KCI406" in refused.stderr
-    assert (shrunk / COMMENT).exists()
-    assert kci("render", "--force").code == 0
-    assert not (shrunk / COMMENT).exists()
-
-
-def test_somebodys_file_of_that_name_stays(repository: Path) -> None:
-    kci("render")
-    (repository / COMMENT).write_text("on: push\njobs: {}\n")
-    assert kci("render", "--check").code == 0
-    assert kci("render").code == 0
-    assert (repository / COMMENT).exists()
 
 
 @pytest.mark.rule("KCI454", triggers=True)

@@ -79,23 +79,3 @@ def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest
     assert terminal.getvalue().count(f"{STEP}\n") == 1
     assert terminal.getvalue().count(f"{WAITING}\n") == 1
     assert "installing torch" not in terminal.getvalue()
-
-
-def test_in_a_pipe_each_step_of_a_first_build_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options()) as display:
-        changed = display.changed
-        changed(change(one, state=OutcomeState.BUILDING))
-        changed(change(one, line="note: torch-2.13.0-cpu is not in the cache: getting it"))
-        changed(change(one, line="warning: torch 2.13.0 is for CUDA"))
-        changed(change(one, line="waiting for another kci process that uses /cache/envs"))
-        changed(change(one, line="Collecting torch"))
-        for done in (1, 2):
-            changed(change(one, line="", progress=Progress(done, 17, None, "")))
-    assert capsys.readouterr().err.splitlines() == [
-        f"relu {CPU}: building",
-        "  note: torch-2.13.0-cpu is not in the cache: getting it",
-        "  warning: torch 2.13.0 is for CUDA",
-        "  waiting for another kci process that uses /cache/envs",
-        f"  compiling relu {CPU}: 17 steps",
-    ]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from cli.runner import kci
-from conftest import ROOT
 from kci.cli._answers import left_out_table, markdown, plan_tables, tree_table
 from kci.config.discovery import FaultyKernel
 from kci.plan.estimates import estimate
@@ -19,16 +17,6 @@ HARMLESS = (
     "a&#124;b\N{REPLACEMENT CHARACTER}&lt;img src=x> &#91;x](https://x.invalid) &#96;c&#96; &#42;&#42;d&#42;&#42; "
     "\N{REPLACEMENT CHARACTER}&#91;2J"
 )
-
-
-def test_a_plan_as_markdown(request: pytest.FixtureRequest) -> None:
-    done = kci("plan", ROOT / "examples" / "relu", "--tier", "pr", "--catalog", "2026-08-20", "--format", "markdown")
-    assert done.code == 0
-    said = done.stdout.replace(str(ROOT), "")
-    golden = ROOT / "tests" / "golden" / "plan.md"
-    if request.config.getoption("--update-golden"):
-        golden.write_text(said, encoding="utf-8")
-    assert said == golden.read_text(encoding="utf-8")
 
 
 def test_what_is_left_out_for_one_reason_is_one_row() -> None:

@@ -7,15 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
-from kci.cli import Options, run
-from kci.cli._output import Layout, shorten_each, table_lines
+from kci.cli._output import Layout, table_lines
 
 EXAMPLES = ROOT / "examples"
 WIDTHS = (60, 80, 120, 200)
@@ -45,13 +42,6 @@ def test_the_page_of_a_width(columns: int, request: pytest.FixtureRequest) -> No
     commands = [f"$ kci {' '.join(arguments)}" for arguments in SHOWN]
     wide = [line for line in page.splitlines() if len(line) > columns and line not in commands]
     assert wide == []
-
-
-def test_in_a_pipe_nothing_is_cut() -> None:
-    whole = kci_process("matrix", "rms-norm", *EDITION, cwd=EXAMPLES, COLUMNS="60").stdout
-    assert "…" not in whole
-    assert "\x1b[" not in whole
-    assert "torch-stable-abi211-cu126-x86_64-linux" in whole
 
 
 @pytest.mark.programs
@@ -109,13 +99,6 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     assert (code, seen.split()) == (130, ["started", "stopping...", "interrupted"])
 
 
-def test_nothing_moves_for_who_asked_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, too; `kci run` shows their progress by this."""
-    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    with run.RunDisplay([], Options(quiet=True)) as display:
-        assert display.live is None
-
-
 # --- the layout as a function --------------------------------------------------------------------------------------
 
 HEAD = ("variant", "kind", "note")
@@ -129,11 +112,6 @@ def test_a_table_fits_and_loses_no_word_of_its_reasons(width: int) -> None:
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     assert [word for word in ROWS[0][2].split() if word not in words] == []
-
-
-def test_names_that_differ_in_the_middle_still_do_when_they_are_cut() -> None:
-    names = [f"torch{torch}-cxx11-rocm{rocm}-x86_64-linux" for torch in (212, 213) for rocm in (71, 72)]
-    assert len(set(shorten_each(names, 28))) == 4
 
 
 LATE = """

@@ -84,21 +84,5 @@ def test_what_is_wrong_with_a_component_of_edition_6_is_said_once_and_at_its_pla
     assert said in found.message
 
 
-def test_a_component_that_is_no_table_hides_none_that_follows() -> None:
-    wrong = '[torch]\n[kernel]\nx = 1\n[kernel.a]\nlanguage = "cpp-cpu"\nsrc = []\n'
-    assert [(item.rule, item.line) for item in problems(GENERAL.format(edition=6) + wrong)] == [
-        ("KCI103", 9), ("KCI102", 10),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("lacking", ["cargo-manifest", "include"])
-def test_a_rust_component_has_three_keys(lacking: str) -> None:
-    keys = {"cargo-manifest": '"C.toml"', "depends": "[]", "src": "[]"}
-    keys = {**keys, "include": "[]"} if lacking == "include" else {key: keys[key] for key in ("depends", "src")}
-    body = "".join(f"{key} = {value}\n" for key, value in keys.items())
-    (found,) = problems(f'{GENERAL.format(edition=6)}[tvm-ffi]\n[kernel.a]\nlanguage = "rust-cpu"\n{body}')
-    assert lacking in found.message
-
-
 def test_update_leaves_a_file_of_edition_6_alone() -> None:
     assert plan_update(SIX.encode()).changes == ()

@@ -139,8 +139,3 @@ def test_versions_1_and_2_are_refused_with_what_has_to_change(text: str) -> None
     assert found.hint.endswith(
         "give each component `backend`, `depends` and `src`, and remove `universal` and `language`"
     )
-
-
-def test_a_wrong_later_file_is_not_taken_for_an_old_one() -> None:
-    assert {found.rule for found in problems(GENERAL + "universal = true\n[torch]\n")} == {"KCI101"}
-    assert {found.rule for found in problems('[general]\nname = "ab"\n[torch]\n')} == {"KCI102"}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import many
 from kci.config.reader import parse_kernel
-from kci.config.values import quoted, toml_string
+from kci.config.values import toml_string
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
@@ -103,24 +102,3 @@ def test_what_a_hint_says_to_write_is_right(place: str, value: str) -> None:
         wrong = [item for item in after if item.severity is Severity.ERROR and item.rule < "KCI150"]
         assert not wrong, (found, instead, wrong)
         assert not {item.rule for item in after} & {"KCI135", found.rule}, (found, instead)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        ("edition", "true", "expected the integer 5, got true"),
-        ("stable", '"3.0"', "the stable ABI version '3.0' has the minor version 0"),
-        ("stable", '"3"', "the stable ABI version '3' has no minor version"),
-        ("license", '"a\\u001bb"', '"a\\U0000001bb" is neither'),
-    ],
-)
-def test_messages_say_values_as_toml_does(place: str, value: str, said: str) -> None:
-    assert any(said in found.message for found in found_in(TEXT.format(**(PLACES | {place: value}))))
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_a_quoted_text_is_toml(text: str) -> None:
-    import tomllib
-
-    for written in (quoted(text), toml_string(text)):
-        assert tomllib.loads(f"text = {written}") == {"text": text}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -262,16 +261,6 @@ def test_tests_lie_beside_build_toml_or_beside_the_src_that_has_it(
     assert companion(Path(), "tests").resolve() == tmp_path / found
 
 
-def test_a_kernel_inside_of_another_one_does_not_count_beside_a_similar_name(
-    tmp_path: Path, no_git_environment: None
-) -> None:
-    """`a-b` sorts between `a` and what lies in `a`."""
-    for name in ("a", "a-b", "a/c"):
-        make(tmp_path / name)
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    assert find_kernels([str(tmp_path)]) == [str(tmp_path / "a"), str(tmp_path / "a-b")]
-
-
 @pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b"])
 def test_what_cannot_be_a_directory_is_none(name: str) -> None:
     """Above all the empty name of a variable that is not set: it once was the root of the file system."""
@@ -291,13 +280,3 @@ def test_hidden_folders_are_skipped(
         subprocess.run(["git", "init", "--quiet"], check=True)
     assert find_kernels(["."]) == ["a", "group/c.d"]
     assert find_kernels([".hidden"]) == [".hidden"], "unless one is named"
-
-
-def test_every_invalid_kernel_is_reported_by_its_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
-        make(Path(name), GOOD + "scr = []")
-    make(Path("c"))
-    with pytest.raises(FindingsError, match=r"2 of 3 build\.toml are invalid") as caught:
-        open_workspace([os.curdir])
-    assert [found.path for found in caught.value.diagnostics] == ["a/build.toml", "b/build.toml"]

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from conftest import ROOT
 from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_schema
@@ -183,39 +181,3 @@ def test_a_link_to_nowhere_is_an_error_and_not_the_defaults(tmp_path: Path) -> N
     (tmp_path / "kci.toml").symlink_to("nowhere")
     with pytest.raises(FindingsError):
         find_settings(tmp_path / "a")
-
-
-def test_the_catalog_is_an_edition_or_a_file_beside_it(tmp_path: Path) -> None:
-    def catalog(text: str) -> str | None:
-        return RepositorySettings(parse_settings(text.encode()), Path("/root-of-it")).catalog
-
-    assert catalog("") is None
-    assert catalog('catalog = "2026-08-20"') == "2026-08-20"
-    assert catalog('catalog = "own.toml"') == "/root-of-it/own.toml"
-    assert catalog('catalog = "ci/own"') == "/root-of-it/ci/own"
-
-
-_KEYS = st.sampled_from(
-    ["runners", "cuda", "any", "x86_64-linux", "labels", "limits", "tiers", "lint", "ignore", "rule", "price",
-     "catalog", "schedule", "cron", "actions", "sha", "images", "base", "nonsense"]
-)  # fmt: skip
-_VALUES = st.recursive(
-    st.one_of(st.integers(), st.booleans(), st.floats(), st.sampled_from(["", "pr", "cuda", "USD"]), st.dates()),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=4)),
-    max_leaves=12,
-)
-
-
-@given(st.dictionaries(_KEYS, _VALUES, max_size=5))
-def test_whatever_is_refused_is_explained_and_whatever_is_taken_can_be_linted(data: dict) -> None:
-    import tomlkit
-
-    text = tomlkit.dumps(data)
-    document = parse_document(text.encode(), "kci.toml")
-    try:
-        settings = read_as(document, Settings)
-    except FindingsError as error:
-        if any("does not have the shape" in item.message for item in error.diagnostics):
-            pytest.fail(f"refused without a reason: {text}")
-        return
-    lint_settings(RepositorySettings(settings, Path(), document), set())

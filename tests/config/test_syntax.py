@@ -28,8 +28,7 @@ def test_every_message_has_a_place_and_a_hint(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first"),
-    [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))],
+    ("name", "first"), [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))]
 )
 def test_two_places_are_told_where_two_are_needed(name: str, first: tuple[int, int, int, int]) -> None:
     (other,) = said(MISTAKES[name]).related

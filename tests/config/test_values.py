@@ -63,14 +63,6 @@ def test_git_urls() -> None:
             GitUrl.parse(url)
 
 
-def test_messages_about_long_values_stay_short() -> None:
-    for text in ("a" * 100_000 + "_", "https://" + "@" * 100_000, "x" * 100_000 + ":/"):
-        for check in (GitUrl.parse, KernelName.parse, Version.parse):
-            with pytest.raises(ValueError, match=r".") as caught:
-                check(text)
-            assert len(str(caught.value)) < 300
-
-
 def test_stable_abi() -> None:
     every = StableAbi.parse("2.11")
     assert str(every.version_for("cuda")) == str(every.version_for("tpu")) == "2.11"

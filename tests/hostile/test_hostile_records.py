@@ -201,8 +201,7 @@ OF_EACH_PLACE = ("objects under a key of tomorrow", "more than 64 MB", "a list")
 
 
 @pytest.mark.parametrize(
-    ("name", "spoiled"),
-    sorted({*product(READERS, HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)}),
+    ("name", "spoiled"), sorted({*product(READERS, HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)})
 )
 def test_what_no_record_looks_like_is_refused_by_name(tmp_path: Path, name: str, spoiled: str) -> None:
     place = {**PLACES, **NAMED, **TREES}[name]
@@ -225,16 +224,6 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, kind: str) -> No
     path.parent.mkdir(parents=True, exist_ok=True)
     NOT_FILES[kind](path)
     check(place, tmp_path)
-
-
-@pytest.mark.parametrize("name", PLACES)
-def test_what_a_link_leads_to_is_not_taken_for_a_record(tmp_path: Path, name: str) -> None:
-    """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed on."""
-    path = tmp_path / PLACES[name].path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "elsewhere").write_bytes(PLACES[name].good)
-    path.symlink_to(tmp_path / "elsewhere")
-    check(PLACES[name], tmp_path)
 
 
 # --- records that lie -------------------------------------------------------------------------------------------------

@@ -226,19 +226,6 @@ def test_a_hostile_archive_is_refused(case: str, tmp_path: Path, outside: Path) 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_modes_of_an_archive_do_not_count(tmp_path: Path, outside: Path) -> None:
-    (tmp_path / "in").mkdir()
-    made = make_artifact(tmp_path / "in", make_variant(tmp_path / "in" / "parts", CPU))
-    with tarfile.open(made) as old, tarfile.open(tmp_path / made.name, "w") as new:
-        for info in old:
-            info.mode, info.uid, info.uname = 0o6777, 0, "root"
-            new.addfile(info, old.extractfile(info))
-    contained(kci("merge", tmp_path / made.name, "--into", tmp_path / "build"), outside)
-    done = kci("verify", tmp_path / "build")
-    assert done.code == 0, done.stderr
-    assert {path.stat().st_mode & 0o7777 for path in (tmp_path / "build" / CPU).iterdir()} == {0o755}
-
-
 OLD: dict[str, Change] = {
     "a card that is a link": links("CARD.md", "outside/secret"),
     "benchmarks that are a link": links("benchmarks", "outside"),

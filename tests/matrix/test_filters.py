@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conftest import torch_kernel
-from kci.config.document import parse_document
 from kci.config.values import Tier
 from kci.matrix.catalog.expressions import parse_where
-from kci.matrix.catalog.loading import interpret_edition, subject
+from kci.matrix.catalog.loading import subject
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import Narrow, select
 from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope
@@ -66,34 +65,6 @@ def test_a_choice_that_every_variant_fits_drops_nothing(catalog: Catalog) -> Non
 def test_an_expression_sees_every_field(catalog: Catalog, text: str, expected: set[str]) -> None:
     narrow = [by_choice(systems=["x86_64-linux"]), by_expression(parse_where(text, FIELDS))]
     assert left(catalog, *narrow) == {name.format("x86_64-linux") for name in expected}
-
-
-ROWS = """
-name = "rows"
-as-of = 2026-01-01
-source = "this test"
-
-[[row]]
-torch = "2.14"
-backend = "cpu"
-systems = ["x86_64-linux"]
-
-[[row]]
-torch = "2.13"
-backend = "xpu"
-compute = ["2026.0.0"]
-systems = ["x86_64-linux"]
-"""
-
-
-def test_newest_is_meant_among_what_the_filters_before_left() -> None:
-    """The newest torch of all has no XPU variant here, and the newest of XPU has."""
-    made, rows = torch_kernel(["cpu", "xpu"]), interpret_edition(parse_document(ROWS.encode(), "rows.toml"))
-    newest = by_expression(parse_where("torch == newest", FIELDS))
-    found = select(made, rows, narrow=[newest]).variants
-    assert {(variant.backend, str(variant.torch)) for variant in found} == {("cpu", "2.14")}
-    found = select(made, rows, narrow=[by_choice(backends=["xpu"]), newest]).variants
-    assert {(variant.backend, str(variant.torch)) for variant in found} == {("xpu", "2.13")}
 
 
 def test_a_subject_has_the_documented_fields_and_no_others(catalog: Catalog) -> None:

@@ -67,11 +67,6 @@ def test_what_is_no_variant_name_is_refused(name: str) -> None:
         parse_variant_name(name)
 
 
-def test_a_versioned_backend_needs_a_version() -> None:
-    with pytest.raises(ValueError, match="cuda needs a compute version"):
-        variant_name(Kind.FULL, "cuda", "x86_64-linux", version("2.13"), None)
-
-
 ROCM_714 = "torch214-cxx11-rocm714-x86_64-linux"
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import pytest
 
 from conftest import load_script
@@ -114,15 +113,6 @@ def test_the_table_says_which_toolkits_users_get(tmp_path: Path, current: Catalo
     table.write_text(json.dumps({"x86_64-linux": {"cuda": names}}))
     made = proposed(tmp_path, current, NEW, table)
     assert bundled(made) == {(torch, "cuda", "13.0", "x86_64-linux") for torch in ("2.14", "2.15")}
-
-
-@pytest.mark.parametrize(
-    "text", ["", "<html>", page("numpy-2.0.0-cp313-cp313-manylinux_2_28_x86_64.whl"), "torch-" * 9]
-)
-def test_a_listing_without_wheels_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "index.html").write_text(text)
-    with pytest.raises(click.ClickException, match="lists no wheel of torch"):
-        next_edition.read_indexes([str(tmp_path / "index.html")])
 
 
 # --- an index with one build of a release ----------------------------------------------------------------------------

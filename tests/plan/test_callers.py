@@ -62,17 +62,6 @@ def test_each_kernel_is_told_its_own_tests() -> None:
     ]  # fmt: skip
 
 
-def test_a_new_kernel_moves_no_other() -> None:
-    def places(names: list[str]) -> dict[str, int]:
-        callers = json.loads(caller_matrices(made(dict.fromkeys(names, 1)), 3))
-        return {entry["kernel"]: index for index, caller in enumerate(callers) for entry in caller["include"]}
-
-    names = [f"kernel-{number}" for number in range(40)]
-    before, after = places(names), places([*names, "another"])
-    assert before.items() <= after.items()
-    assert set(before.values()) == {0, 1, 2}
-
-
 def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
     pool = Pool("gpu", 6)
     legs = [leg(f"v{number}", kernel, pool=pool) for kernel, size in (("a", 8), ("b", 4)) for number in range(size)]
@@ -91,11 +80,6 @@ def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is()
     assert {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]} == {"a": "41", "b": ""}
     digests = {entry["kernel"]: entry["work"]["tree_digest"] for entry in caller["include"]}
     assert digests == {kernel: tree_under_test(tree.digests) for kernel, tree in trees.items()}
-
-
-def test_nothing_to_do_is_an_empty_list_for_every_caller() -> None:
-    assert json.loads(caller_matrices(plan([]), 2)) == [{"include": []}, {"include": []}]
-    assert check_limits(plan([]), 2) == []
 
 
 @pytest.mark.rule("KCI305", triggers=True)

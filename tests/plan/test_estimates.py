@@ -10,14 +10,13 @@ import pytest
 from conftest import kernel, torch_kernel
 from kci.config.model import Build
 from kci.config.settings import Limit
-from kci.config.values import Backend, Version
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
-from kci.matrix.variants import Kind, Matrix, Variant
+from kci.matrix.variants import Variant
 from kci.plan.durations import Duration
-from kci.plan.estimates import Size, estimates, size_of, sizes
+from kci.plan.estimates import Size, estimates, size_of
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Leg
 from planning import matrix
@@ -75,13 +74,6 @@ def test_sources_are_counted_once_and_headers_never(catalog: Catalog) -> None:
     assert size_of(build(3), found[CPU]) == Size(2)
 
 
-def test_sizes_of_a_matrix_are_those_of_its_kernels(catalog: Catalog) -> None:
-    general = '[general]\nname = "kk"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-    made = kernel(f"{general}[torch-noarch]\n")
-    chosen = select(made, catalog)
-    assert sizes([made], Matrix("release", "c", "d", (chosen,))) == {("kk", "torch-cpu"): Size(0)}
-
-
 def test_the_minutes_are_those_of_the_table_and_the_range_is_one_factor() -> None:
     data = estimates()
     found, sure = leg(Size(240)), default_runners().build["cuda"].setup + data.fixed
@@ -116,12 +108,3 @@ def test_a_record_is_one_number_and_goes_before_the_range() -> None:
     assert (took.measured, took.minutes, took.ends) == (True, 19, (19, 19)), "15 minutes, and 4 to begin with"
     assert not guessed.measured
     assert other == leg(Size(60), CPU), "a record says nothing about another variant"
-
-
-def test_what_is_only_copied_takes_no_range() -> None:
-    copied = Variant(
-        name="torch-cpu", kind=Kind.NOARCH, backend=Backend.CPU, system="x86_64-linux",
-        torch=Version.parse("2.13"), compute=None, stable_abi=None, tvm_ffi=None, archs=(), bundled=True,
-    )  # fmt: skip
-    (leg,) = make_plan(matrix({"some": [copied]})).legs
-    assert (leg.at_least, leg.at_most) == (leg.minutes, leg.minutes)

@@ -26,7 +26,6 @@ from kci.config.model import (
 )
 from kci.config.reader import Kernel, read_kernel
 from kci.config.values import Version
-from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
@@ -318,15 +317,6 @@ def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog, content:
         (root / "csrc/link.h").symlink_to("two.h")
 
     assert moved(norm, catalog, retarget) == ALL
-
-
-def test_a_file_that_goes_while_it_is_looked_at_is_said(norm: Path, catalog: Catalog) -> None:
-    _, variant = sample(catalog)
-    files = Fingerprints(read_kernel(norm))
-    files.inputs.tree.entries("csrc")
-    (norm / "csrc/shared.h").unlink()
-    with pytest.raises(FindingsError, match="cannot read"):
-        files.fingerprint(variant, IMAGE)
 
 
 def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Catalog) -> None:

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from conftest import torch_kernel
-from github_library import evaluate
-from kci.config.values import Grouping
 from kci.errors import FindingsError
-from kci.matrix.catalog.rows import Catalog
-from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Kind
 from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, artifact_problems, github_matrix, refuse_errors
-from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Leg
 from planning import leg, plan
 
@@ -76,24 +69,3 @@ def test_limits_are_handed_over_only_where_there_are_some() -> None:
 
 
 # --- GitHub's own evaluator ---
-
-
-def read(expression: str, output: str) -> object:
-    """What a workflow sees, whose plan job has this output."""
-    contexts = {"needs": {"plan": {"outputs": {"matrix": output}}}}
-    (found,) = evaluate((f"${{{{ {expression} }}}}", contexts))
-    return found
-
-
-@pytest.mark.network
-@pytest.mark.parametrize("grouping", ["variant", "image"])
-def test_github_reads_the_same_legs(catalog: Catalog, grouping: str) -> None:
-    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
-    made = make_plan(matrix, None, PlanOptions(grouping=Grouping(grouping)))
-    text = github_matrix(made)
-    seen: Any = read("fromJSON(needs.plan.outputs.matrix)", text)
-    assert seen == json.loads(text)
-    assert [entry["variant"] for entry in seen["include"]] == [item.variant for item in made.legs]
-    assert read("fromJSON(needs.plan.outputs.matrix).include[0].timeout > 0", text) is True
-    runner = read("toJSON(fromJSON(needs.plan.outputs.matrix).include[0].runner)", text)
-    assert json.loads(str(runner)) == list(made.legs[0].runner)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from conftest import torch_kernel
 from kci.config.settings import Limit
 from kci.config.values import Backend, Grouping
 from kci.matrix.catalog.rows import Catalog
-from kci.matrix.catalog.runners import Runner, default_runners
+from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Matrix, artifact_stem
 from kci.plan.legs import PlanOptions, make_plan
@@ -50,13 +50,6 @@ def test_variants_of_one_image_share_a_leg(matrix: Matrix) -> None:
     assert leg.timeout == 360, "the sum of both, but no more than GitHub gives a job"
 
 
-def test_variants_of_one_backend_and_system_share_a_leg(matrix: Matrix) -> None:
-    names = [leg.name for leg in grouped(matrix, "backend").legs]
-    assert sorted(names) == [
-        "cpu-aarch64-linux", "cpu-x86_64-linux", "cuda-aarch64-linux", "cuda-x86_64-linux", "rocm-x86_64-linux",
-    ]  # fmt: skip
-
-
 def test_a_group_that_would_take_too_long_is_split(matrix: Matrix) -> None:
     slow = {**default_runners().build, "cuda": msgspec.structs.replace(default_runners().build["cuda"], minutes=80)}
     legs = [leg for leg in grouped(matrix, "backend", build=slow).legs if leg.name.startswith("cuda-x86_64")]
@@ -73,14 +66,6 @@ def test_what_has_other_limits_is_in_another_leg(matrix: Matrix, catalog: Catalo
     assert (by_backend["cuda"].max_jobs, by_backend["cuda"].cores) == (None, 2), "only nvcc has threads"
 
 
-def test_a_timeout_that_no_job_may_have_is_cut(matrix: Matrix) -> None:
-    hosted = grouped(matrix, "variant", limits=(Limit(timeout_minutes=9999),))
-    assert {leg.timeout for leg in hosted.legs} == {360}
-    own = {(backend, "x86_64-linux"): Runner(("self-hosted", "big"), 64, 256) for backend in ("cpu", "cuda", "rocm")}
-    elsewhere = grouped(matrix, "variant", limits=(Limit(timeout_minutes=9999),), own=own)
-    assert {leg.timeout for leg in elsewhere.legs if leg.system == "x86_64-linux"} == {7200}
-
-
 def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: Matrix) -> None:
     one = {"x86_64-linux": "docker.io/some/image:1"}
     build = {name: msgspec.structs.replace(item, image=one) for name, item in default_runners().build.items()}
@@ -91,11 +76,6 @@ def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: 
     assert {leg.max_jobs for leg in apart if "rocm" in leg.name} == {1}
     assert {leg.max_jobs for leg in apart if "rocm" not in leg.name} == {None}
     assert {leg.name for leg in apart if len(leg.variants) > 1} == {"cpu-cuda-x86_64-linux", "rocm-x86_64-linux"}
-
-
-def test_longest_legs_come_first(matrix: Matrix) -> None:
-    minutes = [leg.minutes for leg in grouped(matrix, "variant").legs]
-    assert minutes == sorted(minutes, reverse=True)
 
 
 @pytest.mark.parametrize("char", list('":<>|*?\r\n\\/ %\x00é'))

@@ -15,30 +15,12 @@ from cli.runner import kci
 from conftest import write_noarch
 from kci.config.settings import Settings
 from kci.matrix.catalog.runners import Runner, default_runners, runners_from
-from kci.plan.hardware_tests import (
-    CarriedTree,
-    TestPass,
-    machines_for,
-    plan_tests,
-    tree_under_test,
-    why_untested,
-)
+from kci.plan.hardware_tests import CarriedTree, TestPass, machines_for, plan_tests, tree_under_test, why_untested
 from kci.plan.plan import KernelPlan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.run.gate import success_summary
 from planning import leg
-
-
-def planned(tmp_path: Path, settings: str, *options: str) -> list[dict[str, object]]:
-    place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda", "rocm"))
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "kci.toml").write_text(settings)
-    done = kci("plan", place, "--format", "json", *options)
-    assert done.code == 0, done.stderr
-    found: list[dict[str, object]] = json.loads(done.stdout)["tests"]
-    return found
-
 
 MARKED = "import pytest\n\n@pytest.mark.kernels_ci\ndef test_it():\n    pass\n"
 UNMARKED = """
@@ -92,13 +74,6 @@ def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
 
 
 CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'
-
-
-def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(tmp_path: Path) -> None:
-    settings = CUDA + '[test.xpu.x86_64-linux]\nlabels = ["arc"]\n[[limits]]\nbackend = "cuda"\ntimeout-minutes = 7\n'
-    (test,) = planned(tmp_path, settings)
-    assert test["name"] == "cuda-x86_64-linux"
-    assert (test["variants"], test["runner"], test["timeout"]) == (["torch-cuda"], ["self-hosted", "l4"], 7)
 
 
 KERNEL = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))

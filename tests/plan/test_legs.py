@@ -84,14 +84,6 @@ def test_tvm_ffi_is_built_where_the_native_builder_compiles_it(catalog: Catalog)
     assert {(item.rule, item.backend) for item in plan.left_out} == {("KCI303", "cpu"), ("KCI303", "xpu")}
 
 
-def test_a_backend_that_only_lacks_an_image_is_said_to_lack_it(catalog: Catalog) -> None:
-    parts = "".join(f'[kernel.{name}]\nbackend = "{name}"\ndepends = []\nsrc = []\n' for name in ("xpu", "metal"))
-    plan = make_plan(compute_matrix([torch_kernel(["xpu", "metal"], components=parts)], catalog))
-    reasons = {item.backend: item.reason for item in plan.left_out}
-    assert "knows no image" in reasons["xpu"]
-    assert "do not compile for metal" in reasons["metal"]
-
-
 @pytest.mark.rule("KCI301", triggers=True)
 def test_a_system_on_which_nobody_builds_is_left_out(catalog: Catalog) -> None:
     text = b'[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["aarch64-windows"]\n'
@@ -132,12 +124,3 @@ def test_what_kcis_builders_do_not_compile_is_left_to_nix_where_kci_toml_says_so
     grouped = make_plan(matrix, runners_from(Settings(nix=nix)), PlanOptions(grouping=Grouping.BACKEND))
     assert all(leg.builder == ("nix" if leg.system == "aarch64-darwin" or leg.backend == "xpu" else None)
                for leg in grouped.legs)  # fmt: skip
-
-
-def test_what_is_left_out_names_what_would_build_it(catalog: Catalog) -> None:
-    plan = make_plan(compute_matrix([torch_kernel(["cpu", "metal", "xpu"])], catalog))
-    reasons = {(item.backend, item.system): item.reason for item in plan.left_out}
-    assert reasons["metal", "aarch64-darwin"].endswith(
-        '[nix] of kci.toml leaves it to Nix: `systems = ["aarch64-darwin"]`'
-    )
-    assert reasons["xpu", "x86_64-linux"].endswith('or [nix] leave it to Nix: `backends = ["xpu"]`')

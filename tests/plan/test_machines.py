@@ -45,11 +45,6 @@ def test_a_backend_goes_before_any_and_any_before_the_defaults() -> None:
     assert made.machine("cuda", "aarch64-windows") is None
 
 
-def test_runners_that_test_have_no_defaults_but_for_the_cpu() -> None:
-    made = runners('[test]\ncpu = false\ncuda.x86_64-linux.labels = ["l4"]\n')
-    assert {place: runner.labels for place, runner in made.test.items()} == {("cuda", "x86_64-linux"): ("l4",)}
-
-
 def test_a_plan_has_the_runners_images_and_limits_of_its_settings(catalog: Catalog) -> None:
     made = runners("""
         [runners.cuda.x86_64-linux]
@@ -279,11 +274,6 @@ def test_an_image_for_each_compute_version(catalog: Catalog) -> None:
     assert images["cu130-x86_64-linux"] == f"example.org/cuda@{DIGEST}"
     assert images["cu132-x86_64-linux"] == "docker.io/pytorch/manylinux2_28-builder:cuda13.2", "kci's own"
     assert images["cu130-aarch64-linux"] == "example.org/arm:13.0"
-
-
-@pytest.mark.parametrize("text", ['"13" = "a/b"', 'thirteen = "a/b"', '"13.0" = "Not An Image"'])
-def test_an_image_for_what_is_no_version(text: str) -> None:
-    assert [item.rule for item in lint(f"[images.cuda.x86_64-linux]\n{text}\n")] == ["KCI330"]
 
 
 def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:

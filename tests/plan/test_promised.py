@@ -23,9 +23,6 @@ def plan(catalog: Catalog) -> Plan:
     return made
 
 
-TEST = TestLeg("some-kernel", ".", "cpu-x86_64-linux", "cpu", "x86_64-linux", (NAMES[0],), ("ubuntu-24.04",), 30)
-
-
 @pytest.mark.rule("KCI315", triggers=True)
 @pytest.mark.parametrize(
     "runner", [("self-hosted", "gpu"), ("ubuntu-24.04", "gpu"), RunnerGroup("g", ("ubuntu-24.04",))]
@@ -36,6 +33,9 @@ def test_legs_elsewhere_are_not_for_forks(plan: Plan, runner: tuple[str, ...] | 
     kept = only_hosted(mixed)
     assert kept.legs == (first,)
     assert [(item.variant, item.rule) for item in kept.left_out[len(plan.left_out) :]] == [(second.name, "KCI315")]
+
+
+TEST = TestLeg("some-kernel", ".", "cpu-x86_64-linux", "cpu", "x86_64-linux", (NAMES[0],), ("ubuntu-24.04",), 30)
 
 
 @pytest.mark.rule("KCI316", triggers=True)

@@ -17,7 +17,7 @@ from kci.plan.durations import Duration
 from kci.plan.estimates import Size, estimate, start_minutes
 from kci.plan.github_limits import caller_matrices, check_limits
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, allowances
+from kci.plan.plan import MAX_MATRIX, KernelPlan, Leg, Plan, Role, allowances
 from planning import leg, matrix, plan
 
 NAME = "torch213-cxx11-cu130-x86_64-linux"
@@ -86,12 +86,6 @@ def test_no_part_is_without_an_object() -> None:
     assert len(made(0, limits=[Limit(parts=50)]).legs) == 1
 
 
-def test_parts_of_a_recorded_variant_share_its_minutes() -> None:
-    legs = made(took=[Duration("flash", NAME, 1200 * 60.0)]).legs
-    assert [item.minutes for item in legs] == [4 + 300] * 4 + [4 + 2]
-    assert all(item.measured and item.ends == (item.minutes, item.minutes) for item in legs)
-
-
 def test_a_link_starts_when_its_parts_have_ended() -> None:
     plan = made()
     begins = dict(zip([item.name for item in plan.legs], start_minutes(plan.legs), strict=True))
@@ -104,14 +98,6 @@ def test_a_link_starts_when_its_parts_have_ended() -> None:
     assert begins[NAME] == max(item.minutes for item in parts[1:]), "the last one counts"
     own = [msgspec.structs.replace(item, pool=Pool("one", 1)) for item in plan.legs]
     assert estimate(own).wall_minutes == sum(item.minutes for item in own)
-
-
-def test_each_part_starts_with_the_objects_of_its_variant() -> None:
-    kept = KeptObjects("41", f"objects.flash.{NAME}-1")
-    found = made(objects={("flash", NAME): kept, ("other", NAME): KeptObjects("42", "o")})
-    assert {(item.objects_run, item.objects_from) for item in found.legs} == {(kept.run, kept.artifact)}
-    (caller,) = json.loads(caller_matrices(found, 1))
-    assert {entry["objects_run"] for entry in caller["include"][0]["work"]["parts"]["include"]} == {"41"}
 
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:

@@ -81,15 +81,6 @@ def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tmp_path: P
     assert len(hub[REPO].proposals) == 1
 
 
-def test_the_card_is_a_proposal_of_its_own(hub: FakeHub, branch: str, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
-    (tree / "CARD.md").write_text("# gated-norm\n")
-    done = propose(tree)
-    assert done.card is not None
-    assert (done.builds.proposal, done.card.proposal) == ("refs/pr/1", "refs/pr/2")
-    assert "README.md" not in hub[REPO].files("main")
-
-
 def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tmp_path: Path) -> None:
     done = publish(make_tree(tmp_path))
     assert done.code == 1

@@ -380,6 +380,7 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
             ROOT / "examples" / "rms-norm", tmp_path / "rms-norm", ignore=shutil.ignore_patterns("build", "__pycache__")
         )
     )
+    (kernel / "kci.toml").write_text("[plan]\nload = []\n")
     command = [sys.executable, "-m", "kci", "run", str(kernel), "--only", "torch-stable-abi211-cpu-*", "-v"]
     command += ["--catalog", "2026-08-20"]  # its newest torch is the one that tests have
     environment = {**os.environ, "KCI_CACHE": str(torch_cache), "PYTHONUNBUFFERED": "1"}
@@ -404,14 +405,15 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.torch
-@pytest.mark.usefixtures("as_users_compile")
+@pytest.mark.usefixtures("as_users_compile", "as_old_as_users_systems")
 def test_a_rerun_compiles_what_changed_and_says_what_it_took(
     torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ccache has the other objects: also in a checkout elsewhere, where no build was."""
     monkeypatch.setenv("KCI_CACHE", str(torch_cache))
     chosen = ("--only", "torch-stable-abi211-cpu-*", "--catalog", "2026-08-20")
-    first, second = (write_tree(tmp_path / name / "kernel", SOURCES) for name in ("a", "b/c"))
+    files = {**SOURCES, "kci.toml": "[plan]\nload = []\n"}
+    first, second = (write_tree(tmp_path / name / "kernel", files) for name in ("a", "b/c"))
     assert "as they were" not in kci("run", first, *chosen).stdout
     (second / "csrc/unit0.cpp").write_text("int other;\n")
     done = kci("run", second, *chosen)

@@ -28,19 +28,6 @@ def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None
     assert statement.predicate_type == "https://slsa.dev/provenance/v1"
 
 
-@pytest.mark.parametrize(
-    ("repository", "workflow", "why"),
-    [
-        ("evil/pypi-attestations", "", "SourceRepositoryURI does not match"),
-        (REPOSITORY, WORKFLOW.replace("release", "other"), "BuildSignerURI does not match"),
-        ("", WORKFLOW, "no repository is named"),
-    ],
-)
-def test_it_counts_for_its_repository_and_workflow_alone(repository: str, workflow: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        sigstore_bundles.verify_bundle(REAL.read_bytes(), SigningContext(repository, workflow=workflow))
-
-
 def test_another_payload_than_a_statement_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = base64.b64decode(json.loads(REAL.read_bytes())["dsseEnvelope"]["payload"])
     monkeypatch.setattr(Verifier, "verify_dsse", lambda *_: ("text/plain", payload))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
 import outside_tools
-from kci.tree.identity import file_hashes, make_digest
+from kci.tree.identity import file_hashes, make_digest, validate_dir
 from variants import variant_digest
 
 
@@ -47,6 +49,12 @@ def test_the_reference_computes_the_same_digest(variant: Path, algorithm: str) -
     reference = outside_tools.reference()
     theirs = reference.Digest.hash_variant(getattr(reference.DigestAlgorithm, algorithm.upper()), str(variant))
     assert list(theirs.files.items()) == list(make_digest(file_hashes(variant, algorithm), algorithm).files.items())  # type: ignore[arg-type]
+
+
+def test_sha512_is_read(variant: Path) -> None:
+    expected = make_digest(file_hashes(variant, "sha512"), "sha512")
+    assert expected.files["a.b"] == base64.b64encode(hashlib.sha512(b"").digest()).decode()
+    assert validate_dir(variant, expected, file_hashes(variant)) == []
 
 
 def test_the_variant_digest_covers_metadata_and_ignores_bytecode_names_and_times(tmp_path: Path) -> None:

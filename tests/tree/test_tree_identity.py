@@ -124,3 +124,12 @@ def test_a_repository_without_a_commit_counts_as_no_repository(tmp_path: Path) -
     (tmp_path / "a").write_text("x")
     assert len(unique_id(tmp_path)) == 13
     assert provenance(tmp_path) is None
+
+
+def test_a_linked_directory_counts_by_where_it_points_and_is_not_walked(tmp_path: Path) -> None:
+    ids = []
+    for target in ("/", ".", "nowhere"):
+        (tmp_path / "csrc").unlink(missing_ok=True)
+        (tmp_path / "csrc").symlink_to(target)
+        ids.append(unique_id(tmp_path))
+    assert len(set(ids)) == 3

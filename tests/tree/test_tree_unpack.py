@@ -235,6 +235,14 @@ def test_a_leg_that_contradicts_the_metadata_is_refused(tmp_path: Path, leg: Leg
             unpack(artifact, tmp_path / "into")
 
 
+def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path, make_variant(tmp_path / "in"))
+    unpack(artifact, tmp_path / "into")
+    with pytest.raises(FindingsError, match="already exists"):
+        unpack(artifact, tmp_path / "into")
+    assert [path.name for path in (tmp_path / "into").iterdir()] == [CPU]
+
+
 def test_what_is_no_artifact_is_named(tmp_path: Path, leg: LegRecord) -> None:
     for artifact, says in (
         (tmp_path / "x.zip", "does not end with"),
@@ -246,29 +254,3 @@ def test_what_is_no_artifact_is_named(tmp_path: Path, leg: LegRecord) -> None:
     ):
         with pytest.raises(FindingsError, match=says):
             read_leg(artifact)
-
-
-def test_the_size_of_an_extended_header_is_the_one_that_counts(tmp_path: Path, leg: LegRecord) -> None:
-    """tar puts a size there that has more than eleven octal digits; other tools may do so for any file."""
-    good = next(path.parent for path in (tmp_path / "good").rglob("metadata.json"))
-    members = [file("leg.json", msgspec.json.encode(leg))]
-    members += [
-        file(f"{leg.variant}/{path.relative_to(good).as_posix()}", path.read_bytes(), mode=path.stat().st_mode & 0o777)
-        for path in sorted(good.rglob("*"))
-        if path.is_file()
-    ]
-    data = b""
-    for info, content in members:
-        record = f" size={len(content)}\n"
-        length = next(n for n in range(len(record), 99) if n == len(f"{n}{record}"))
-        extended = tarfile.TarInfo("PaxHeaders/x")
-        extended.type, extended.size = tarfile.XHDTYPE, length
-        data += extended.tobuf(tarfile.USTAR_FORMAT) + f"{length}{record}".encode().ljust(512, b"\0")
-        info.size = 0
-        data += info.tobuf(tarfile.USTAR_FORMAT) + content.ljust(-(-len(content) // 512) * 512, b"\0")
-    (tmp_path / "a.tar").write_bytes(data + bytes(1024))
-    (tmp_path / "into").mkdir()
-    unpack(tmp_path / "a.tar", tmp_path / "into")
-    unpacked = tmp_path / "into" / leg.variant
-    for path in filter(Path.is_file, good.rglob("*")):
-        assert (unpacked / path.relative_to(good)).read_bytes() == path.read_bytes()

@@ -73,27 +73,6 @@ def test_without_a_commit_everything_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_renames")
-def test_two_renames_put_the_old_directory_back_when_the_second_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = fill(tmp_path / "build", a="old")
-    real = Path.rename
-
-    def rename(self: Path, to: Path) -> Path:
-        if self.name.endswith(".new"):
-            raise OSError(28, "No space left on device")
-        return real(self, to)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    with replacing(target) as made:
-        fill(made.staging, a="new")
-        with pytest.raises(FindingsError, match="No space left"):
-            made.commit()
-    assert contents(target) == {"a": "old"}
-    assert names(tmp_path) == ["build"]
-
-
-@pytest.mark.usefixtures("two_renames")
 def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

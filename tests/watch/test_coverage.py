@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -73,14 +72,6 @@ def changed_after_hashing(variant: Path) -> None:
     (variant / "__init__.py").write_text("changed")
 
 
-def a_file_more(variant: Path) -> None:
-    (variant / "extra.py").write_text("")
-
-
-def a_file_less(variant: Path) -> None:
-    (variant / "_ops.py").unlink()
-
-
 def link_out_of_the_tree(variant: Path) -> None:
     variant.rename(variant.parent.parent / "elsewhere")
     variant.symlink_to(variant.parent.parent / "elsewhere")
@@ -106,7 +97,7 @@ def no_signature(variant: Path) -> None:
 
 
 SPOILS = [
-    nothing_in_it, broken_metadata, changed_after_hashing, a_file_more, a_file_less, link_out_of_the_tree,
+    nothing_in_it, broken_metadata, changed_after_hashing, link_out_of_the_tree,
     another_kernel, no_digest, signature_of_other_metadata, no_signature,
 ]  # fmt: skip
 
@@ -133,15 +124,6 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(tmp_path: Path, 
     found = coverage(matrix, list_tree(tree), {OLD})
     assert states(found) == {OLD: "stale", NEW: "stale"}
     assert "version 7, build.toml has 1" in found.variants[1].reason
-
-
-def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
-    tree = tree_with(tmp_path / "a tree", NEW, SURPLUS)
-    commands = {item.variant: item.command for item in coverage(matrix, list_tree(tree)).variants}
-    expected = ["kci", "run", f"--only={OLD}", f"--into={tree}", "kernels/some-kernel"]
-    assert shlex.split(commands[OLD]) == expected
-    assert commands[NEW] == ""
-    assert shlex.split(commands[SURPLUS]) == ["rm", "-r", str(tree / SURPLUS)]
 
 
 # --- signatures -------------------------------------------------------------------------------------------------------
@@ -194,14 +176,6 @@ class RecordedHub:
 def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, TreeListing]:
     recorded = RecordedHub(root)
     return recorded, list_hub_tree("acme/some-kernel", revision, recorded)
-
-
-@pytest.mark.parametrize("name", ["ops.pyo", "ops.pyc", "__pycache__/ops.x"])
-def test_bytecode_on_the_hub_is_no_part_of_a_variant(tmp_path: Path, matrix: KernelMatrix, name: str) -> None:
-    tree = tree_with(tmp_path / "build", NEW)
-    (tree / NEW / name).parent.mkdir(exist_ok=True)
-    (tree / NEW / name).write_bytes(b"x")
-    assert states(coverage(matrix, on_hub(tmp_path)[1]))[NEW] == "present"
 
 
 def test_a_repository_is_compared_by_digest_without_downloading_libraries(tmp_path: Path, matrix: KernelMatrix) -> None:

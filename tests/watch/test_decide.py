@@ -43,24 +43,70 @@ def run(number: int, *, catalog: str = "c", commit: str = "", machine: str = "",
     )
 
 
-def story(*days: dict[str, str], policy: Decisions = POLICY) -> list[list[str]]:
-    """What is done after each day, as `kind` and number of legs."""
-    watch = FailureTracker(policy)
-    return [
-        [f"{'flaky ' if action.flaky else ''}{action.kind} {len(action.legs)}" for action in watch.step(made)]
-        for made in (run(number, **day) for number, day in enumerate(days))
-    ]
+def story(*days: dict[str, str]) -> str:
+    """What is done after each day: the kind and number of legs, or `-`."""
+    watch = FailureTracker(POLICY)
+    done = [watch.step(run(number, **day)) for number, day in enumerate(days)]
+    said = [[f"{'flaky ' if one.flaky else ''}{one.kind} {len(one.legs)}" for one in actions] for actions in done]
+    return " | ".join(", ".join(day) or "-" for day in said)
 
 
 FAIL, AGAIN, FLAKE, PASS = {"cpu": "fail"}, {"cpu": "again"}, {"cpu": "flake"}, {"cpu": "pass"}
+UNKNOWN, ONE, TWO = {"cpu": "unknown"}, {"cpu": "error: one"}, {"cpu": "error: two"}
+TURNS = [FLAKE, PASS, FLAKE, PASS, FLAKE]
+MODES = [{"cpu": f"error: mode {chr(97 + day)} is off"} for day in range(20)]
+SAME = [
+    {"cpu": f"/work/relu/csrc/op.cu:{day}: error: no x", "norm": f"/work/norm/csrc/op.cu:{7 + day}: error: no x"}
+    for day in range(2)
+]
+STORIES: dict[str, tuple[list[dict[str, str]], str]] = {
+    "a second look that says the same": ([PASS, AGAIN, AGAIN, PASS], "- | open 1 | - | close 1"),
+    "without one the next run is one": ([PASS, FAIL, FAIL, FAIL, PASS], "- | - | open 1 | - | close 1"),
+    "a second look that passes": ([PASS, FLAKE, PASS, FLAKE, PASS], "- | - | - | - | -"),
+    "a pass in between": ([FAIL, PASS, FAIL, PASS], "- | - | - | -"),
+    "unknown, and not there": ([FAIL, UNKNOWN, {}, FAIL], "- | - | - | open 1"),
+    "unknown after it was opened": ([AGAIN, UNKNOWN, {}, UNKNOWN, PASS], "open 1 | - | - | - | close 1"),
+    "one cause in two kernels": (SAME, "- | open 2"),
+    "two causes": ([{"cpu": "error: one", "norm": "error: two"}] * 2, "- | open 1, open 1"),
+    "a kernel with proof joins": (
+        [*[{"cpu": "again", "norm": "pass"}] * 2, {"cpu": "fail", "norm": "again"}], "open 1 | - | update 2",
+    ),
+    "legs of a kernel follow": ([AGAIN, {"cpu": "fail", "cuda": "fail"}], "open 1 | update 2"),
+    "another kernel needs its own proof": ([AGAIN, {"cpu": "fail", "norm": "fail"}], "open 1 | -"),
+    "closed when the last leg has passed": (
+        [{"cpu": "again", "norm": "again"}, {"cpu": "pass", "norm": "fail"}, {"cpu": "pass", "norm": "unknown"},
+         {"norm": "pass"}],
+        "open 2 | update 1 | - | close 2",
+    ),
+    "another error needs its own proof": ([ONE, ONE, TWO, TWO, ONE], "- | open 1 | - | open 1 | -"),
+    "errors that take turns": ([ONE, TWO, ONE], "- | - | open 1"),
+    "something else each time": (MODES[:5], "- | - | - | open 1 | -"),
+    "it keeps turning green": (TURNS, "- | - | - | - | flaky open 1"),
+    "failing twice is what it does": ([*TURNS, AGAIN, PASS], "- | - | - | - | flaky open 1 | - | -"),
+    "it stays broken": ([*TURNS, AGAIN, AGAIN, AGAIN], "- | - | - | - | flaky open 1 | - | - | open 1"),
+    "flaky without second looks": ([FAIL, PASS] * 3, "- | - | - | - | - | flaky open 1"),
+    "flaky in the legs of a kernel": (
+        [{"cpu": "flake", "cuda": "pass"}, {"cpu": "pass", "cuda": "flake"}, {"cpu": "flake", "cuda": "pass"}],
+        "- | - | flaky open 1",
+    ),
+    "in two kernels it is two things": ([FLAKE, {"norm": "flake"}] * 2, "- | - | - | -"),
+    "proven and fixed is no flake": (
+        [AGAIN, PASS, AGAIN, PASS, AGAIN], "open 1 | close 1 | open 1 | close 1 | -",
+    ),
+}  # fmt: skip
+"""What becomes of the legs day by day, and what is done."""
 
 
-def test_a_second_look_that_says_the_same_opens_the_issue_at_once() -> None:
-    assert story(PASS, AGAIN, AGAIN, PASS) == [[], ["open 1"], [], ["close 1"]]
+@pytest.mark.parametrize("name", STORIES)
+def test_what_is_done_day_by_day(name: str) -> None:
+    days, done = STORIES[name]
+    assert story(*days) == done
 
 
-def test_without_a_second_look_the_next_run_is_one() -> None:
-    assert story(PASS, FAIL, FAIL, FAIL, PASS) == [[], [], ["open 1"], [], ["close 1"]]
+def test_what_is_flaky_has_one_issue_and_is_closed_in_the_end() -> None:
+    assert story(*TURNS, *[PASS] * 20).count("flaky close 1") == 1
+    said = story(*({"cpu": "pass"} if day % 2 else mode for day, mode in enumerate(MODES)))
+    assert said.replace(" | ", "").strip("-") == "flaky open 1", "whatever it says each time"
 
 
 def test_a_second_look_on_the_same_machine_proves_nothing() -> None:
@@ -68,22 +114,6 @@ def test_a_second_look_on_the_same_machine_proves_nothing() -> None:
     assert watch.step(run(1, cpu="again", machine="gpu-1")) == []
     assert [item.kind for item in watch.step(run(2, cpu="fail", machine="gpu-1"))] == [ActionKind.OPEN], "another day"
     assert len(FailureTracker(POLICY).step(run(1, cpu="again", machine=""))) == 1
-
-
-def test_an_unknown_result_and_a_leg_that_is_not_there_change_nothing() -> None:
-    unknown, nothing = {"cpu": "unknown"}, {}
-    assert story(FAIL, unknown, nothing, FAIL) == [[], [], [], ["open 1"]]
-    assert story(AGAIN, unknown, nothing, unknown, PASS) == [["open 1"], [], [], [], ["close 1"]]
-
-
-def test_one_cause_in_several_legs_and_kernels_is_one_issue() -> None:
-    error = "/work/{}/csrc/op.cu:{}: error: no member named 'x' in 'at::Tensor'"
-    days = [{"cpu": error.format("relu", day), "norm": error.format("norm", 7 + day)} for day in range(2)]
-    assert story(*days)[-1] == ["open 2"]
-    joined = story(*[{"cpu": "again", "norm": "pass"}] * 2, {"cpu": "fail", "norm": "again"})
-    assert joined == [["open 1"], [], ["update 2"]]
-    assert story({"cpu": "again"}, {"cpu": "fail", "cuda": "fail"})[-1] == ["update 2"], "legs of a kernel follow"
-    assert story({"cpu": "again"}, {"cpu": "fail", "norm": "fail"})[-1] == [], "another kernel needs its own proof"
 
 
 def test_one_cause_after_two_moves_is_two_issues() -> None:
@@ -106,32 +136,6 @@ def test_a_leg_that_a_catalog_brings_fails_because_of_that_catalog() -> None:
     (one,) = watch.step(run(2, norm="again"))
     (two,) = watch.step(run(3, catalog="d", norm="again", next="again"))
     assert (one.legs, two.kind, two.legs) == ((NORM,), ActionKind.OPEN, (NEXT,))
-
-
-def test_it_is_closed_when_the_last_leg_has_passed() -> None:
-    both = {"cpu": "again", "norm": "again"}
-    days = [both, {"cpu": "pass", "norm": "fail"}, {"cpu": "pass", "norm": "unknown"}, {"norm": "pass"}]
-    assert story(*days) == [["open 2"], ["update 1"], [], ["close 2"]]
-
-
-def test_another_error_of_a_leg_that_has_an_issue_needs_its_own_proof() -> None:
-    one, two = {"cpu": "error: one"}, {"cpu": "error: two"}
-    assert story(one, one, two, two, one) == [[], ["open 1"], [], ["open 1"], []]
-    assert story(one, two, one)[-1] == ["open 1"], "errors that take turns are no less of a failure"
-
-
-def test_a_leg_that_says_something_else_each_time_is_broken_all_the_same() -> None:
-    days = [{"cpu": f"error: mode {chr(97 + day)} is off"} for day in range(5)]
-    assert story(*days) == [[], [], [], ["open 1"], []]
-
-
-def test_a_leg_that_keeps_turning_green_is_named_as_flaky_and_only_so() -> None:
-    days = [FLAKE, PASS, FLAKE, PASS, FLAKE]
-    assert story(*days) == [[], [], [], [], ["flaky open 1"]]
-    assert story(*days, AGAIN, PASS)[-2:] == [[], []], "failing twice is what it does"
-    assert story(*days, *[PASS] * 20)[-20:].count(["flaky close 1"]) == 1
-    assert story(*days, *[AGAIN] * 3)[-1] == ["open 1"], "and when it stays broken, it is broken"
-    assert story(*[FAIL, PASS] * 3)[-1] == ["flaky open 1"], "without second looks, too"
 
 
 def test_a_leg_that_the_catalog_no_longer_has_waits_for_a_pass_of_its_successor() -> None:
@@ -175,22 +179,14 @@ def test_what_is_new_is_looked_at_again_in_two_legs_of_a_kernel() -> None:
     assert watch.suspects(run(3, cpu="fail", norm="error: something else")) == [NORM], "what has an issue is no suspect"
 
 
-def test_a_flaky_leg_has_one_issue_whatever_it_says_each_time() -> None:
-    days = [{"cpu": "pass"} if day % 2 else {"cpu": f"error: mode {chr(97 + day)} is off"} for day in range(20)]
-    assert [item for day in story(*days) for item in day] == ["flaky open 1"]
-
-
 @pytest.mark.parametrize(
     ("log", "shown"),
     [
         ("https://github.com/acme/kernels/actions/runs/1", True),
-        ("https://x.org/a b", False),
-        ("https://x.org/[a](https://y.org)", False),
-        ("<img src=x>", False),
-        ("javascript:x", False),
-        ("https://x.org/" + "a" * 500, False),
+        ("https://x.org/a b", False), ("https://x.org/[a](https://y.org)", False),
+        ("<img src=x>", False), ("javascript:x", False), ("https://x.org/" + "a" * 500, False),
     ],
-)
+)  # fmt: skip
 def test_a_log_is_a_link_or_left_out(log: str, shown: bool) -> None:
     made = [replace(run(number), failed=(Failure(CPU, ERROR, log),)) for number in range(2)]
     (action,) = decide(made, FailureTracker(POLICY))

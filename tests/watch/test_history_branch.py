@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from cli.runner import kci
 from kci.errors import FindingsError
-from kci.watch.history import HistoryBranch, LegOutcome, LegResult, RecordedRun, leg_key
+from kci.watch.history import HistoryBranch, RecordedRun, leg_key
 
 LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
 
@@ -70,27 +68,14 @@ def test_a_run_that_was_recorded_in_between_stays(
     assert numbers(remote, tmp_path) == [*([] if empty else [1]), 6, 7]
 
 
+def test_a_remote_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match="cannot read"):
+        HistoryBranch(str(tmp_path / "nowhere"), "kci-history").fetch(tmp_path / "clone")
+
+
 def test_a_branch_that_takes_nothing_is_said(remote: str) -> None:
     hook = Path(remote) / "hooks" / "pre-receive"
     hook.write_text("#!/bin/sh\necho this branch is protected >&2\nexit 1\n")
     hook.chmod(0o755)
     with pytest.raises(FindingsError, match="takes no commit"):
         HistoryBranch(remote, "kci-history").record([run(1)])
-
-
-def test_the_command_records_on_the_branch_of_a_remote(
-    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    result = LegResult(
-        run=3, at="2026-11-21T03:17:00+00:00", kernel="relu", variant="torch-cpu", system="x86_64-linux",
-        outcome=LegOutcome.PASSED,
-    )  # fmt: skip
-    (tmp_path / "one.json").write_bytes(msgspec.json.encode(result))
-    subprocess.run(["git", "init", "--quiet", str(tmp_path / "mine")], check=True)
-    subprocess.run(["git", "-C", str(tmp_path / "mine"), "remote", "add", "origin", remote], check=True)
-    monkeypatch.chdir(tmp_path / "mine")
-    done = kci("compat", "record", tmp_path / "one.json")
-    assert (done.code, done.stdout) == (0, "1 result of 1 run; 1 new file in kci-history\n")
-    assert numbers(remote, tmp_path) == [3]
-    assert kci("compat", "record", tmp_path / "one.json").code == 0
-    assert commits(remote) == 1

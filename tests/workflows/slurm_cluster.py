@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from buildkit import wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
 
@@ -32,15 +31,6 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def wait_for(there: Callable[[], object], what: str) -> None:
-    """Look until something is there."""
-    for _ in range(1200):
-        if there():
-            return
-        threading.Event().wait(0.1)
-    raise AssertionError(f"waited in vain for {what}")
 
 
 class NoClusterError(Exception):
@@ -115,43 +105,6 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
     def start_node(self) -> None:
         """Start the node's daemon."""
         self.start("slurmd", "-D", "-c")
-
-    def kill_node(self, work: Path) -> None:
-        """As when the machine breaks: its daemon and what it runs are gone, and Slurm is told so.
-
-        By itself it would come to know after `SlurmdTimeout`, which a machine with much to do must not reach.
-        """
-        self.processes["slurmd"].kill()
-        self.processes["slurmd"].wait()
-        # All at one moment, as far as they can tell: whoever saw its child die first would still report that.
-        stopped: set[int] = set()
-        while found := set(self._of_jobs(work)) - stopped:
-            for process in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGSTOP)
-            stopped |= found
-        for process in stopped:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        self.ask("scontrol", "update", f"nodename={self.host}", "state=down", "reason=died")
-
-    def has_told_all(self) -> bool:
-        """Whether Slurm has nothing left to tell its nodes."""
-        said = self.ask("sdiag")
-        return all(re.search(rf"^Agent {what}: +0$", said, re.MULTILINE) for what in ("queue size", "count"))
-
-    def _of_jobs(self, work: Path) -> list[int]:
-        """The processes of this cluster's jobs, which work below a folder, and of the daemons that watch them."""
-        found = []
-        for place in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                variables = (place / "environ").read_bytes().split(b"\0")
-                mine = f"SLURM_CONF={self.folder}/slurm.conf".encode() in variables
-                watches = (place / "comm").read_text().startswith("slurmstepd")
-                works = (place / "cwd").readlink().is_relative_to(work)
-                if (any(item.startswith(b"SLURM_JOB_ID=") for item in variables) and works) or (mine and watches):
-                    found.append(int(place.name))
-        return found
 
     def ask(self, *command: str) -> str:
         """What one of Slurm's commands prints."""

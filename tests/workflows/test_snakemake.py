@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import noarch_kernel, program, write_tree
+from buildkit import noarch_kernel, program, wait_for, write_tree
 from cli.runner import kci
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.snakemake import SNAKEFILE, render_snakemake
 from split_kernel import SOURCES, VARIANT, SplitKernel
-from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing, wait_for
+from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing
 
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
 OWN = f"{shlex.quote(sys.executable)} -m kci"
@@ -285,29 +285,17 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(f"Slurm does not start here: {error}")
 
 
-SUBMIT = "sbatch --parsable --cpus-per-task={threads} --mem={resources.mem_mb} --time={resources.runtime}"
-EXECUTORS = {
-    "slurm": (
-        "--executor",
-        "slurm",
-        "--slurm-status-command",
-        "squeue",
-        "--slurm-init-seconds-before-status-checks",
-        "2",
-    ),
-    "generic": ("--executor", "cluster-generic", "--cluster-generic-submit-cmd", SUBMIT),
-}
+EXECUTOR = ("--executor", "slurm", "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")
-@pytest.mark.parametrize("executor", EXECUTORS if os.environ.get("KCI_MANY") else ["slurm"])
-def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path: Path, executor: str) -> None:
+def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path: Path) -> None:
     # The plugin takes SLURM_CONF from its jobs: a real cluster has its configuration where Slurm looks for it.
     real = shutil.which("srun", path=slurm.environment["PATH"])
     program(tmp_path, "srun", f'SLURM_CONF={slurm.environment["SLURM_CONF"]} exec {real} "$@"')
     environment = slurm.environment | {"PATH": f"{tmp_path}:{slurm.environment['PATH']}"}
-    words = (*EXECUTORS[executor], "--jobs", "4", "--latency-wait", "30")
+    words = (*EXECUTOR, "--jobs", "4", "--latency-wait", "30")
     code, said = run(repository, *words, environment=environment)
     assert code == 0, said
     assert jobs(said) == EVERY

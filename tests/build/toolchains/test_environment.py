@@ -20,7 +20,6 @@ from kci.build.toolchains.downloads import find_wheel
 from kci.build.toolchains.environment import (
     COMPLETE,
     Environment,
-    TorchVersion,
     ensure_runtime,
     kci_environment,
     python_environment,
@@ -229,9 +228,6 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     (told,) = [line for line in said if line.startswith("warning: ")]
     assert "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it" in told
     assert "KCI_TORCH_INDEX" in told
-
-
-FOR_CUDA = TorchVersion("2.13.0+cu130", {"cuda": "13.0"})
 
 
 def test_a_torch_for_gpus_is_taken_if_somebody_has_brought_its_libraries(

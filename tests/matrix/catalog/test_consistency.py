@@ -10,10 +10,7 @@ from kci.matrix.catalog.rows import Catalog, toolkits
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.variants import Kind, variant_name
 
-IMAGES = {
-    "cuda": {"12.4", "12.6", "12.8", "12.9", "13.0", "13.2", "13.4"},
-    "rocm": {"7.0", "7.1", "7.2", "7.14"},
-}
+IMAGES = {"cuda": {"12.4", "12.6", "12.8", "12.9", "13.0", "13.2", "13.4"}, "rocm": {"7.0", "7.1", "7.2", "7.14"}}
 """The versions of which the build images of runners.toml exist, as of 2026-11-20."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -56,11 +55,3 @@ def test_a_torch_on_pypi_that_is_not_bundled_is_named(
     assert done.code == code
     named = [line.removeprefix("torch ").partition(" is on")[0] for line in done.stdout.splitlines()[1:]]
     assert [line.partition(":")[0] for line in named] == said
-
-
-def test_outdated_looks_at_the_catalog_of_kci_toml(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "kci.toml").write_text('catalog = "2026-08-20"\n')
-    done = kci("catalog", "outdated", tmp_path)
-    assert (done.code, done.stdout.startswith("2026-08-20: ")) == (1, True)
-    assert "newer: 2026-09-02" in done.stdout

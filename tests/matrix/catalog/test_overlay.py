@@ -12,15 +12,8 @@ from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import Settings
-from kci.config.values import Tier
 from kci.errors import FindingsError
-from kci.matrix.catalog.loading import (
-    apply_overlay,
-    load_catalog,
-    outside_range,
-    overlays_of,
-    read_overlay,
-)
+from kci.matrix.catalog.loading import apply_overlay, load_catalog, overlays_of, read_overlay
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import compute_matrix, select
 
@@ -142,34 +135,6 @@ def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> N
     assert (broken.bundled, broken.line()) == (False, ("mine.toml", 2))
     tvm = {row.compute.text for row in changed.rows if row.tvm_ffi and row.tvm_ffi.text == "0.2" and row.compute}
     assert tvm == {"12.6"}
-
-
-def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
-    replaced = apply_overlay(
-        catalog,
-        overlay("""
-            replace = true
-            [[row]]
-            torch = "2.13"
-            backend = "cpu"
-            systems = ["x86_64-linux"]
-        """),
-    )
-    assert table(replaced) == [("2.13", "cpu", None, "x86_64-linux")]
-    assert len(replaced.removed) == len(catalog.rows) - 1, "the row that came back is not removed"
-    assert {row.torch.text for row in outside_range(replaced)[0]} == {"2.11", "2.14"}, "nor do the others come back"
-
-
-@pytest.mark.rule("KCI213", triggers=True)
-def test_what_is_removed_does_not_come_back_outside_the_range(catalog: Catalog) -> None:
-    narrowed = apply_overlay(catalog, overlay('drop = ["cuda == 13.2", "rocm == 7.14"]'))
-    rows, removed = outside_range(narrowed)
-    assert not [row for row in rows if row.compute and row.compute.text in ("13.2", "7.14")]
-    assert {item.row.compute.text for item in removed if item.row.compute} == {"13.2", "7.14"}
-    made = torch_kernel(["cuda", "rocm"])
-    found = select(made, narrowed, Tier.ALL, explain=True)
-    assert not [variant for variant in found.variants if variant.compute in ("13.2", "7.14")]
-    assert {item.path for item in found.dropped if item.rule == "KCI213"} == {"mine.toml"}
 
 
 @pytest.mark.rule("KCI201", triggers=True)

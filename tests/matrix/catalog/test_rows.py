@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kci.config.document import parse_document
-from kci.config.values import SYSTEMS, Version
+from kci.config.values import SYSTEMS
 from kci.errors import FindingsError, UsageError
 from kci.matrix.catalog.loading import DEFAULT_EDITION, editions, interpret_edition, load_catalog, outside_range
 from kci.matrix.catalog.rows import Catalog
@@ -15,38 +15,6 @@ from kci.matrix.catalog.rows import Catalog
 
 def test_the_default_edition_is_the_newest() -> None:
     assert editions()[-1] == DEFAULT_EDITION
-
-
-def test_the_arch_lists_are_those_of_the_edition_s_day() -> None:
-    toolkit = Version.parse("13.0")
-    assert "10.3" in load_catalog().archs.cuda_default(toolkit)
-    assert "10.3" not in load_catalog("2026-08-20").archs.cuda_default(toolkit)
-    assert load_catalog("2026-08-20").archs.cuda_default(toolkit)[-1] == "12.1+PTX"
-    assert load_catalog().archs.cuda_default(Version.parse("12.8")) == load_catalog("2026-08-20").archs.cuda_default(
-        Version.parse("12.8")
-    )
-
-
-def test_the_august_edition_is_the_references_table(catalog: Catalog) -> None:
-    # One row per torch, compute and system: the numbered table of the format reference, expanded.
-    assert len(catalog.rows) == 2 + (3 + 6 + 1 + 2 + 1) + (3 + 4 + 2 + 1 + 2 + 1)
-    first = catalog.rows[0]
-    assert (first.torch.text, first.backend, first.bundled) == ("2.11", "cpu", False)
-    assert [row.torch.text for row in catalog.rows] == sorted(row.torch.text for row in catalog.rows)
-    tvm = {(row.torch.text, row.compute.text) for row in catalog.rows if row.tvm_ffi and row.compute}
-    assert tvm == {("2.12", "12.6"), ("2.12", "13.0"), ("2.12", "13.2"), ("2.12", "2025.3.2"), ("2.13", "13.2")}
-
-
-def test_a_flavour_of_tvm_ffi_stays_until_somebody_says_that_it_went(catalog: Catalog) -> None:
-    kept = {
-        (row.backend, row.compute and row.compute.text): row.tvm_ffi_unknown_since
-        for row in load_catalog().rows
-        if row.tvm_ffi
-    }
-    unseen = dict.fromkeys([("cpu", None), ("cuda", "12.6"), ("cuda", "13.0"), ("xpu", "2026.0.0")], "2026-09-04")
-    assert kept == unseen | {("cuda", "13.2"): None}
-    systems = [{(row.backend, row.system) for row in one.rows if row.tvm_ffi} for one in (load_catalog(), catalog)]
-    assert systems[0] == systems[1]
 
 
 @pytest.mark.rule("KCI120", triggers=False)

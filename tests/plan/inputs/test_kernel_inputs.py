@@ -61,14 +61,6 @@ def test_tests_beside_src_are_those_of_the_kernel_in_it(tmp_path: Path) -> None:
     assert not inputs.is_test("tests/test_a.py")
 
 
-def test_a_link_and_what_it_leads_to_both_count(tmp_path: Path) -> None:
-    write(tmp_path, {**FILES, "csrc/real.cu": ""})
-    (tmp_path / "csrc/a.cu").unlink()
-    (tmp_path / "csrc/a.cu").symlink_to("real.cu")
-    assert decided(tmp_path, "csrc/real.cu") == decided(tmp_path, "csrc/a.cu") == {CUDA}
-    assert ("csrc/a.cu", "csrc/real.cu") in KernelInputs(build(), tmp_path).of(variant(CUDA))
-
-
 def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
     root = tmp_path / "k"
     write(root, FILES)
@@ -78,12 +70,6 @@ def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
     found = KernelInputs(made, root).of(variant(CPU))
     assert ("csrc/link.h", "") in found
     assert not [path for path, _ in found if path.startswith(("/", ".."))]
-
-
-def test_even_such_a_file_counts_if_a_component_lists_it(tmp_path: Path) -> None:
-    made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["tests/../docs/table.md"]')
-    write(tmp_path, {"docs/table.md": "", "tests/x": ""})
-    assert decided(tmp_path, "docs/table.md", made) == {CPU}
 
 
 def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import pytest
 
 from buildkit import write_tree
 from conftest import torch_kernel
-from kci.build.native.failures import failure_hint
-from kci.build.process.run import ProgramResult
 from kci.plan.inputs.source_lints import pybind_included, unconditional_includes
 from kci.plan.inputs.source_tree import SourceTree
 
@@ -64,17 +62,3 @@ def test_conditions_within_conditions() -> None:
     text += b"#include <c>\n#endif\n#include <d>\n"
     assert unconditional_includes(text) == ["c", "d"]
     assert unconditional_includes(b'#endif\n#include <a>\n#define X\n# include "b"') == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "torch/include/pybind11/buffer_info.h:108:1: error: expected ')' before '*' token",
-        "torch/include/pybind11/detail/common.h:3:9: fatal error: x: No such file",
-        'torch/include/pybind11/cast.h(12): error: identifier "PyObject" is undefined',
-    ],
-)
-def test_a_build_that_stops_in_such_a_header_says_so(tmp_path: Path, line: str) -> None:
-    assert "Python's limited API: include <torch/all.h>" in failure_hint(
-        ProgramResult(1, line), tmp_path, "x86_64-linux"
-    )

@@ -119,14 +119,6 @@ def test_another_time_is_seen_where_it_differs(tmp_path: Path) -> None:
     assert [*then.below("old")] == ["old/y.h"]
 
 
-def test_a_folder_that_was_a_link_or_a_file_hides_what_is_in_it_now(tmp_path: Path) -> None:
-    now = SourceTree(write(tmp_path / "r", d__x_h="1", e__x_h="2"))
-    then = PatchedTree(now, {"d": (EntryKind.LINK, b"e"), "d/x.h": None})
-    assert then.file("d/x.h") == "e/x.h"
-    submodule = PatchedTree(now, {"d": (EntryKind.OTHER, b"0" * 40)})
-    assert submodule.file("d/x.h") is None
-
-
 @pytest.mark.parametrize("part", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
 def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(tmp_path: Path, part: str) -> None:
     said = {"st_size": 1, "st_mtime_ns": 2, "st_ctime_ns": 3, "st_ino": 4, "st_dev": 5}

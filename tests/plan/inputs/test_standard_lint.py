@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import write_tree
 from conftest import torch_kernel
 from kci.config.reader import parse_kernel
 from kci.matrix.catalog.loading import load_catalog
@@ -53,26 +52,6 @@ def test_an_older_standard_is_told_with_the_versions_of_torch(
     (message,) = said(sources, f'"-O3", "{flag}"', key=key, backend=backend, src=src)
     assert message.startswith(f"`{flag}` is older than C++")
     assert message.endswith("2.14 ask for")
-
-
-@pytest.mark.rule("KCI159", triggers=True)
-@pytest.mark.parametrize(
-    "header",
-    [
-        "ATen/ops/empty.h", "ATen/core/Tensor.h", "ATen/cuda/CUDAContext.h",
-        "c10/util/intrusive_ptr.h", "c10/cuda/CUDAGuard.h", "torch/library.h",
-        "torch/csrc/utils/pybind.h", "torch/nn/functional.h",
-    ],
-)  # fmt: skip
-def test_any_header_of_torch_counts(sources: Path, header: str) -> None:
-    (sources / "a.cu").write_text(f"#include <{header}>\n")
-    assert len(said(sources, '"-std=c++17"')) == 1
-
-
-@pytest.mark.rule("KCI159", triggers=False)
-def test_a_header_of_the_kernel_may_be_called_like_one_of_torch(sources: Path) -> None:
-    write_tree(sources, {"torch/mha.h": "int a;\n", "a.cu": '#include "torch/mha.h"\n'})
-    assert said(sources, '"-std=c++17"') == []
 
 
 BINDINGS = (

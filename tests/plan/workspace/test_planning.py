@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from conftest import add_package
-from kci.config.sources import package_rules
-from kci.errors import FindingsError, UsageError
-from kci.plan.inputs.source_tree import SourceTree
+from kci.errors import FindingsError
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
-from kci.utils import cache as caching
 
 HEAD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
 CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
@@ -37,25 +34,6 @@ def test_what_cannot_be_built_is_not_planned(tmp_path: Path) -> None:
     assert "KCI155" in refused(kernel(tmp_path, f'{text}cuda-capabilities = ["99.9"]\n'))
     assert refused(kernel(tmp_path, text.replace("[torch]", '[torch]\nstable-abi = "9.9"')))
     assert refused(kernel(tmp_path, text.replace('["cuda"]', '["cpu"]'))) == ["KCI130"]
-
-
-def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(caching, "_TICK_NS", -(10**12))  # of what was changed just now nothing is kept
-    place = kernel(tmp_path / "kernel", f'backends = ["cuda"]\n{CUDA}'.replace("[]", '["a.cu"]'))
-    (place / "a.cu").write_text("")
-    request = PlanRequest(fingerprints=True, digests=tmp_path / "digests")
-    first = plan_run(open_workspace([place]), request)
-    assert {kept.suffix for kept in (tmp_path / "digests").iterdir()} == {".msgpack"}
-
-    def read_again(*_: object, **__: object) -> None:
-        raise AssertionError("a source is read again")
-
-    monkeypatch.setattr(caching, "file_digest", read_again)
-    monkeypatch.setattr(SourceTree, "content", read_again)
-    monkeypatch.setattr(package_rules, "_check_file", read_again)
-    assert plan_run(open_workspace([place]), request) == first
 
 
 XPU = '[kernel.b]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["gone.cpp"]\n'
@@ -144,13 +122,3 @@ def test_a_selection_that_selects_nothing_is_an_error_with_the_nearest_names(
         plan_run(workspace, PlanRequest(choice=choice))
     assert hint in caught.value.hint
     assert plan_run(workspace, PlanRequest(choice=choice, allow_empty=True)).plan.legs == ()
-
-
-def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
-    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
-    for choice in (Choice(tier="nightly"), Choice(systems=("x86_64-lunix",)), Choice(backends=("cdua",))):
-        with pytest.raises(UsageError):
-            workspace.matrix(choice)
-    with pytest.raises(UsageError, match="no kernel here is named") as caught:
-        workspace.kernel("some-kernle")
-    assert caught.value.hint == "did you mean `some-kernel`?"

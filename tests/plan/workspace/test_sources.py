@@ -16,7 +16,6 @@ from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
 from kci.plan import check
 from kci.plan.check import check_kernels
-from kci.plan.inputs import source_lints
 from kci.plan.planning import PlanRequest
 from kci.plan.workspace import Choice
 from kci.run.local import outcomes_of
@@ -99,18 +98,6 @@ def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
     assert (built.code, "error[KCI732]" in built.stderr) == (1, True)
 
 
-@pytest.mark.rule("KCI732", triggers=True)
-def test_a_pointer_in_a_built_variant_is_neither_packed_nor_verified(tmp_path: Path) -> None:
-    (tmp_path / "k").mkdir()
-    place = kernel(tmp_path / "k", "")
-    assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
-    (tmp_path / "out" / "torch-cpu" / "table.bin").write_text(POINTER)
-    assert "error[KCI732]" in kci("verify", tmp_path / "out" / "torch-cpu").stderr
-    done = kci("pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar")
-    assert done.code in (1, 2), done.stderr
-    assert not (tmp_path / "a.tar").exists()
-
-
 @pytest.mark.rule("KCI732", triggers=False)
 def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
     place = kernel(tmp_path, "")
@@ -127,17 +114,6 @@ def test_a_name_that_another_system_cannot_hold_is_found_before_the_build(
     for name in names:
         (place / "torch-ext" / "some_kernel" / name).touch()
     assert sources_say(place) == ["KCI708"]
-
-
-def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> None:
-    (tmp_path / "repo" / "k").mkdir(parents=True)
-    place = kernel(tmp_path / "repo" / "k", "")
-    (place / "build.toml").write_text(COMPILED.replace('"csrc/a.cpp"', '"third_party/up/a.cpp", "csrc/gone.cpp"'))
-    (tmp_path / "repo" / ".git").mkdir()
-    (tmp_path / "repo" / ".gitmodules").write_text('[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n')
-    hints = [item.hint for item in check_kernels([str(place)]).diagnostics if item.rule == "KCI136"]
-    assert [("git submodule update" in hint) for hint in hints] == [False, True, False]
-    assert "k/third_party/up" in hints[1]
 
 
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
@@ -178,26 +154,6 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     for file in kept.iterdir():
         file.write_bytes(b"\xc1 damaged")
     assert [item.rule for item in check_kernels([str(place)], remember=kept).diagnostics].count("KCI771") == 1
-
-
-def test_includes_are_parsed_once_and_again_when_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "kernel").mkdir()
-    place, kept = kernel(tmp_path / "kernel", ""), tmp_path / "kept"
-    (place / "build.toml").write_text(COMPILED)
-    source = place / "csrc" / "a.cpp"
-    source.parent.mkdir()
-    source.write_text('#include "b.h"\n')
-    (place / "csrc" / "b.h").write_text("")
-    parsed: list[bytes] = []
-    strip = source_lints._strip_comments
-    monkeypatch.setattr(source_lints, "_strip_comments", lambda raw: parsed.append(raw) or strip(raw))
-    found = [check_kernels([str(place)], remember=kept).diagnostics for _ in range(2)]
-    assert (found[0], "KCI138" in {item.rule for item in found[0]}) == (found[1], True)
-    assert len(parsed) == 2, "the lints about includes, once each"
-    source.write_text('#include "c.h"\n')
-    assert "KCI138" not in {item.rule for item in check_kernels([str(place)], remember=kept).diagnostics}
 
 
 def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Path) -> None:

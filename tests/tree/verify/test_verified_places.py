@@ -52,18 +52,6 @@ def test_the_binaries_of_a_kernel_are_looked_at(sources: Path, tmp_path: Path, n
     ]
 
 
-def test_nix_s_link_beside_a_tree_of_kci_s(sources: Path, tmp_path: Path) -> None:
-    built(tmp_path / "1", sources / "build")
-    (sources / "result").symlink_to(built(tmp_path / "2", tmp_path / "store"))
-    assert kci("verify", sources).code == 0
-    corrupt(tmp_path / "store")
-    done = kci("verify", sources)
-    assert done.code == 1
-    assert done.stdout.startswith(f"{sources}: sources, build (1 variant), result (1 variant)\n")
-    assert f"{sources}/result/torch-cpu/_ops.py: error[KCI731]" in done.stderr
-    assert f"{sources}/build" not in done.stderr
-
-
 def test_another_program_s_build_folder_is_no_tree(sources: Path) -> None:
     (sources / "build" / "lib.linux-x86_64-cpython-311").mkdir(parents=True)
     done = kci("verify", sources)
@@ -85,8 +73,3 @@ def test_a_build_toml_in_a_tree_turns_nothing_off(sources: Path, tmp_path: Path,
     assert {item.rule for item in verify(tree)} >= {"KCI707", "KCI731"}
     done = kci("verify", tree / "torch-cpu")
     assert (done.code, done.stdout.splitlines()[0]) == (1, f"{tree}/torch-cpu: variant")
-
-
-def test_a_kernel_may_be_called_like_a_variant(sources: Path) -> None:
-    place = sources.rename(sources.with_name("torch-cpu"))
-    assert kci("verify", place).stdout.startswith(f"{place}: sources, ")

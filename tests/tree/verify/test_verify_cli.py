@@ -52,12 +52,6 @@ def test_a_variant_that_was_changed_can_be_sealed_anew(tmp_path: Path) -> None:
     assert (done.code, done.stdout) == (0, f"{tmp_path}/x.tar\n")
 
 
-def test_the_run_s_attempt_comes_from_the_environment(tmp_path: Path) -> None:
-    kci("pack", make_variant(tmp_path), "-o", tmp_path / "x.tar", GITHUB_RUN_ATTEMPT="3")
-    done = kci("merge", tmp_path / "x.tar", "--into", tmp_path / "build", "--json")
-    assert json.loads(done.stdout)["manifests"][0]["present"][0]["origin"]["attempt"] == 3
-
-
 def test_exit_codes_of_safety_and_usage(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     (variant / "link").symlink_to("/etc/passwd")

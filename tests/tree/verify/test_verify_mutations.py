@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 
 from kci.errors import KciError
 from kci.tree.merge import merge
-from kci.tree.verify import verify
 from kci.utils import cache as caching
 from variants import CPU, STABLE, make_artifact, make_variant
 
@@ -83,61 +81,3 @@ def test_mutated_archives(tmp_path: Path, artifacts: list[Path], monkeypatch: py
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [
         "1", "2", "3", "s1", "s2", "s3", "work",
     ]  # fmt: skip
-
-
-def test_mutated_trees(tmp_path: Path, artifacts: list[Path]) -> None:
-    random_ = random.Random(78)
-    merge(artifacts, tmp_path / "whole")
-    whole = {
-        path.relative_to(tmp_path / "whole"): path.read_bytes()
-        for path in (tmp_path / "whole").rglob("*")
-        if path.is_file()
-    }
-    found = 0
-    for number in range(ARCHIVES // 4):
-        tree = tmp_path / "trees" / str(number)
-        for name, content in whole.items():
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            (tree / name).write_bytes(content)
-        for _ in range(random_.choice([1, 1, 2])):
-            change(tree / random_.choice(sorted(whole)), random_)
-        try:
-            found += bool(verify(tree))
-        except KciError:
-            found += 1
-    assert found > ARCHIVES // 8
-
-
-NAMES = ["x", "a.so", "B.py", "__init__.py", "metadata.json", "NUL", "é\u202e.py"]
-
-
-def change(path: Path, random_: random.Random) -> None:
-    if not path.is_file() or path.is_symlink():
-        return
-    match random_.randrange(8):
-        case 0:
-            path.unlink()
-        case 1:
-            path.rename(path.with_name(random_.choice(NAMES)))
-        case 2:
-            (path.parent / random_.choice(["new.py", ".hidden", "a b", "x.pyc"])).write_text("import numpy\n")
-        case 3 if path.suffix == ".json":
-            change_json(path, random_)
-        case 4:
-            path.unlink()
-            path.mkdir()
-        case 5:
-            path.unlink()
-            path.symlink_to(random_.choice(["/etc/passwd", "nothing", ".", ".."]))
-        case _:
-            path.write_bytes(mutated(path.read_bytes(), random_))
-
-
-def change_json(path: Path, random_: random.Random) -> None:
-    try:
-        data = json.loads(path.read_bytes())
-    except ValueError:
-        return  # an earlier change has broken it already
-    if isinstance(data, dict) and data:
-        data[random_.choice(sorted(data))] = random_.choice([None, 1, "x", [], {}, True, -1, [1], {"a": 1}])
-        path.write_text(json.dumps(data))
