@@ -77,7 +77,7 @@ def test_a_loader_version_that_is_not_three_numbers_is_refused(wrong: object) ->
 @pytest.mark.parametrize("key", ["kernel-depends", "python-depends", "license"])
 def test_a_null_is_not_an_absent_key(key: str) -> None:
     data = json.loads(encode(metadata_for(build_of(), "cpu", "1a2b3c4")))
-    with pytest.raises(ValueError, match=f"`{key}`"):
+    with pytest.raises(ValueError, match=key):
         decode(json.dumps(data | {key: None}).encode())
 
 
