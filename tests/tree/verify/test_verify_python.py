@@ -217,7 +217,7 @@ FINE = [
     'import torch\nlib = torch.library.Library("aten", "IMPL")\nlib.impl("relu", f)\n',
     "import torch\ndef f(op):\n    torch.library.register_fake(op)(g)\n",
     "import torch\ntorch.library.impl('aten::relu', 'CPU', g)\n",
-    'def custom_op(name): ...\ncustom_op("relu")\n',
+    'def custom_op(name): ...\ncustom_op("relu")\nprint("relu::x")\n',
     "import torch\ntorch.ops.aten.relu(x)\ntorch.ops.other.relu(x)\n",
 ]
 
@@ -246,6 +246,7 @@ def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path) -> None:
         ("if True:\n    from .gone import x", "there is no module gone"),
         ("class A:\n    from .gone import x", "there is no module gone"),
         ("from . import inner", "there is no module gone"),
+        ("from contextlib import suppress\nwith suppress(ValueError):\n    from .gone import x", "no module gone"),
         ("from .lib import __z", "lib has no __z"),
     ],
 )
