@@ -165,6 +165,43 @@ def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Pat
         assert [item.rule for item in found].count("KCI771") == count
 
 
+LIBRARY = "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}\n"
+
+
+def rules_of_two(tmp_path: Path, second: str, first: str = LIBRARY) -> list[str]:
+    place = kernel(tmp_path, "")
+    (place / "build.toml").write_text(COMPILED)
+    (place / "csrc").mkdir()
+    (place / "csrc" / "a.cpp").write_text(first)
+    (place / "csrc" / "table.h").write_text(second)
+    return sources_say(place)
+
+
+@pytest.mark.rule("KCI782", triggers=True)
+@pytest.mark.parametrize("second", [LIBRARY, f"#if 1\n#endif\nSTABLE_{LIBRARY}"])
+def test_two_libraries_of_one_variant(tmp_path: Path, second: str) -> None:
+    assert rules_of_two(tmp_path, second) == ["KCI782"]
+
+
+@pytest.mark.rule("KCI782", triggers=False)
+@pytest.mark.parametrize("second", [
+    "", f"// {LIBRARY}", f"#if 0\n{LIBRARY}#endif\n", LIBRARY.replace("_EXPAND", "_FRAGMENT"),
+])  # fmt: skip
+def test_one_library_of_a_variant(tmp_path: Path, second: str) -> None:
+    assert rules_of_two(tmp_path, second) == []
+
+
+@pytest.mark.rule("KCI782", triggers=False)
+def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
+    place = kernel(tmp_path, "")
+    part = '[kernel.gpu]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = ["csrc/b.cu"]\n'
+    (place / "build.toml").write_text(COMPILED.replace('["cpu"]', '["cpu", "cuda"]') + part)
+    (place / "csrc").mkdir()
+    for name, text in (("a.cpp", LIBRARY), ("b.cu", LIBRARY), ("table.h", "")):
+        (place / "csrc" / name).write_text(text)
+    assert "KCI782" not in sources_say(place)
+
+
 def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kernel").mkdir()
     place, linted = kernel(tmp_path / "kernel", ""), []

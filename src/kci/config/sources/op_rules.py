@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from kci.config.sources.imports import last_name, node_span
@@ -97,8 +98,39 @@ def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
             yield from _registrations(text.decode("utf-8", "replace"), shown)
 
 
+_CONDITION = re.compile(r"^[ \t]*\#[ \t]*(if|endif)", re.MULTILINE)
+
+
+def check_libraries(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
+    """KCI782: two of the files of one variant define the same library; a definition under a condition may not count."""
+    defined: dict[str, str] = {}
+    for path, shown in files:
+        with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
+            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+            for namespace, span in _definitions(text) if "TORCH_LIBRARY" in text else ():
+                first = defined.setdefault(namespace, shown)
+                if first != shown:
+                    message = f"it defines the library {namespace}, as {first} does: no process can load the variant"
+                    hint = "keep one of them; the other can register with TORCH_LIBRARY_FRAGMENT or TORCH_LIBRARY_IMPL"
+                    yield finding("KCI782", message, hint=hint, path=shown, span=span)
+
+
+def _definitions(text: str) -> Iterator[tuple[str, Span]]:
+    code = _blanked(text)
+    for match in _REGISTRATION.finditer(code):
+        _, kind, namespace = match.groups()
+        before = _CONDITION.findall(code, 0, match.start())
+        if kind is None and before.count("if") == before.count("endif"):
+            line, column = code.count("\n", 0, match.start(3)) + 1, match.start(3) - code.rfind("\n", 0, match.start(3))
+            yield namespace, Span(line, column, line, column + len(namespace))
+
+
+def _blanked(text: str) -> str:
+    return _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
 def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
-    code = _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    code = _blanked(text)
     line, counted = 1, 0
     for match in _REGISTRATION.finditer(code):
         name, kind, namespace = match.groups()

@@ -33,7 +33,7 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_libraries, check_ops
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -292,7 +292,8 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         yield finding("KCI700", error.message, path=where)
         return
     listed = list(_source_paths(kernel_dir, shown, build))
-    base = os.path.realpath(root)
+    base, prefix = os.path.realpath(root), "" if shown == "." else f"{shown.rstrip('/')}/"
+    together = [sorted(f"{prefix}{name}" for name in names) for names in _variants(build)]
     own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
@@ -302,6 +303,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
+        twice = [item for names in together for item in check_libraries(one for one in code if one[1] in names)]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
@@ -309,6 +311,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
             *check_cpp(code),
+            *dict.fromkeys(twice),
             *render_card(kernel).findings,
         ]
 
@@ -317,7 +320,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
 
             def state() -> object:
                 files = [(path, seen.digest(file)) for path, file in (*every, *tests)]
-                return checker_version(), package, build.general.version, build.general.hub, files
+                return checker_version(), package, build.general.version, build.general.hub, together, files
 
             yield from seen.answer(where, state, list[Diagnostic], check)
             return
@@ -331,6 +334,13 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
         other = collision(item.name, seen)
         if reason := unsafe_name(item.name) or (f"it differs from {other!r} in case only" if other else ""):
             yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", path=f"{where}/{item.name}")
+
+
+def _variants(build: Build) -> Iterator[set[str]]:
+    # the sources of one component of each backend are compiled together, with those of the binding
+    binding = {*(build.torch.src if build.torch else ())}
+    for backend in build.general.backends:
+        yield binding.union(*(part.src for part in build.components(backend).values()))
 
 
 def listed_sources(build: Build) -> set[str]:
