@@ -196,7 +196,7 @@ def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_
     for name, text in (*dict.fromkeys(VARIANTS, "# fine\n").items(), ("failing-kernel", "# BROKEN\n")):
         (repository / name / "tests").mkdir()
         (repository / name / "tests" / "test_it.py").write_text(text)
-    (repository / "kci.toml").write_text(TESTED)
+    (repository / "kci.toml").write_text(f'{TESTED}[plan]\nload = ["cpu"]\n')
     commit_all(repository)
     render(repository)
     scratch = place(tmp_path, "scratch")

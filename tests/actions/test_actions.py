@@ -79,7 +79,6 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
         "tier": "release",
         "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"],
                      "tree": "", "elsewhere": []}],
-        "loads": ["cpu", "cuda"],
     }  # fmt: skip
     assert " " not in plan.outputs["plan"]
     said = kci_process(

@@ -261,7 +261,7 @@ def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
     }
     code, said = run(tmp_path, only=VARIANT, environment=environment)
     assert code == 0, said
-    assert set(split.made().values()) == {1}
+    assert set(split.made().values()) == {1}, split.made()
     assert read_manifest(tmp_path / "kci-out" / "trees" / "split").complete
 
 
