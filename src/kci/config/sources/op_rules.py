@@ -101,18 +101,26 @@ def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
 _CONDITION = re.compile(r"^[ \t]*\#[ \t]*(if|endif)", re.MULTILINE)
 
 
-def check_libraries(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
-    """KCI782: two of the files of one variant define the same library; a definition under a condition may not count."""
-    defined: dict[str, str] = {}
+def registering(files: Iterable[tuple[str | Path, str]]) -> list[tuple[str, str]]:
+    """The files that speak of `TORCH_LIBRARY`: the shown path of each, and its text."""
+    found = []
     for path, shown in files:
         with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
-            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
-            for namespace, span in _definitions(text) if "TORCH_LIBRARY" in text else ():
-                first = defined.setdefault(namespace, shown)
-                if first != shown:
-                    message = f"it defines the library {namespace}, as {first} does: no process can load the variant"
-                    hint = "keep one of them; the other can register with TORCH_LIBRARY_FRAGMENT or TORCH_LIBRARY_IMPL"
-                    yield finding("KCI782", message, hint=hint, path=shown, span=span)
+            if b"TORCH_LIBRARY" in (text := file.read(_MAX_BYTES)):
+                found.append((shown, text.decode("utf-8", "replace")))
+    return found
+
+
+def check_libraries(files: Iterable[tuple[str, str]]) -> Iterator[Diagnostic]:
+    """KCI782: two of the files of one variant define the same library; a definition under a condition may not count."""
+    defined: dict[str, str] = {}
+    for shown, text in files:
+        for namespace, span in _definitions(text):
+            first = defined.setdefault(namespace, shown)
+            if first != shown:
+                message = f"it defines the library {namespace}, as {first} does: no process can load the variant"
+                hint = "keep one of them; the other can register with TORCH_LIBRARY_FRAGMENT or TORCH_LIBRARY_IMPL"
+                yield finding("KCI782", message, hint=hint, path=shown, span=span)
 
 
 def _definitions(text: str) -> Iterator[tuple[str, Span]]:

@@ -33,7 +33,7 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_libraries, check_ops
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_libraries, check_ops, registering
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -303,7 +303,8 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
-        twice = [item for names in together for item in check_libraries(one for one in code if one[1] in names)]
+        both = registering(code)
+        twice = [item for names in together for item in check_libraries(one for one in both if one[0] in names)]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
