@@ -6,9 +6,9 @@
 
 The kernels have ten sources beside their binding, with torch's stable ABI, or the binding alone: one compiler leaves a
 core idle, while two at once take 1.6 of two cores already. A torch is installed into kci's cache if it is not there;
-nothing is loaded. With nothing to do each object is looked up in ccache by its content, for a time proves nothing, which
-takes two thirds of it. The script fails when a bound is passed; with --smallest there is a binding without torch, everything
-is built once, and no bound is judged.
+nothing is loaded. With nothing to do each object is looked up in ccache by its content, for a time proves nothing; that
+takes two thirds of the time. The script fails when a bound is passed; with --smallest there is a binding without torch,
+everything is built once, and no bound is judged.
 """
 
 from __future__ import annotations
