@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 
 from cli.runner import Result, kci
 from kci.diagnostics import Diagnostic
-from kci.errors import FindingsError
+from kci.errors import FindingsError, MissingToolError
 from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
 from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
+from kci.publish.hub import hub_client, publisher_access, reader_access
 from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
 from kci.tree.identity import GitState, file_hash
@@ -454,6 +456,25 @@ def test_a_job_proves_who_it_is_and_needs_no_stored_token(
     done = publish(make_tree(tmp_path))
     assert done.code == 0, done.stderr
     assert "build/kci-manifest.json" in hub[REPO].files("v1")
+
+
+def test_who_has_logged_in_needs_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_stored")
+    assert [access({})() for access in (reader_access, lambda environ: publisher_access(REPO, environ))] == [
+        "hf_stored"
+    ] * 2
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    assert reader_access({})() is False
+    with pytest.raises(MissingToolError, match="there is no token"):
+        publisher_access(REPO, {})
+
+
+def test_what_the_client_logs_has_no_password() -> None:
+    hub_client(token=False)
+    (handler, *_) = logging.getLogger("huggingface_hub").handlers
+    record = logging.LogRecord("", 30, "", 1, "asked %s", ("https://me:SECR@mirror.example/x",), None)
+    assert handler.filter(record)
+    assert "SECR" not in record.getMessage()
 
 
 def test_an_identity_for_another_repository_gets_no_token(

@@ -12,7 +12,7 @@ import pytest
 from sigstore.verify import Verifier
 
 from kci.tree import sigstore as sigstore_bundles
-from kci.tree.sigstore import SigningContext
+from kci.tree.sigstore import SigningContext, verify_bundle
 
 REAL = Path(__file__).parent / "data" / "github-provenance.sigstore.json"
 REPOSITORY = "trailofbits/pypi-attestations"
@@ -67,3 +67,8 @@ ENTRY = ("verificationMaterial", "tlogEntries", 0)
 def test_a_forged_one_does_not_count(place: tuple[str | int, ...], change: Callable[[Any], object]) -> None:
     with pytest.raises(ValueError, match=r"."):
         sigstore_bundles.verify_bundle(forged(place, change), SigningContext(REPOSITORY, workflow=WORKFLOW))
+
+
+def test_without_a_repository_nobody_is_trusted() -> None:
+    with pytest.raises(ValueError, match="no repository is named"):
+        verify_bundle(b"{}", SigningContext())
