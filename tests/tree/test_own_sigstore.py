@@ -105,6 +105,13 @@ def test_it_counts_for_its_repository_and_workflow_under_its_own_root(tree: Path
     assert problems(tree, *OWN, *trusted) == ["KCI791"]
 
 
+@pytest.mark.rule("KCI791", triggers=True)
+def test_another_issuer_says_nothing_about_repositories_on_github(tree: Path, sigstore: OwnSigstore) -> None:
+    sigstore.claims["iss"] = "https://gitlab.example"
+    sign(tree)
+    assert problems(tree) == ["KCI791"]
+
+
 @pytest.mark.usefixtures("sigstore")
 def test_only_the_settings_of_the_verifier_say_who_may_sign(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
