@@ -286,3 +286,8 @@ def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:
     assert {leg.disk for leg in bare.legs} == {None}
     entry = next(leg for leg in json.loads(github_matrix(make_plan(matrix)))["include"] if leg["backend"] == "rocm")
     assert entry["disk"] == 40
+
+
+def test_runners_that_test_have_no_defaults_but_for_the_cpu() -> None:
+    made = runners('[test]\ncpu = false\ncuda.x86_64-linux.labels = ["l4"]\n')
+    assert {place: runner.labels for place, runner in made.test.items()} == {("cuda", "x86_64-linux"): ("l4",)}

@@ -84,3 +84,15 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
 def test_an_unknown_edition_is_wrong_usage() -> None:
     with pytest.raises(UsageError):
         load_catalog("2020-01-01")
+
+
+def test_a_flavour_of_tvm_ffi_stays_until_somebody_says_that_it_went(catalog: Catalog) -> None:
+    kept = {
+        (row.backend, row.compute and row.compute.text): row.tvm_ffi_unknown_since
+        for row in load_catalog().rows
+        if row.tvm_ffi
+    }
+    unseen = dict.fromkeys([("cpu", None), ("cuda", "12.6"), ("cuda", "13.0"), ("xpu", "2026.0.0")], "2026-09-04")
+    assert kept == unseen | {("cuda", "13.2"): None}
+    systems = [{(row.backend, row.system) for row in one.rows if row.tvm_ffi} for one in (load_catalog(), catalog)]
+    assert systems[0] == systems[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,14 @@ def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(tmp_path: Path, m
     assert [refused(), len(linted)] == [True, 4]
     (place / "build.toml").write_text(flagged.replace("-mavx2", "-O3"))
     assert [refused(), len(linted)] == [False, 5]
+
+
+def test_check_and_plan_refuse_the_same_kernels(tmp_path: Path) -> None:
+    """Workflow files are written all the same: they name the kernel, and its plan is red."""
+    place = kernel(tmp_path, ERRORS["KCI770"])
+    for words in (["check", place], ["plan", place]):
+        done = kci(*words)
+        assert (done.code, "KCI770" in done.stderr) == (1, True), done
+    assert kci("render", place, "--output", tmp_path).code == 0
+    answer = json.loads(kci("plan", place, "--format", "json").stdout)
+    assert (answer["legs"], [item["path"] for item in answer["faulty"]]) == ([], [str(place)])
