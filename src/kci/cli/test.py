@@ -23,12 +23,12 @@ from kci.run.kernel_tests import (
     TestState,
     first_failure,
     nothing_tested_error,
-    probe,
     run_kernel_tests,
     select_variants,
     split_testable,
     torch_of,
 )
+from kci.run.loader_environment import probe
 from kci.run.records import record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME

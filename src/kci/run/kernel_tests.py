@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
@@ -29,104 +28,12 @@ from kci.errors import FindingsError, KciError, MissingToolError, UsageError, on
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
 from kci.plan.inputs.kernel_inputs import MARKER
 from kci.plan.workspace import Workspace
-from kci.run.loader import environment_without_secrets, load_alone, python_path
+from kci.run.loader import load_alone, python_path
+from kci.run.loader_environment import LoaderEnvironment, why_incompatible
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.utils.bounded_json import decode_json
 from kci.utils.cache import make_once
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import containing, suggestion
-
-_SECONDS = 300
-_MARK = "kci-load-result:"
-_PROBE = """
-import json, sys
-try:
-    import kernels, torch
-except ImportError as error:
-    print("MARK" + json.dumps({"lacks": str(error)})); sys.exit()
-try:
-    from kernels.backends import _backend
-    backend = str(getattr(_backend(), "name", "cpu")).lower()
-except Exception:
-    backend = "cuda" if torch.version.cuda and torch.cuda.is_available() else "cpu"
-toolkits = [getattr(torch.version, name, None) for name in NAMES]
-print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "toolkit": next(filter(None, toolkits), ""),
-    "backend": backend}))
-""".replace("MARK", _MARK).replace("NAMES", str([facts.torch_version for facts in BACKENDS.values()]))
-
-
-class LoaderEnvironment(Frozen):
-    """A Python that can load kernels."""
-
-    torch: str = ""
-    toolkit: str = ""
-    """The version that torch was built with."""
-    backend: str = HOST
-    lacks: str = ""
-
-
-def probe(python: Path) -> LoaderEnvironment:
-    """Inspect a Python. Raises MissingToolError if it lacks torch or the loader."""
-    try:
-        environment = decode_json(_answer(python), LoaderEnvironment)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(f"{python} does not answer: {error}", "name a Python with --python") from error
-    if environment.lacks:
-        hint = "pip install torch kernels there, or name another Python with --python"
-        raise MissingToolError(f"{python} cannot load kernels: {environment.lacks}", hint)
-    return environment
-
-
-def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
-    """The reason why the loader rejects a variant; empty if it does not."""
-    needed, system = [], this_system()
-    if name.system is not None and name.system != system:
-        needed.append(f"a {name.system} machine")
-    if needs_device(name.backend) and name.backend != environment.backend:
-        needed.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
-    have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
-    compute = _minor(name.compute_version or "")
-    toolkit = _minor(environment.toolkit)
-    known = bool(compute and toolkit) and name.backend == environment.backend
-    if name.kind is Kind.FULL and have != needs:
-        needed.append(f"torch {name.framework_version}")
-    elif name.kind is Kind.STABLE_ABI and have < needs:
-        needed.append(f"torch {name.framework_version} or newer")
-    elif known and compute != toolkit:
-        facts = BACKENDS[name.backend]
-        if not (facts.minor_compatible and compute[0] == toolkit[0] and compute < toolkit):
-            newer = ", or a newer minor version of it" if facts.minor_compatible else ""
-            needed.append(f"{facts.title} {name.compute_version}{newer}")
-    if not needed:
-        return ""
-    here = f"torch {environment.torch} for {environment.backend} on {system}"
-    return f"it needs {' and '.join(needed)}; this is {here}"
-
-
-def _minor(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
-
-
-def _answer(python: Path) -> str:
-    # the probe gets no secrets
-    with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
-        done = subprocess.run(
-            [str(python), "-I", "-B", "-c", _PROBE],
-            env=environment_without_secrets(Path(home)),
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_SECONDS,
-            check=False,
-        )
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
-    answers = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
-    if not answers:
-        shown = "; ".join(lines[-3:])[-300:]
-        raise ValueError(f"exit status {done.returncode}: {shown}")
-    return answers[-1]
-
 
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
