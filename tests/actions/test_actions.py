@@ -152,3 +152,45 @@ def test_modules_in_the_repository_are_not_imported(
         done = runner.run("plan", repository, extra={"PYTHONPATH": str(repository)})
         assert done.code == 0, done.log
         assert ("::group::Install" in done.log) == expected
+
+
+@pytest.mark.parametrize("path", ["some/build/**", "other/build/**"])
+def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
+    runner: Runner, repository: Path, tmp_path: Path, path: str
+) -> None:
+    """The merge job has no checkout: the plan says what is suppressed, and why."""
+    (repository / "some/torch-ext/some_kernel/__init__.py").write_text("import numpy\n")
+    (repository / "kci.toml").write_text(
+        "".join(
+            f'[[lint.ignore]]\nrule = "KCI771"\npath = "{place}"\nreason = "our users have numpy"\n'
+            for place in ("some/torch-ext/**", path)  # its sources, which the plan and the build ask about, and trees
+        )
+    )
+    plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
+    built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="true")
+    assert built.code == 0, built.log
+    elsewhere = tmp_path / "runner"
+    elsewhere.mkdir()
+    merged = runner.run(
+        "merge", elsewhere, artifacts=built.outputs["artifact"], into=str(elsewhere / "tree"),
+        plan=plan.outputs["plan"], allow_partial="false",
+    )  # fmt: skip
+    if path.startswith("some"):
+        assert merged.code == 0, merged.log
+        assert "KCI771 because: our users have numpy" in merged.log
+    else:
+        assert merged.code == 1
+        assert merged.outputs["complete"] == "false"
+        assert "error[KCI771]" in merged.log
+        assert "does not meet the requirements" in merged.log
+
+
+def test_nothing_to_do(runner: Runner, repository: Path) -> None:
+    refused = runner.run("plan", repository, only="nothing-like-this")
+    assert refused.code == 1, "a filter that selects nothing is no green run"
+    assert "nothing is selected" in refused.log
+    plan = runner.run("plan", repository, only="nothing-like-this", allow_empty="true")
+    assert plan.code == 0, plan.log
+    assert plan.outputs["has-work"] == "false"
+    assert json.loads(plan.outputs["matrix"]) == {"include": []}
+    assert json.loads(plan.outputs["plan"])["kernels"] == []

@@ -203,3 +203,25 @@ def test_a_slow_command_says_how_far_it_is(command: str, tmp_path: Path, monkeyp
 def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     four_kernels(tmp_path, monkeypatch, NOARCH.replace("[general]", "[general]\nwrong = 1"))
     assert kci("check").stderr.count("error[") == 4
+
+
+def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for matrix and plan."""
+    part = '[torch]\nminver = "2.99"\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["a.cpp"]\n'
+    four_kernels(tmp_path, monkeypatch, NOARCH.replace("[torch-noarch]", part))
+    for name in "abcd":
+        (tmp_path / "kernels" / name / "a.cpp").touch()
+    for words in (["check", "kernels/a"], ["matrix", "kernels/a"], ["plan", "kernels/a"]):
+        done = kci(*words)
+        assert (done.code, "KCI217" in done.stderr) == (1, True), done
+    (tmp_path / "kernels" / "b" / "build.toml").write_text(NOARCH.replace("norm", "norm-c", 1))
+    add_package(tmp_path / "kernels" / "b")
+    for words in (["check", "kernels"], ["plan", "kernels"]):
+        done = kci(*words)
+        assert (done.code, "2 kernels are named" in done.stderr, "kernels/b, kernels/c" in done.stderr) == (
+            1,
+            True,
+            True,
+        )

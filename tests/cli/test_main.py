@@ -175,3 +175,10 @@ def test_matrix_json_is_the_documented_form() -> None:
     assert (
         "dropped" not in json.loads(kci("matrix", ROOT / "examples" / "relu", "--format", "json").stdout)["kernels"][0]
     )
+
+
+def test_help_and_version_in_the_ways_that_people_type() -> None:
+    assert kci("help", "run").stdout == kci("run", "--help").stdout
+    assert kci("help").stdout == kci("--help").stdout
+    assert kci("help", "rnu").code == 2
+    assert kci("-V").stdout == kci("--version").stdout

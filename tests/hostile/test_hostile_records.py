@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import tarfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
@@ -35,7 +36,7 @@ from kci.utils.bounded_json import decode_json
 from kci.watch.history import HistoryBranch, RecordedRun
 from kci.watch.issue_tracker import Account, GitHubApi
 from planning import leg
-from variants import CPU, CUDA, make_artifact, make_variant
+from variants import CPU, CUDA, leg_of, make_artifact, make_variant
 
 DEEP = 100_000
 Spoil = Callable[[bytes], bytes]
@@ -275,3 +276,61 @@ def test_an_answer_of_github_that_cannot_be_read_is_a_finding(answer: str) -> No
     said = SimpleNamespace(returncode=0, stdout=ANSWERS[answer], stderr=b"")
     with pytest.raises(FindingsError, match="cannot read GitHub's answer"):
         GitHubApi("a/b", "", run=lambda *_, **__: said).request_as(Account, "GET", "x")
+
+
+def lying_artifact(folder: Path, **changes: object) -> Result:
+    """An artifact whose `leg.json` says something else than its files, merged."""
+    made = make_variant(folder / "built", CPU)
+    said = msgspec.json.decode(msgspec.json.encode(leg_of(made)))
+    text = msgspec.json.encode(said | changes)
+    return packed(folder, text, made)
+
+
+def packed(folder: Path, text: bytes, made: Path) -> Result:
+    artifact = folder / "artifacts" / f"kci-gated-norm-{CPU}.tar"
+    artifact.parent.mkdir(exist_ok=True)
+    with tarfile.open(artifact, "w") as tar:
+        info = tarfile.TarInfo("leg.json")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text))
+        tar.add(made, CPU)
+    return kci("merge", artifact.parent, "--into", folder / "tree")
+
+
+LIES_OF_A_LEG: dict[str, tuple[dict[str, object], str]] = {
+    "another kernel": ({"kernel": "relu"}, "find out who renamed it"),
+    "another version": ({"version": 7}, "contradicts itself about the version"),
+    "another variant": ({"variant": CUDA}, CUDA),
+    "another digest": ({"digest": "0" * 64}, "truncated or corrupt"),
+    "a variant above": ({"variant": "../../escape"}, "invalid"),
+    "a kernel of 10,000 letters": ({"kernel": "k" * 10_000}, "find out who renamed it"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_a_link_leads_to_is_not_taken_for_a_record(tmp_path: Path, name: str) -> None:
+    """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed on."""
+    path = tmp_path / PLACES[name].path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "elsewhere").write_bytes(PLACES[name].good)
+    path.symlink_to(tmp_path / "elsewhere")
+    check(PLACES[name], tmp_path)
+
+
+@pytest.mark.parametrize("lie", LIES_OF_A_LEG)
+def test_what_a_leg_says_of_itself_is_held_against_its_files(tmp_path: Path, lie: str) -> None:
+    changes, said = LIES_OF_A_LEG[lie]
+    done = lying_artifact(tmp_path, **changes)
+    assert done.code == 1, done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "tree").exists()
+    assert not (tmp_path / "escape").exists()
+
+
+@pytest.mark.parametrize("spoiled", OF_EACH_PLACE)
+def test_a_leg_that_no_record_looks_like_is_refused_by_merge(tmp_path: Path, spoiled: str) -> None:
+    made = make_variant(tmp_path / "built", CPU)
+    done = packed(tmp_path, HOSTILE[spoiled](msgspec.json.encode(leg_of(made))), made)
+    assert done.code in (1, 5), done.stderr
+    assert "leg.json" in done.stderr
+    assert not (tmp_path / "tree").exists()

@@ -245,3 +245,16 @@ def test_a_hostile_tree_is_not_added_to(case: str, tmp_path: Path, outside: Path
     contained(done, outside)
     assert (done.code, "KCI6" in done.stderr) == (1, True), done.stderr
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_modes_of_an_archive_do_not_count(tmp_path: Path, outside: Path) -> None:
+    (tmp_path / "in").mkdir()
+    made = make_artifact(tmp_path / "in", make_variant(tmp_path / "in" / "parts", CPU))
+    with tarfile.open(made) as old, tarfile.open(tmp_path / made.name, "w") as new:
+        for info in old:
+            info.mode, info.uid, info.uname = 0o6777, 0, "root"
+            new.addfile(info, old.extractfile(info))
+    contained(kci("merge", tmp_path / made.name, "--into", tmp_path / "build"), outside)
+    done = kci("verify", tmp_path / "build")
+    assert done.code == 0, done.stderr
+    assert {path.stat().st_mode & 0o7777 for path in (tmp_path / "build" / CPU).iterdir()} == {0o755}

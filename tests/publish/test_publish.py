@@ -7,6 +7,10 @@ import hashlib
 import logging
 import os
 import re
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +37,7 @@ from kci.tree.merge import merge
 from kci.tree.metadata import encode, metadata_for
 from kci.tree.top_level import decode_sums, encode_sums
 from kci.tree.verify import verify
-from publish.fake_hub import TOKEN, FakeHub, serving
+from publish.fake_hub import TOKEN, FakeHub, Fault, serving
 from variants import COMMIT, build_of, make_artifact, make_variant
 
 # huggingface_hub uploads in a way that its HTTP library wants to be done differently.
@@ -647,3 +651,119 @@ def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tmp_p
     hub[REPO].ignored = (".bin",)
     with pytest.raises(FindingsError, match=r"data\.bin differs"):
         commit_goal(make_tree(tmp_path))
+
+
+def test_publishing_again_makes_no_commit_and_uploads_nothing(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    assert publish(tree).code == 0
+    hub.log.clear()
+    done = publish(tree)
+    assert done.code == 0
+    assert "unchanged at " in done.stdout
+    assert hub.asked("^(POST|PUT) ") == []
+
+
+def test_a_variants_directory_is_replaced_as_a_whole(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    assert publish(tree).code == 0
+    extra = {"build/torch-cpu/old.so": b"old", "build/torch-cpu/metadata.json.sigstore": b"signed"}
+    hub[REPO].write("v1", {**hub[REPO].files("v1"), **extra}, "by hand")
+    done = publish(tree)
+    assert done.code == 0, done.stderr
+    assert "  deleted: build/torch-cpu/old.so\n" in done.stdout
+    assert "build/torch-cpu/old.so" not in hub[REPO].files("v1")
+    # What it signs is the same file still.
+    assert "build/torch-cpu/metadata.json.sigstore" in hub[REPO].files("v1")
+
+
+def test_another_kernels_tree_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    kernel = kernel_dir(tmp_path)
+    file = kernel / "build.toml"
+    file.write_text(file.read_text().replace("version = 1", "version = 2"))
+    done = publish(make_tree(tmp_path), "--kernel", str(kernel))
+    assert done.code == 2
+    assert "version 2" in done.stderr
+
+
+def test_a_token_that_may_not_write(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    hub.fail("POST .*/branch/", 403)
+    done = publish(make_tree(tmp_path))
+    assert done.code == 1
+    assert "approved" in done.stderr
+
+
+def test_a_dry_run_asks_once(hub: FakeHub, tmp_path: Path) -> None:
+    hub.fail("GET", None, times=100)
+    done = publish(make_tree(tmp_path), "--dry-run")
+    assert (done.code, f"{REPO} cannot be read: no answer" in done.stderr) == (1, True), done.stderr
+
+
+def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path: Path) -> None:
+    theirs = there("torch-rocm")
+    hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
+    done = commit_goal(make_tree(tmp_path))
+    assert done.builds.changes.kept_variants == ("torch-rocm",)
+    assert {"torch-rocm", "torch-cpu"} <= below(hub)
+
+
+def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> None:
+    """The process dies with one of three binaries uploaded: nothing shows, and the next run uploads the other two."""
+    names = ("torch-cpu", "torch-cuda", "torch-xpu")
+    tree = make_tree(tmp_path, names)
+    second, dead = threading.Event(), threading.Event()
+    puts: list[str] = []
+
+    def hold(method: str, path: str) -> None:
+        if method == "PUT":
+            puts.append(path)
+            if len(puts) > 1:
+                second.set()
+                dead.wait()
+                raise Fault(None)
+
+    hub.hooks.append(hold)
+    # One upload at a time, so that it is known which have been answered.
+    starter = "import huggingface_hub.hf_api as a, functools; f = a.HfApi.create_commit\n"
+    starter += "a.HfApi.create_commit = functools.partialmethod(f, num_threads=1)\n"
+    starter += "import sys; from kci.cli import main; main(sys.argv[1:])"
+    environment = {**os.environ, **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
+    command = [sys.executable, "-c", starter, "publish", str(tree), "--repo-id", REPO]
+    running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert second.wait(60), "it never came to the second binary"
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    finally:
+        running.kill()
+        dead.set()
+    assert "build/kci-manifest.json" not in hub[REPO].files("v1")
+    hub.hooks.clear()
+    assert len(hub[REPO].objects) == 1
+    hub.log.clear()
+    done = commit_goal(tree)
+    assert done.builds.state is PublishState.PUBLISHED
+    assert len(hub.asked("PUT /lfs/")) == 2
+    assert set(names) <= below(hub)
+
+
+def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> None:
+    """Both look, then both commit: one is refused by the parent, sees the same tree, and is content."""
+    tree = make_tree(tmp_path)
+    found: list[Any] = []
+    barrier = threading.Barrier(2)
+    meet = [2]
+
+    def together(method: str, path: str) -> None:
+        if "/commit/" in path and meet[0]:
+            meet[0] -= 1
+            barrier.wait(60)
+
+    hub.hooks.append(together)
+    threads = [threading.Thread(target=lambda: found.append(commit_goal(tree).builds)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [item.state for item in found] == [PublishState.PUBLISHED] * 2
+    assert len({item.commit for item in found}) == 1
+    assert sum(message.startswith("gated-norm") for message in hub[REPO].messages.values()) == 1

@@ -107,3 +107,11 @@ def test_the_checksums_cover_the_tree(tree: Path) -> None:
     files = {path.relative_to(tree).as_posix(): path for path in tree.rglob("*") if path.is_file()}
     assert set(lines) == set(files) - {"SHA256SUMS"}
     assert all(identity.file_hash(files[name]) == value for name, value in lines.items())
+
+
+def test_checksums_that_lie_are_not_believed(tree: Path) -> None:
+    sums = tree / "SHA256SUMS"
+    lines = sums.read_text().splitlines()
+    sums.write_text("\n".join([*lines[:-1], f"{'0' * 64}  {lines[-1].split('  ')[1]}"]) + "\n")
+    add(tree)
+    assert "0" * 64 not in sums.read_text()

@@ -133,3 +133,21 @@ def test_a_linked_directory_counts_by_where_it_points_and_is_not_walked(tmp_path
         (tmp_path / "csrc").symlink_to(target)
         ids.append(unique_id(tmp_path))
     assert len(set(ids)) == 3
+
+
+def test_configuration_of_the_repository_runs_no_program(repository: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    hook.chmod(0o755)
+    git(repository, "config", "core.fsmonitor", str(hook))
+    unique_id(repository / "kernels" / "relu")
+    assert not mark.exists()
+
+
+def test_reading_does_not_write_the_index(repository: Path) -> None:
+    index = repository / ".git" / "index"
+    (repository / "kernels" / "relu" / "build.toml").touch()
+    before = index.read_bytes(), index.stat().st_mtime_ns
+    unique_id(repository)
+    assert (index.read_bytes(), index.stat().st_mtime_ns) == before

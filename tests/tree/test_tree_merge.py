@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -359,3 +360,80 @@ def test_what_changes_after_it_was_compared_is_not_merged(
     with pytest.raises(FindingsError, match="changed while it was merged"):
         merge([place], tmp_path / "build")
     assert not (tmp_path / "build").exists()
+
+
+def test_merging_again_changes_nothing(tmp_path: Path) -> None:
+    files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA)]
+    merge(files, tmp_path / "build", plan(CPU, CUDA))
+    before = contents(tmp_path / "build")
+    merge(files, tmp_path / "build", plan(CPU, CUDA))
+    assert contents(tmp_path / "build") == before
+
+
+def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> None:
+    merge([artifact(tmp_path, STABLE, unique="0000000")], tmp_path / "build")
+    new = artifact(tmp_path, CPU)
+    with pytest.raises(FindingsError, match="only from another source"):
+        merge([new], tmp_path / "build", plan(CPU, STABLE))
+    (manifest,) = merge([new], tmp_path / "build", plan(CPU, STABLE), allow_partial=True)
+    assert manifest.missing == (STABLE,)
+    assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
+
+
+def test_a_merge_that_fails_leaves_the_old_tree(tmp_path: Path) -> None:
+    tree = tmp_path / "build"
+    merge([artifact(tmp_path, CPU)], tree)
+    before = contents(tree)
+    good, bad = artifact(tmp_path, STABLE), artifact(tmp_path, CUDA)
+    bad.write_bytes(bad.read_bytes()[:-9000])
+    with pytest.raises(FindingsError, match="truncated or corrupt"):
+        merge([good, bad], tree)
+    assert contents(tree) == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".kci")] == []
+
+
+def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    merge([artifact(tmp_path, CPU, folder="a")], tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / CPU).is_dir()
+    real = tmp_path / "elsewhere"
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "gated-norm").symlink_to(real)
+    merge([artifact(tmp_path, CPU), artifact(tmp_path, CPU, folder="b", name="relu")], tmp_path / "build")
+    assert (tmp_path / "build" / "gated-norm").is_symlink()
+    assert (real / CPU).is_dir()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    names = (CPU, CUDA)
+    files = {
+        name: make_artifact(tmp_path / "in" / name, make_variant(tmp_path / "in" / name, name, archs=("9.0",)))
+        for name in names
+    }
+    for pair in range(4):
+        tree = tmp_path / "trees" / str(pair)
+        children = []
+        for name in names:
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    merge([files[name]], tree)
+                    code = 0
+                finally:
+                    os._exit(code)
+            children.append(child)
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+        assert verify(tree, ignore=["KCI74"]) == []
+        assert sorted(path.name for path in tree.iterdir()) == [
+            "SHA256SUMS",
+            "kci-manifest.json",
+            CPU,
+            CUDA,
+        ]
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(4)))

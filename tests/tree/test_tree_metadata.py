@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import outside_tools
 from kci.errors import FindingsError
 from kci.tree.identity import GitState
 from kci.tree.metadata import decode, encode, metadata_for, read_metadata, seal
@@ -194,3 +195,25 @@ def test_who_may_read_a_variant_s_metadata_does_not_depend_on_the_umask(
     request.addfinalizer(lambda: os.umask(before))
     seal(variant, read_metadata(variant / "metadata.json"))
     assert (variant / "metadata.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_no_upstream_is_left_out_one_written_as_text_and_several_as_a_list() -> None:
+    one = metadata_for(build_of(general='upstream = ["https://example.org/a"]'), "cpu", "1a2b3c4")
+    assert json.loads(encode(one))["upstream"] == "https://example.org/a"
+    none = metadata_for(build_of(general="upstream = []"), "cpu", "1a2b3c4")
+    assert "upstream" not in json.loads(encode(none))
+    both = ["https://example.org/a", "git@example.org:b/c.git"]
+    several = metadata_for(build_of(general=f"upstream = {json.dumps(both)}"), "cpu", "1a2b3c4")
+    assert json.loads(encode(several))["upstream"] == both
+    assert decode(encode(several)) == several
+    assert several.upstreams == tuple(both)
+
+
+@pytest.mark.torch
+def test_the_reference_s_own_reader_agrees() -> None:
+    reference = outside_tools.reference().Metadata
+    for changes in ACCEPTED + REFUSED_HERE:
+        reference.from_bytes(with_changes(**changes))
+    for changes in REFUSED:
+        with pytest.raises(ValueError, match=r"."):
+            reference.from_bytes(with_changes(**changes))

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from conftest import many
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 from kci.matrix.variants import artifact_name
 from kci.tree.manifest import LegRecord
@@ -160,3 +163,45 @@ def test_a_leg_that_lies_about_its_shape_is_refused(changes: dict[str, object]) 
     msgspec.convert(LEG, LegRecord)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(LEG | changes, LegRecord)
+
+
+FILES = st.dictionaries(
+    st.lists(st.text("abAé-_. ", min_size=1, max_size=6), min_size=1, max_size=3).map("/".join),
+    st.binary(max_size=700),
+    max_size=5,
+)
+
+
+def test_the_exec_bit_survives_and_no_other(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    (variant / "_ops.py").chmod(0o777)
+    _, unpacked, _ = unpack(make_artifact(tmp_path, variant), tmp_path / "into")
+    assert (unpacked / "_ops.py").stat().st_mode & 0o777 == 0o755
+    assert (unpacked / "__init__.py").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_failed_pack_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path / "in")
+    artifact = make_artifact(tmp_path / "out", variant)
+    before = artifact.read_bytes()
+    leg = leg_of(variant)
+    (variant / "link").symlink_to("_ops.py")
+    with pytest.raises(UnsafeError):
+        pack(variant, artifact, leg)
+    assert artifact.read_bytes() == before
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [artifact.name]
+
+
+@settings(max_examples=many(50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(files=FILES, zstd=st.booleans())
+def test_whatever_is_packed_is_unpacked_the_same(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], zstd: bool
+) -> None:
+    root = tmp_path_factory.mktemp("pack")
+    try:
+        variant = make_variant(root, files={"__init__.py": "", **files})
+        artifact = make_artifact(root / "out", variant, suffix=".tar.zst" if zstd else ".tar")
+    except (UnsafeError, OSError, FindingsError):
+        return
+    leg, unpacked, _ = unpack(artifact, root / "into")
+    assert variant_digest(unpacked) == leg.digest == variant_digest(variant)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from kci.errors import FindingsError, UnsafeError
+from conftest import many
+from kci.errors import FindingsError, KciError, UnsafeError
 from kci.tree.identity import GitState
 from kci.tree.manifest import LegRecord
 from kci.tree.pack import read_leg, unpack
@@ -254,3 +257,59 @@ def test_what_is_no_artifact_is_named(tmp_path: Path, leg: LegRecord) -> None:
     ):
         with pytest.raises(FindingsError, match=says):
             read_leg(artifact)
+
+
+CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6)
+
+
+def test_names_beyond_the_classic_length_come_by_extended_header_or_prefix(tmp_path: Path) -> None:
+    deep = "/".join(["d" * 40] * 4) + "/f.py"
+    variant = make_variant(tmp_path, files={"__init__.py": "", deep: "x"})
+    for format in (tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT):
+        members = [file(f"{CPU}/{n}", (variant / n).read_bytes()) for n in ("__init__.py", deep, "metadata.json")]
+        into = tmp_path / str(format)
+        _, unpacked, _ = unpack(archive(tmp_path / f"{format}.tar", leg_of(variant), *members, format=format), into)
+        assert (unpacked / deep).is_file()
+
+
+@settings(max_examples=many(200), suppress_health_check=[HealthCheck.too_slow])
+@given(changes=CHANGES, suffix=st.sampled_from([".tar", ".tar.zst"]))
+def test_changed_bytes_never_give_a_traceback_or_a_stray_file(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[float, int]], suffix: str
+) -> None:
+    root = tmp_path_factory.mktemp("changed")
+    artifact = make_artifact(root, make_variant(root / "src"), suffix=suffix)
+    data = bytearray(artifact.read_bytes())
+    for place, value in changes:
+        data[int(place * len(data))] = value
+    artifact.write_bytes(data)
+    try:
+        unpack(artifact, root / "into")
+    except KciError:
+        assert list(root.glob("into/*")) == []
+
+
+def test_the_size_of_an_extended_header_is_the_one_that_counts(tmp_path: Path, leg: LegRecord) -> None:
+    """tar puts a size there that has more than eleven octal digits; other tools may do so for any file."""
+    good = next(path.parent for path in (tmp_path / "good").rglob("metadata.json"))
+    members = [file("leg.json", msgspec.json.encode(leg))]
+    members += [
+        file(f"{leg.variant}/{path.relative_to(good).as_posix()}", path.read_bytes(), mode=path.stat().st_mode & 0o777)
+        for path in sorted(good.rglob("*"))
+        if path.is_file()
+    ]
+    data = b""
+    for info, content in members:
+        record = f" size={len(content)}\n"
+        length = next(n for n in range(len(record), 99) if n == len(f"{n}{record}"))
+        extended = tarfile.TarInfo("PaxHeaders/x")
+        extended.type, extended.size = tarfile.XHDTYPE, length
+        data += extended.tobuf(tarfile.USTAR_FORMAT) + f"{length}{record}".encode().ljust(512, b"\0")
+        info.size = 0
+        data += info.tobuf(tarfile.USTAR_FORMAT) + content.ljust(-(-len(content) // 512) * 512, b"\0")
+    (tmp_path / "a.tar").write_bytes(data + bytes(1024))
+    (tmp_path / "into").mkdir()
+    unpack(tmp_path / "a.tar", tmp_path / "into")
+    unpacked = tmp_path / "into" / leg.variant
+    for path in filter(Path.is_file, good.rglob("*")):
+        assert (unpacked / path.relative_to(good)).read_bytes() == path.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -251,3 +252,106 @@ def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "made" / "pipe")
     line = "import sys; from pathlib import Path; from kci.utils.atomic import flush; flush(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", line, tmp_path / "made"], check=True, timeout=60)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing is exchanged there")
+def test_an_exchange_that_fails_is_no_exchange(tmp_path: Path) -> None:
+    one = fill(tmp_path / "one", a="1")
+    with pytest.raises(FileNotFoundError):
+        atomic._exchange(one, tmp_path / "gone")
+    assert contents(one) == {"a": "1"}
+
+
+@pytest.mark.usefixtures("two_renames")
+def test_two_renames_put_the_old_directory_back_when_the_second_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if self.name.endswith(".new"):
+            raise OSError(28, "No space left on device")
+        return real(self, to)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with replacing(target) as made:
+        fill(made.staging, a="new")
+        with pytest.raises(FindingsError, match="No space left"):
+            made.commit()
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+@pytest.mark.usefixtures("two_renames")
+def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        done = real(self, to)
+        if to.name.endswith(".old"):
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Path, "rename", rename)
+
+    def work() -> None:
+        with replacing(target) as made:
+            fill(made.staging, a="new")
+            made.commit()
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_a_file_that_stood_where_a_directory_goes_is_no_surprise(tmp_path: Path) -> None:
+    target = tmp_path / "artifact.tar"
+    target.write_text("old")
+    with replacing(target) as made:
+        made.staging.write_text("new")
+        made.commit()
+    assert target.read_text() == "new"
+
+
+def test_a_death_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="new")
+    fill(sibling_path(target, "new"), a="old")
+    said: list[str] = []
+    with replacing(target, said.append):
+        pass
+    assert contents(target) == {"a": "new"}
+    assert names(tmp_path) == ["build"]
+    assert len(said) == 1
+
+
+def test_a_read_only_leftover_does_not_stay(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="new")
+    inner = fill(sibling_path(target, "new") / "inner", a="old")
+    inner.chmod(0o500)
+    with replacing(target):
+        pass
+    assert names(tmp_path) == ["build"]
+
+
+def test_who_waits_for_its_own_run_is_told_that(tmp_path: Path) -> None:
+    waits, said = threading.Event(), list[str]()
+
+    def told(line: str) -> None:
+        said.append(line)
+        waits.set()
+
+    def second() -> None:
+        with locked(tmp_path / "envs", told):
+            pass
+
+    with locked(tmp_path / "envs"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(60)
+    thread.join(60)
+    assert said == [f"waiting for another build of this run that uses {tmp_path / 'envs'}"]

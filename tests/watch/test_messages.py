@@ -31,3 +31,8 @@ def test_a_failure_is_no_outage_and_has_its_cause(message: dict[str, str]) -> No
 
 def test_a_loader_for_which_a_machine_has_no_memory_is_an_outage() -> None:
     assert outage_class("ImportError: _relu.abi3.so: cannot map zero-fill pages: Cannot allocate memory") == "memory"
+
+
+@pytest.mark.parametrize("symbol", ["SSL_connect", "_ZN4acme21ServerDisconnectedExcE", "gnutls_handshake", "nvml: x"])
+def test_a_symbol_that_a_loader_lacks_is_no_outage_whatever_its_name(symbol: str) -> None:
+    assert outage_class(f"ImportError: /opt/b/relu/_relu.abi3.so: undefined symbol: {symbol}") == ""

@@ -243,3 +243,35 @@ def test_check_and_plan_refuse_the_same_kernels(tmp_path: Path) -> None:
     assert kci("render", place, "--output", tmp_path).code == 0
     answer = json.loads(kci("plan", place, "--format", "json").stdout)
     assert (answer["legs"], [item["path"] for item in answer["faulty"]]) == ([], [str(place)])
+
+
+@pytest.mark.rule("KCI732", triggers=True)
+def test_a_pointer_in_a_built_variant_is_neither_packed_nor_verified(tmp_path: Path) -> None:
+    (tmp_path / "k").mkdir()
+    place = kernel(tmp_path / "k", "")
+    assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+    (tmp_path / "out" / "torch-cpu" / "table.bin").write_text(POINTER)
+    assert "error[KCI732]" in kci("verify", tmp_path / "out" / "torch-cpu").stderr
+    done = kci("pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar")
+    assert done.code in (1, 2), done.stderr
+    assert not (tmp_path / "a.tar").exists()
+
+
+def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> None:
+    (tmp_path / "repo" / "k").mkdir(parents=True)
+    place = kernel(tmp_path / "repo" / "k", "")
+    (place / "build.toml").write_text(COMPILED.replace('"csrc/a.cpp"', '"third_party/up/a.cpp", "csrc/gone.cpp"'))
+    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "repo" / ".gitmodules").write_text('[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n')
+    hints = [item.hint for item in check_kernels([str(place)]).diagnostics if item.rule == "KCI136"]
+    assert [("git submodule update" in hint) for hint in hints] == [False, True, False]
+    assert "k/third_party/up" in hints[1]
+
+
+def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> None:
+    place = kernel(tmp_path, "")
+    (place / "torch-ext" / "some_kernel" / "__init__.py").unlink()
+    (found,) = check_kernels([str(place)]).diagnostics[-1:]
+    assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
+    with pytest.raises(FindingsError, match="nothing is planned"):
+        plan_run(open_workspace([place]), PlanRequest())

@@ -639,3 +639,20 @@ def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, 
 )
 def test_only_a_name_s_own_scope_counts(name: str, scope: tuple[str, ...] | None) -> None:
     assert cpp_scope(name) == scope
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_how_a_library_is_linked_that_is_not_needed(tmp_path: Path, compile: Compile) -> None:
+    (found,) = asking(tmp_path, compile, CUDA, "cuTensorMapEncodeTiled")
+    assert found.hint == "link it with -lcuda"
+    (found,) = asking(tmp_path / "2", compile, CUDA, "nvmlInit_v2")
+    assert found.hint == "this variant cannot rely on that library"
+
+
+def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Path, compile: Compile) -> None:
+    whole = compile(STABLE_SOURCE, "-lc").read_bytes()
+    target = tmp_path / "cut.so"
+    for length in range(0, len(whole) - 1, len(whole) // 150):
+        target.write_bytes(whole[:length])
+        with pytest.raises(ElfError):
+            read_elf(target)
