@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from kci.config.sources.imports import last_name, node_span
@@ -85,8 +84,14 @@ _NOT_CODE = re.compile(
 _REGISTRATION = re.compile(r"\b((?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?)(?:_EXPAND)?\s*\(\s*(\w+)")
 
 
-def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
-    """Yield the findings about ops of C++ and CUDA files."""
+_CONDITION = re.compile(r"^[ \t]*\#[ \t]*(if|endif)", re.MULTILINE)
+
+
+def check_cpp(
+    files: Iterable[tuple[str | Path, str]], together: Iterable[Collection[str]] = ()
+) -> Iterator[Diagnostic]:
+    """Yield the findings about ops of C++ and CUDA files; `together` are the shown paths that each variant compiles."""
+    texts: dict[str, str] = {}
     for path, shown in files:
         try:
             with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it
@@ -95,61 +100,42 @@ def check_cpp(files: Iterable[tuple[str | Path, str]]) -> Iterator[Diagnostic]:
             yield finding("KCI700", f"cannot read it: {error.strerror}", path=shown)
             continue
         if b"TORCH_LIBRARY" in text:
-            yield from _registrations(text.decode("utf-8", "replace"), shown)
+            texts[shown] = text.decode("utf-8", "replace")
+            yield from _registrations(texts[shown], shown)
+    twice = (item for names in together for item in _libraries({name: texts[name] for name in names if name in texts}))
+    yield from dict.fromkeys(twice)
 
 
-_CONDITION = re.compile(r"^[ \t]*\#[ \t]*(if|endif)", re.MULTILINE)
-
-
-def registering(files: Iterable[tuple[str | Path, str]]) -> list[tuple[str, str]]:
-    """The files that speak of `TORCH_LIBRARY`: the shown path of each, and its text."""
-    found = []
-    for path, shown in files:
-        with suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
-            if b"TORCH_LIBRARY" in (text := file.read(_MAX_BYTES)):
-                found.append((shown, text.decode("utf-8", "replace")))
-    return found
-
-
-def check_libraries(files: Iterable[tuple[str, str]]) -> Iterator[Diagnostic]:
-    """KCI782: two of the files of one variant define the same library; a definition under a condition may not count."""
+def _libraries(texts: Mapping[str, str]) -> Iterator[Diagnostic]:
     defined: dict[str, str] = {}
-    for shown, text in files:
-        for namespace, span in _definitions(text):
-            first = defined.setdefault(namespace, shown)
+    for shown, text in texts.items():
+        for match, span, conditional in _macros(text):
+            first = shown if match[2] or conditional else defined.setdefault(match[3], shown)
             if first != shown:
-                message = f"it defines the library {namespace}, as {first} does: no process can load the variant"
+                message = f"it defines the library {match[3]}, as {first} does: no process can load the variant"
                 hint = "keep one of them; the other can register with TORCH_LIBRARY_FRAGMENT or TORCH_LIBRARY_IMPL"
                 yield finding("KCI782", message, hint=hint, path=shown, span=span)
 
 
-def _definitions(text: str) -> Iterator[tuple[str, Span]]:
-    code = _blanked(text)
+def _macros(text: str) -> Iterator[tuple[re.Match[str], Span, bool]]:
+    # each with the place of its namespace, and whether it stands under a condition
+    code = _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    line, counted, depth = 1, 0, 0
     for match in _REGISTRATION.finditer(code):
-        _, kind, namespace = match.groups()
-        before = _CONDITION.findall(code, 0, match.start())
-        if kind is None and before.count("if") == before.count("endif"):
-            line, column = code.count("\n", 0, match.start(3)) + 1, match.start(3) - code.rfind("\n", 0, match.start(3))
-            yield namespace, Span(line, column, line, column + len(namespace))
-
-
-def _blanked(text: str) -> str:
-    return _NOT_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+        start = match.start(3)
+        line += code.count("\n", counted, start)
+        depth += sum(1 if word == "if" else -1 for word in _CONDITION.findall(code, counted, start))
+        counted = start
+        column = start - code.rfind("\n", 0, start)
+        yield match, Span(line, column, line, column + len(match[3])), depth > 0
 
 
 def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
-    code = _blanked(text)
-    line, counted = 1, 0
-    for match in _REGISTRATION.finditer(code):
+    for match, span, _ in _macros(text):
         name, kind, namespace = match.groups()
         # what a macro stands for shows when the variant is loaded
         if namespace.isupper() or (kind == "_IMPL" and namespace in _EXISTING):
             continue
-        start = match.start(3)
-        line += code.count("\n", counted, start)
-        counted = start
-        column = start - code.rfind("\n", 0, start)
         message = f"{name} registers ops under the fixed name {namespace}"
         hint = f'#include "registration.h", then {name}_EXPAND(TORCH_EXTENSION_NAME, ...)'
-        span = Span(line, column, line, column + len(namespace))
         yield finding("KCI781", message, hint=hint, path=shown, span=span)

@@ -33,7 +33,7 @@ from kci.config.sources.imports import (
     read_module,
     with_parents,
 )
-from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_libraries, check_ops, registering
+from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -303,16 +303,13 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
-        both = registering(code)
-        twice = [item for names in together for item in check_libraries(one for one in both if one[0] in names)]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
             *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
             *_names(own, where),
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
-            *check_cpp(code),
-            *dict.fromkeys(twice),
+            *check_cpp(code, together),
             *render_card(kernel).findings,
         ]
 
