@@ -90,3 +90,13 @@ def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments:
     answers = {kci_process(*arguments, cwd=monorepo, PYTHONHASHSEED=str(seed), PYTHONPATH=path) for seed in (0, 1, 2)}
     assert len(answers) == 1
     assert answers.pop().code == 0
+
+
+@pytest.mark.usefixtures("november")
+def test_a_tier_of_kci_toml_with_an_expression_and_pairwise(monorepo: Path) -> None:
+    assert set(names("kernels", "--tier", "new")) == {
+        f"torch-stable-abi211-{compute}-{system}-linux"
+        for compute in ("cu130", "cu132")
+        for system in ("x86_64", "aarch64")
+    }
+    assert len(names("kernels/one", "--tier", "pairs")) < len(names("kernels/one"))

@@ -278,3 +278,22 @@ def test_a_rendered_file_that_git_ignores_is_named(repository: Path) -> None:
     assert [ci for ci, text in said.items() if "git ignores this file" in text] == ["gitlab", "snakemake"]
     assert "KCI450" in said["gitlab"]
     assert "KCI_INSTALL" in said["gitlab"]
+
+
+def test_a_newer_pin_survives_rendering(repository: Path) -> None:
+    kci("render")
+    for path in (RELEASE, COMPAT):
+        file = repository / path
+        lines = file.read_text().splitlines()
+        bumped = [
+            line.split("actions/checkout@")[0] + f"actions/checkout@{'d' * 40} # v99.0.0"
+            if "checkout@" in line
+            else line
+            for line in lines
+        ]
+        file.write_text("\n".join(bumped) + "\n")
+    before = (repository / RELEASE).read_text()
+    assert kci("render", "--check").code == 0
+    assert kci("render").code == 0
+    assert (repository / RELEASE).read_text() == before
+    assert "d" * 40 in before

@@ -219,3 +219,20 @@ def test_changed_tests_have_the_tree_of_the_base_or_a_build(tmp_path: Path, run:
     assert [leg.variant for leg in done.plan.legs] == ([] if run else ["torch-cpu"])
     assert done.touches is not None
     assert done.touches[0].reason == "read by the tests; the tests run again on cpu-x86_64-linux"
+
+
+def planned(tmp_path: Path, settings: str, *options: str) -> list[dict[str, object]]:
+    place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda", "rocm"))
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "kci.toml").write_text(settings)
+    done = kci("plan", place, "--format", "json", *options)
+    assert done.code == 0, done.stderr
+    found: list[dict[str, object]] = json.loads(done.stdout)["tests"]
+    return found
+
+
+def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(tmp_path: Path) -> None:
+    settings = CUDA + '[test.xpu.x86_64-linux]\nlabels = ["arc"]\n[[limits]]\nbackend = "cuda"\ntimeout-minutes = 7\n'
+    (test,) = planned(tmp_path, settings)
+    assert test["name"] == "cuda-x86_64-linux"
+    assert (test["variants"], test["runner"], test["timeout"]) == (["torch-cuda"], ["self-hosted", "l4"], 7)

@@ -124,3 +124,11 @@ def test_what_kcis_builders_do_not_compile_is_left_to_nix_where_kci_toml_says_so
     grouped = make_plan(matrix, runners_from(Settings(nix=nix)), PlanOptions(grouping=Grouping.BACKEND))
     assert all(leg.builder == ("nix" if leg.system == "aarch64-darwin" or leg.backend == "xpu" else None)
                for leg in grouped.legs)  # fmt: skip
+
+
+def test_a_backend_that_only_lacks_an_image_is_said_to_lack_it(catalog: Catalog) -> None:
+    parts = "".join(f'[kernel.{name}]\nbackend = "{name}"\ndepends = []\nsrc = []\n' for name in ("xpu", "metal"))
+    plan = make_plan(compute_matrix([torch_kernel(["xpu", "metal"], components=parts)], catalog))
+    reasons = {item.backend: item.reason for item in plan.left_out}
+    assert "knows no image" in reasons["xpu"]
+    assert "do not compile for metal" in reasons["metal"]

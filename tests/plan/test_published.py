@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
+
+from cli.runner import kci
 from kci.plan.fingerprint import unchanged_variants
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
@@ -38,3 +43,23 @@ def test_a_release_builds_what_a_change_touches_and_plans_all(tmp_path: Path, no
     assert built
     assert all("-cu13" in name for name in built)
     assert built | skipped == {*kernel.planned}
+
+
+@pytest.fixture
+def norm(tmp_path: Path, no_git_environment: None) -> Path:
+    shutil.copytree(REPO / "norm", tmp_path / "norm")
+    return tmp_path / "norm"
+
+
+def test_fingerprints_hold_for_a_commit_only_if_nothing_else_changed(norm: Path) -> None:
+    def commit() -> object:
+        return json.loads(kci("plan", norm, "--fingerprints", "--format", "json").stdout)["commit"]
+
+    assert commit() is None
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *command], cwd=norm, check=True, capture_output=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=norm, check=True, capture_output=True, text=True).stdout
+    assert commit() == head.strip()
+    (norm / "csrc/shared.h").write_text("// changed")
+    assert commit() is None

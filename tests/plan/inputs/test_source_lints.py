@@ -256,3 +256,17 @@ def test_flags_that_all_processors_take(tmp_path: Path) -> None:
         "-mprefer-vector-width=256", "-x", "-xc++", "-DX=-march", "--expt-relaxed-constexpr", "-mcmodel=large",
     ]  # fmt: skip
     assert processor_flags(tmp_path, flags, {"a.cu": ""}) == []
+
+
+@pytest.mark.rule("KCI138", triggers=True)
+def test_each_header_is_told_once_and_only_what_listed_files_include(tmp_path: Path) -> None:
+    files = {
+        "csrc/a.cu": '#include "a.h"\n',
+        "csrc/b.cu": '#include "a.h"\n',
+        "csrc/a.h": '#include "sub/b.h"\n#include "a.h"\n',
+        "csrc/sub/b.h": '#include "../a.h"\n',
+    }
+    _, found = make(tmp_path, files, ["csrc/a.cu", "csrc/b.cu"])
+    assert [item.hint for item in found] == ['add "csrc/a.h" to this `src`']
+    _, found = make(tmp_path, files, ["csrc/a.cu", "csrc/b.cu", "csrc/a.h"])
+    assert [item.hint for item in found] == ['add "csrc/sub/b.h" to this `src`']

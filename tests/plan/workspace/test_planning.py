@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import add_package
-from kci.errors import FindingsError
+from kci.errors import FindingsError, UsageError
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
 
@@ -122,3 +122,13 @@ def test_a_selection_that_selects_nothing_is_an_error_with_the_nearest_names(
         plan_run(workspace, PlanRequest(choice=choice))
     assert hint in caught.value.hint
     assert plan_run(workspace, PlanRequest(choice=choice, allow_empty=True)).plan.legs == ()
+
+
+def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
+    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
+    for choice in (Choice(tier="nightly"), Choice(systems=("x86_64-lunix",)), Choice(backends=("cdua",))):
+        with pytest.raises(UsageError):
+            workspace.matrix(choice)
+    with pytest.raises(UsageError, match="no kernel here is named") as caught:
+        workspace.kernel("some-kernle")
+    assert caught.value.hint == "did you mean `some-kernel`?"
