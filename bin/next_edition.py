@@ -29,7 +29,7 @@ import click
 from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 
-from kci.build.toolchains.downloads import extract, find_wheel
+from kci.builders.toolchains.downloads import extract, find_wheel
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.matrix.catalog.loading import editions, load_catalog
 from kci.matrix.catalog.rows import Catalog, Row

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kci.build.toolchains.environment import ensure_runtime
+from kci.builders.toolchains.environment import ensure_runtime
 from kci.utils.cache import default_cache
 
 EXAMPLES = Path(__file__).resolve().parent

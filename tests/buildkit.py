@@ -15,9 +15,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from kci.build import build_variant
-from kci.build.request import BuildOptions, Request
-from kci.build.toolchains.environment import ensure_runtime
+from kci.builders import build_variant
+from kci.builders.request import BuildOptions, Request
+from kci.builders.toolchains.environment import ensure_runtime
 from kci.config.model import Build
 from kci.config.reader import read_kernel
 from kci.config.values import Backend, Version
@@ -25,7 +25,7 @@ from kci.matrix.variants import Kind, Variant, parse_variant_name
 from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
 
-DATA = Path(__file__).parent / "build" / "data"
+DATA = Path(__file__).parent / "builders" / "data"
 CPU = "torch213-cxx11-cpu-x86_64-linux"
 STABLE_CPU = "torch-stable-abi211-cpu-x86_64-linux"
 STABLE_CUDA = "torch-stable-abi211-cu130-x86_64-linux"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from checkout import copy_checkout
-from kci.build.toolchains.downloads import install, pip_install, run_uv, uv
+from kci.builders.toolchains.downloads import install, pip_install, run_uv, uv
 from kci.utils.atomic import locked
 
 

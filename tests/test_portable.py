@@ -24,7 +24,7 @@ sys.platform = "win32"
 import kci
 for module in pkgutil.walk_packages(kci.__path__, "kci."):
     # Programs of their own, which only builds and jobs on Linux start; no module imports them.
-    if module.name not in ("kci.__main__", "kci.build.process.guard_script"):
+    if module.name not in ("kci.__main__", "kci.builders.process.guard_script"):
         importlib.import_module(module.name)
         print(module.name)
 """

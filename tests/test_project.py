@@ -36,8 +36,8 @@ def test_no_module_outgrows_a_reader() -> None:
 AGAINST_THE_FLOW = {
     "config": "from kci.matrix.variants import Kind",
     "matrix": "import kci.plan.legs",
-    "build": "import kci.tree.identity",
-    "tree": "import kci.build.request",
+    "builders": "import kci.tree.identity",
+    "tree": "import kci.builders.request",
     "plan": "import kci.cli",
 }
 
@@ -121,7 +121,7 @@ def test_nothing_is_binary_but_the_tables_of_exports() -> None:
 
 SKIPPED = {
     "tree/verify/test_verify_fatbin.py::test_a_gpu_variant_without_device_code": "needs gcc",
-    "build/test_objects.py::test_nvcc": "there is no nvcc",
+    "builders/test_objects.py::test_nvcc": "there is no nvcc",
 }
 
 

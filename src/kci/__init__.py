@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kci.version import __version__
 
 if TYPE_CHECKING:
-    from kci.build.request import BuildOptions
+    from kci.builders.request import BuildOptions
     from kci.diagnostics import Diagnostic, Severity
     from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnsafeError, UsageError
     from kci.matrix.variants import Matrix, Variant
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kci.workflows.repository import RenderedFiles, render_workflows
 
 _HOMES = {
-    "kci.build.request": ("BuildOptions",),
+    "kci.builders.request": ("BuildOptions",),
     "kci.diagnostics": ("Diagnostic", "Severity"),
     "kci.errors": ("BuildFailedError", "FindingsError", "KciError", "MissingToolError", "UnsafeError", "UsageError"),
     "kci.matrix.variants": ("Matrix", "Variant"),

@@ -17,7 +17,7 @@ import pytest
 from act.harness import FIRST_RUN, NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
 from buildkit import OLDER_SYSTEM, program, write_tree
 from cli.runner import kci
-from kci.build.native.objects import read_head
+from kci.builders.native.objects import read_head
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.pack import read_leg
 from split_kernel import sources

@@ -15,8 +15,8 @@ from action_inputs import outputs_in
 from conftest import ROOT
 from kci.actions import build
 from kci.actions.common import INPUTS
-from kci.build.native.objects import PackHead, pack_objects
-from kci.build.request import read_part
+from kci.builders.native.objects import PackHead, pack_objects
+from kci.builders.request import read_part
 from kci.errors import BuildFailedError, UnfinishedBuildError
 from kci.matrix.variants import ObjectUse
 from kci.run.build_leg import BuiltLeg, LegRequest

@@ -91,8 +91,8 @@ def test_the_environment_has_the_lock_and_kci_from_the_checkout(tmp_path: Path, 
     assert done.returncode == 0, done.stdout + done.stderr
     python = tmp_path / "kci" / "bin" / "python"
     code = (
-        "import kci; from importlib.metadata import version; from kci.build.process.container import running_wheel;"
-        "from kci.build.toolchains.compilers import find_compiler_cache; wheel = running_wheel();"
+        "import kci; from importlib.metadata import version; from kci.builders.process.container import running_wheel;"
+        "from kci.builders.toolchains.compilers import find_compiler_cache; wheel = running_wheel();"
         "print(kci.__file__, version('click'), version('kci'), wheel is not None, find_compiler_cache())"
     )
     env = os.environ | {"KCI_COMPILER_CACHE": ""}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cli.runner import Result, kci
 from conftest import ROOT
-from kci.build import BUILDERS
-from kci.build.request import BuildOptions
+from kci.builders import BUILDERS
+from kci.builders.request import BuildOptions
 from kci.cli import build
 from kci.run import build_leg
 from kci.run.build_leg import BuiltLeg, LegRequest

@@ -121,7 +121,7 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
         "try: main(['matrix', 'examples/relu', '--format', 'names'])\nexcept SystemExit: pass\n"
         "heavy = {'rich', 'jinja2', 'yaml', 'tomlkit', 'tree_sitter', 'packaging', 'elftools', 'abi3info',"
         " 'subprocess', 'asyncio', 'difflib', 'urllib.request', 'shutil', 'tempfile',"
-        " 'kci.workflows', 'kci.build', 'kci.tree', 'kci.tree.verify', 'kci.config.type_errors'}\n"
+        " 'kci.workflows', 'kci.builders', 'kci.tree', 'kci.tree.verify', 'kci.config.type_errors'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from buildkit import CPU, STABLE_CPU, variant
-from kci.build.process.machine import Progress
+from kci.builders.process.machine import Progress
 from kci.cli import Options
 from kci.cli.run import RunDisplay
 from kci.run.local import Outcome, OutcomeState

@@ -11,8 +11,8 @@ import pytest
 
 from cli.runner import kci
 from kci.actions.common import show
-from kci.build.process.run import ProgramResult
-from kci.build.toolchains import downloads
+from kci.builders.process.run import ProgramResult
+from kci.builders.toolchains import downloads
 from kci.cli._output import progress_log
 from kci.errors import FindingsError, MissingToolError, first_line_of, without_secrets
 from kci.publish.hub import hub_client

@@ -253,16 +253,16 @@ def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.Mo
     (tmp_path / "kci" / "workflows" / "render.py").write_text("# another room\n")
     assert again() == usual
     for part in (
-        "build/process/run.py",
+        "builders/process/run.py",
         "config/data/backends.toml",
-        "build/native/builder.py",
+        "builders/native/builder.py",
         "tree/metadata.py",
         "run/build_leg.py",
     ):
         append(part, "\n# changed\n")(tmp_path / "kci")
         assert again() != usual
         usual = again()
-    data = next((tmp_path / "kci" / "build" / "toolchains" / "data").iterdir())
+    data = next((tmp_path / "kci" / "builders" / "toolchains" / "data").iterdir())
     append(data.name, "\n# changed\n")(data.parent)
     assert again() != usual
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from build.process.test_process import is_running
-from kci.build.process.run import run_in_group
+from builders.process.test_process import is_running
+from kci.builders.process.run import run_in_group
 from kci.run.local import run_in_parallel
 
 Tell = Callable[[str], None]

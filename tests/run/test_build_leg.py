@@ -9,7 +9,7 @@ import pytest
 from buildkit import noarch_kernel, write_tree
 from cli.runner import kci
 from conftest import ROOT
-from kci.build.request import BuildOptions
+from kci.builders.request import BuildOptions
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.plan.workspace import open_workspace

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, variant, write_tree
-from kci.build.process.run import Log
-from kci.build.request import BuildOptions
+from kci.builders.process.run import Log
+from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel, read_kernel
 from kci.matrix.variants import Variant
 from kci.plan.workspace import open_workspace

@@ -15,7 +15,7 @@ from buildkit import quiet, write_tree
 from buildkit import variant as variant_of
 from cli.runner import kci
 from conftest import write_noarch
-from kci.build.request import BuildOptions
+from kci.builders.request import BuildOptions
 from kci.errors import FindingsError, MissingToolError
 from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release

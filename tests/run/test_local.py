@@ -18,8 +18,8 @@ import pytest
 from buildkit import STABLE_CPU, noarch_kernel, only_these, variant, write_tree
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
-from kci.build.process.run import silent
-from kci.build.request import BuildOptions
+from kci.builders.process.run import silent
+from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import BuildFailedError, MissingToolError

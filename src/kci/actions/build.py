@@ -12,9 +12,9 @@ from msgspec.structs import replace
 import kci
 from kci.actions import common
 from kci.actions.schedule import scheduled_result, upload_results
-from kci.build.native.objects import pack_name, read_head
-from kci.build.request import read_part
-from kci.build.toolchains.environment import GPU_ROOM
+from kci.builders.native.objects import pack_name, read_head
+from kci.builders.request import read_part
+from kci.builders.toolchains.environment import GPU_ROOM
 from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
 from kci.config.facts import HOST

@@ -9,8 +9,8 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from kci.build.native.objects import pack_name
-from kci.build.request import BuildOptions, read_part
+from kci.builders.native.objects import pack_name
+from kci.builders.request import BuildOptions, read_part
 from kci.cli import FileName, choice_option, file_option, flag, kci_command, option, refuse_idle, repeated
 from kci.cli._output import answer, print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace

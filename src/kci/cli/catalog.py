@@ -87,7 +87,7 @@ def outdated(kernel: str, pypi: bool) -> int:
         # look for a newer torch
         kci catalog outdated --pypi
     """
-    from kci.build.toolchains.data import toolchains
+    from kci.builders.toolchains.data import toolchains
 
     loaded = load_catalog(find_settings(kernel).catalog)
     age = freshness(loaded, date.today())
@@ -95,7 +95,7 @@ def outdated(kernel: str, pypi: bool) -> int:
     answer(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
     found = set(map(Version.parse, toolchains().torch))
     if pypi:
-        from kci.build.toolchains.downloads import newest_release
+        from kci.builders.toolchains.downloads import newest_release
 
         try:
             found.add(Version.parse(".".join(newest_release("torch").split(".")[:2])))

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import click
 
-from kci.build.request import BuildOptions
-from kci.build.toolchains.downloads import duration, explains_wait
+from kci.builders.request import BuildOptions
+from kci.builders.toolchains.downloads import duration, explains_wait
 from kci.cli import Options, at_interrupt, file_option, is_dumb_terminal, kci_command, options, repeated, use_color
 from kci.cli._answers import print_trees
 from kci.cli._output import Layout, answer, say, shorten, table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kci.build.toolchains.data import toolchains
+from kci.builders.toolchains.data import toolchains
 from kci.cli import file_option, flag, kci_command, option, repeated
 from kci.cli._output import Layout, answer, progress_log, say, table
 from kci.cli._workspace import PLACE, load_workspace

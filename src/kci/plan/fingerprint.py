@@ -37,7 +37,7 @@ SCHEMA = 4
 PACKAGE = Path(__file__).parent.parent
 
 _BUILDING = (
-    "build",
+    "builders",
     "config/data/backends.toml",
     "matrix/catalog/data/floors.toml",
     "run/build_leg.py",

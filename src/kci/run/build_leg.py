@@ -10,10 +10,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from kci.build.builders import build_variant, choose_builder, plan_commands
-from kci.build.process.container import ContainerBuild, build_command, choose_image, run_in_container
-from kci.build.process.run import Log
-from kci.build.request import BuildOptions, Request
+from kci.builders.dispatch import build_variant, choose_builder, plan_commands
+from kci.builders.process.container import ContainerBuild, build_command, choose_image, run_in_container
+from kci.builders.process.run import Log
+from kci.builders.request import BuildOptions, Request
 from kci.config.facts import BACKENDS
 from kci.config.reader import Kernel
 from kci.config.sources.card import render_card

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from kci.build.process.run import Log
+from kci.builders.process.run import Log
 from kci.utils.shipped import Dated, shipped
 
 _GIGA = 10**9

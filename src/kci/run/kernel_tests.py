@@ -17,10 +17,10 @@ from xml.etree import ElementTree
 
 from msgspec import Meta
 
-from kci.build.process.run import Log, run, run_in_group, silent
-from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import install, pip_install
-from kci.build.toolchains.environment import ensure_runtime
+from kci.builders.process.run import Log, run, run_in_group, silent
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.downloads import install, pip_install
+from kci.builders.toolchains.environment import ensure_runtime
 from kci.config.discovery import companion
 from kci.config.facts import BACKENDS, HOST, depends_table, needs_device
 from kci.config.values import python_name, text_of

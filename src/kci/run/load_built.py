@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
-from kci.build.process.run import Log
-from kci.build.request import BuildOptions
-from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import is_reachable
-from kci.build.toolchains.environment import kci_environment
+from kci.builders.process.run import Log
+from kci.builders.request import BuildOptions
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.downloads import is_reachable
+from kci.builders.toolchains.environment import kci_environment
 from kci.config.facts import BACKENDS
 from kci.diagnostics import finding, rules
 from kci.errors import FindingsError, KciError, MissingToolError, first_error, one_line

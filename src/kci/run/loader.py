@@ -7,7 +7,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from kci.build.process.run import run_in_group, silent
+from kci.builders.process.run import run_in_group, silent
 from kci.config.facts import BACKENDS
 from kci.matrix.variants import parse_variant_name
 from kci.run.load_script import MARK

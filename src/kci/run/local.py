@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kci.build.process.machine import Progress, job_count, read_progress
-from kci.build.process.run import Log, ProgramScope, silent
-from kci.build.request import BuildOptions
-from kci.build.toolchains.compilers import outside_files, toolchain_identity
+from kci.builders.process.machine import Progress, job_count, read_progress
+from kci.builders.process.run import Log, ProgramScope, silent
+from kci.builders.request import BuildOptions
+from kci.builders.toolchains.compilers import outside_files, toolchain_identity
 from kci.config.discovery import (
     SuppressedFinding,
     drop_suppressed_in_tree,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-from kci.build.process.container import container_engine, require_engine
-from kci.build.process.run import run
-from kci.build.toolchains.compilers import (
+from kci.builders.process.container import container_engine, require_engine
+from kci.builders.process.run import run
+from kci.builders.toolchains.compilers import (
     MANYLINUX_GLIBC,
     cxx_compiler,
     examine_device,
@@ -20,9 +20,9 @@ from kci.build.toolchains.compilers import (
     glibc_is_newer,
     version_line,
 )
-from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
-from kci.build.toolchains.environment import TO_TEST
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
+from kci.builders.toolchains.environment import TO_TEST
 from kci.config.facts import BACKENDS, HOST
 from kci.errors import KciError, without_secrets
 from kci.matrix.catalog.rows import Catalog

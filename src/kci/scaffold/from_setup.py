@@ -9,7 +9,7 @@ from pathlib import Path
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
-from kci.build.process.run import Log
+from kci.builders.process.run import Log
 from kci.config.facts import needs_device
 from kci.config.reader import BUILD_TOML, parse_kernel
 from kci.config.sources.package_rules import OPS, check_package, make_package

@@ -16,10 +16,10 @@ from typing import Annotated
 
 import msgspec
 
-from kci.build.process.run import Log
-from kci.build.toolchains.cuda import find_toolkit
-from kci.build.toolchains.data import toolchains
-from kci.build.toolchains.environment import ensure_runtime, kci_environment
+from kci.builders.process.run import Log
+from kci.builders.toolchains.cuda import find_toolkit
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.environment import ensure_runtime, kci_environment
 from kci.config.values import Backend, Version
 from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from kci.build.process.run import Log
+from kci.builders.process.run import Log
 from kci.config.facts import HOST
 from kci.config.reader import Kernel
 from kci.config.values import text_of

@@ -49,7 +49,7 @@ def test_a_torch_on_pypi_that_is_not_bundled_is_named(
             raise OSError(f"no network, and {url} is asked")
         return io.BytesIO(answer)
 
-    monkeypatch.setattr("kci.build.toolchains.downloads._opened", opened)
+    monkeypatch.setattr("kci.builders.toolchains.downloads._opened", opened)
     monkeypatch.setattr("kci.matrix.catalog.loading.OUTDATED_DAYS", 10**6)
     done = kci("catalog", "outdated", *options)
     assert done.code == code

@@ -10,7 +10,7 @@ import pytest
 
 from cli.runner import kci
 from conftest import write_noarch, write_torch
-from kci.build.request import BuildOptions
+from kci.builders.request import BuildOptions
 from kci.config.values import Tier
 from kci.errors import MissingToolError
 from kci.plan.planning import PlanRequest, plan_run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from act.test_workflow import add_kernel
-from kci.build.request import BuildOptions
+from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.matrix.variants import artifact_name

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from conftest import ROOT
-from kci.build.request import BuildOptions
+from kci.builders.request import BuildOptions
 from kci.errors import BuildFailedError, MissingToolError
 from kci.matrix.variants import Kind
 from kci.plan.workspace import open_workspace

@@ -1,0 +1,269 @@
+"""Compiles without CMake or Nix: `plan` decides everything, `build` runs it, and `--dry-run` prints it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kci.builders.kernel_files import VisibleFiles, checked_id, compiled_ops, kernel_error, package_files, write_package
+from kci.builders.native import hipify
+from kci.builders.native.command_lines import Toolchain
+from kci.builders.native.failures import build_error, show_kernel_paths, timeout_error, unwritable_error
+from kci.builders.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
+from kci.builders.native.objects import Objects, missing_parts
+from kci.builders.native.recipe import Recipe, make_recipe
+from kci.builders.native.units import collect_units
+from kci.builders.process.machine import ninja_status, nvcc_threads, read_progress
+from kci.builders.process.run import Log, ProgramResult
+from kci.builders.request import BuildResult, Request
+from kci.builders.toolchains.compilers import (
+    DeviceCompiler,
+    binutils_program,
+    build_compiler,
+    cpp_library,
+    find_compiler_cache,
+    find_device,
+    gcc_flags,
+    glibc_is_newer,
+    ninja_version,
+    version_line,
+)
+from kci.builders.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
+from kci.builders.toolchains.cutlass import find_headers
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.downloads import ensure_all
+from kci.builders.toolchains.environment import (
+    Environment,
+    base_python,
+    kci_environment,
+    python_environment,
+    python_include,
+    read_torch_version,
+    same_version,
+    tvm_ffi_environment,
+)
+from kci.builders.toolchains.glibc import find_newer_parts
+from kci.builders.toolchains.oneapi import default_extensions, sycl_code
+from kci.config.facts import BACKENDS, HOST
+from kci.config.values import Version, text_of
+from kci.errors import BuildFailedError, KciError, MissingToolError
+from kci.matrix.variants import Kind, this_system
+from kci.utils.atomic import locked
+
+
+def plan(request: Request, log: Log) -> Recipe:
+    """Plan the build of a variant. Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError."""
+    _require_buildable(request)
+    checked_id(request.kernel_id)
+    package_files(request.kernel_dir, request.build, compiled=True)
+    sources = collect_units(request, log)
+    environment = _environment(request)
+    variant, compute = request.variant, text_of(request.variant.compute)
+    headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
+    cxx = build_compiler(variant)
+    device = find_device(variant.backend, compute, variant.system, request.options.cache, log)
+    sycl = sycl_code(request.build, variant)
+    files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
+    cuda_headers = None
+    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files_of_units)):
+        cuda_headers = find_library_headers(device, request.options.cache)
+    newer_glibc = glibc_is_newer(cxx)
+    chain = Toolchain(
+        cxx=cxx,
+        gcc_flags=gcc_flags(cxx),
+        cpp_library=cpp_library(cxx),
+        environment=environment,
+        python_include=python_include(),
+        device=device,
+        cuda_headers=cuda_headers,
+        ar=binutils_program(cxx, "ar"),
+        sycl=sycl,
+        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
+        headers=headers,
+        glibc_compat=newer_glibc,
+        newer_parts=find_newer_parts(cxx) if newer_glibc else None,
+        nvcc_threads=nvcc_threads(),
+        versions=_versions(cxx, environment, device),
+        launcher=find_compiler_cache(cxx),
+    )
+    return make_recipe(request, sources, chain)
+
+
+def build(request: Request, log: Log) -> BuildResult:
+    """Build a variant into an empty directory. Raises BuildFailedError with the command, or KciError as `plan`."""
+    ends_at = deadline(request.options.stop_after)
+    recipe = plan(request, log)
+    visible = VisibleFiles(request)
+    environment = recipe.chain.environment
+    ensure_all(recipe.chain.downloads(), Path(base_python()), log)
+    if not recipe.target.tvm_ffi:
+        _check_torch(request, environment)
+    work = recipe.work
+    with locked(work, log) as lock:
+        try:
+            _prepare(recipe, visible)
+            if recipe.translation is not None:
+                hipify.translate(recipe.translation, log)
+            objects = Objects(recipe, request, log)
+            others = [step.output for step in recipe.steps if step.depfile]
+            outputs = others if request.part else [recipe.target.module]
+            _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
+        except OSError as error:
+            raise unwritable_error(work, error) from error
+        if request.options.link:
+            for line in missing_parts(objects.heads, request.variant.name):
+                log(f"{line}: what is missing is compiled here")
+        with _packing_objects(objects, log):
+            done = _compile(recipe, request, lock, log, objects, ends_at) if outputs else ProgramResult(0, "")
+            if done.code != 0:
+                raise build_error(recipe, request, done, log)
+            if (use := objects.use()).found:
+                log(str(use))
+        if request.part is not None:
+            return BuildResult(builder="native", archs=None, objects=use)
+        module = request.output / recipe.target.module
+        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
+        write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
+        shutil.copyfile(work / module.name, module)
+        module.chmod(0o755)
+    archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
+    return BuildResult(builder="native", archs=archs, objects=use)
+
+
+@contextmanager
+def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
+    # objects are packed even if the build fails
+    try:
+        yield
+    except BaseException:
+        try:
+            objects.finish()
+        except KciError as error:
+            log(error.message)
+        raise
+    objects.finish()
+
+
+def _compile(recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float) -> ProgramResult:
+    tools = _compile_environment(recipe.chain) | objects.environment()
+    tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
+    names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
+    shown = _display_log(log, recipe, request.kernel_dir)
+    try:
+        done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
+    except KeyboardInterrupt:
+        done = None
+    if done is None:
+        raise timeout_error(request, objects)
+    return done
+
+
+def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
+    # failures are left to `build_error`; estimates start with the first kernel source: ninja has no times before
+    units = {step.label for step in recipe.steps if step.depfile}
+    timed, failing = (recipe.work / NINJA_LOG).exists(), False
+
+    def show(line: str) -> None:
+        nonlocal timed, failing
+        failing = is_failure_output(line, begun=failing)
+        if failing:
+            return
+        progress = read_progress(line)
+        if progress is not None and not timed:
+            timed = progress.command in units
+            line = line if timed else f"[{progress.done}/{progress.total}] {progress.command}"
+        log(show_kernel_paths(line, kernel_dir))
+
+    return show
+
+
+def _require_buildable(request: Request) -> None:
+    variant = request.variant
+    if variant.kind is Kind.NOARCH:
+        raise kernel_error(
+            "KCI507",
+            f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}",
+            kind=BuildFailedError,
+        )
+    facts = BACKENDS[variant.backend]
+    compiled = facts.tvm_ffi if variant.kind is Kind.TVM_FFI else facts.compiled
+    if not compiled or not variant.system.endswith("-linux"):
+        raise MissingToolError(
+            f"the native builder does not compile {variant.name}",
+            "build it with --builder nix, or pack what another builder made (kci pack) and merge it",
+        )
+    here = this_system()
+    if here != variant.system:
+        raise MissingToolError(
+            f"{variant.name} needs a machine of {variant.system}, and this is {here}",
+            f"run this on a {variant.system} machine; kci plan says which runner has one",
+        )
+
+
+def _environment(request: Request) -> Environment:
+    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's own wheel
+    variant = request.variant
+    if variant.kind is Kind.TVM_FFI:
+        return tvm_ffi_environment(request.options.cache, text_of(variant.tvm_ffi))
+    if not request.options.isolation:
+        return python_environment()
+    assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    backend = variant.backend if variant.kind is Kind.FULL else HOST
+    flavour, headers_only = toolchains().flavour(backend, variant.compute), BACKENDS[backend].headers_only
+    torch = variant.wheel or variant.torch.text
+    return kci_environment(request.options.cache, torch, flavour, headers_only=headers_only)
+
+
+def _check_torch(request: Request, environment: Environment) -> None:
+    # a torch of another version would mislabel the binary
+    variant, torch = request.variant, read_torch_version(environment.torch)
+    hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
+    if variant.kind is Kind.STABLE_ABI:
+        # any torch with the stable ABI version will do
+        if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
+            raise MissingToolError(
+                f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}", hint
+            )
+        return
+    if not same_version(torch.minor, text_of(variant.torch)):
+        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint)
+    facts = BACKENDS[variant.backend]
+    if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), text_of(variant.compute)):
+        message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
+        raise MissingToolError(f"{message} is for {torch.device}", hint)
+
+
+def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None) -> tuple[str, ...]:
+    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment.torch).release}"
+    return (version_line(cxx), torch, *(device.versions() if device is not None else ()))
+
+
+def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:
+    # unchanged files are not written, or ninja would rebuild
+    visible.lay_out(recipe.work)
+    for name, target in recipe.links.items():
+        link = recipe.work / name
+        if not link.is_symlink() or link.readlink() != target:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+    _write(recipe.work, recipe.files)
+
+
+def _write(work: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        path = work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def _compile_environment(chain: Toolchain) -> dict[str, str]:
+    # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
+    environment = {**os.environ, "LC_ALL": "C"}
+    environment.pop("LD_RUN_PATH", None)
+    for tool in chain.downloads():
+        environment |= tool.variables()
+    return environment

@@ -1,0 +1,304 @@
+"""The compilers of this machine, and the compiler cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from kci.builders.process.run import Log, own_program, program_output, run, silent
+from kci.builders.toolchains.cuda import Toolkit, find_toolkit
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.environment import python_environment, read_torch_version
+from kci.builders.toolchains.oneapi import find_icpx
+from kci.builders.toolchains.rocm import Rocm, find_rocm
+from kci.config.values import Backend, Version, text_of
+from kci.errors import MissingToolError
+from kci.matrix.variants import Kind, Variant
+from kci.utils.cache import file_digest
+
+CACHE_VARIABLE = "KCI_COMPILER_CACHE"
+"""`sccache`, its path, or `off`; ccache if unset."""
+
+_CACHES = ("ccache", "sccache")
+
+DeviceCompiler = Toolkit | Rocm
+
+
+def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
+    """The compiler cache; None if off or `CXX` has one. Raises MissingToolError for an unknown or missing program."""
+    choice = os.environ.get(CACHE_VARIABLE, "")
+    if choice == "off" or (cxx and is_compiler_cache(cxx[0])):
+        return None
+    program = own_program(choice or "ccache")
+    if choice and not (program and is_compiler_cache(choice)):
+        raise MissingToolError(
+            f"{CACHE_VARIABLE}={choice} names no compiler cache that is here",
+            f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off",
+        )
+    return Path(program).absolute() if program else None
+
+
+def is_compiler_cache(program: str) -> bool:
+    """True for a compiler cache."""
+    return Path(program).stem in _CACHES
+
+
+_CXX_NAMES = ("g++", "clang++", "c++")
+GCC_FLAGS = ("-fno-gnu-unique", "-fno-canonical-system-headers")
+"""Statics stay separate per kernel, and header paths are not rewritten."""
+
+_OLDER_GCC = range(30, 8, -1)
+"""Versions to look for beside g++; torch's C++17 needs 9."""
+
+_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_ANY_COMPILER = "-allow-unsupported-compiler"
+"""With this flag in a variable, nvcc accepts any compiler."""
+
+MANYLINUX_GLIBC = Version.parse("2.28")
+"""Newest glibc that published kernels may need (docs/format.md#system-libraries)."""
+
+
+def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
+    """The C++ compiler: `CXX`, else g++, clang++ or c++. Raises MissingToolError.
+
+    `cuda` is the version, `13.0`, of the nvcc that calls it: `NVCC_CCBIN` then precedes `CXX`, and an older g++
+    replaces one that is too new.
+    """
+    for variable in ("NVCC_CCBIN" if cuda else "", "CXX"):
+        if named := os.environ.get(variable):
+            words = _ccbin_compiler(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
+            if words is None:
+                wrong = f"unset {variable}, or name a compiler that is here"
+                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", wrong)
+            return _for_nvcc(words, (), cuda)
+    for name in _CXX_NAMES:
+        if program := shutil.which(name):
+            return _for_nvcc((_absolute(program),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
+    raise MissingToolError(
+        "there is no C++ compiler (looked for g++, clang++, c++)", "install one, for example: apt-get install g++"
+    )
+
+
+def variant_compiler(variant: Variant) -> tuple[str, ...]:
+    """The host compiler of a variant."""
+    return cxx_compiler(text_of(variant.compute) if variant.backend == Backend.CUDA else None)
+
+
+def build_compiler(variant: Variant) -> tuple[str, ...]:
+    """The compiler of a variant's C++ sources, which is the host compiler unless the backend has its own."""
+    return find_icpx(text_of(variant.compute)) if variant.backend == Backend.XPU else variant_compiler(variant)
+
+
+def find_device(backend: str, compute: str, system: str, cache: Path, log: Log = silent) -> DeviceCompiler | None:
+    """The compiler of a backend's device code; None if the C++ compiler compiles all. Raises MissingToolError."""
+    if backend == Backend.CUDA:
+        return find_toolkit(compute, cache, log)
+    return find_rocm(compute, system, log) if backend == Backend.ROCM else None
+
+
+def examine_device(backend: str, compute: str, system: str, cache: Path) -> str:
+    """Where the compiler for a backend is, for people. Raises MissingToolError."""
+    device = find_device(backend, compute, system, cache)
+    if device is None:
+        return find_icpx(compute)[0]
+    found = device.found
+    if backend == Backend.CUDA:
+        cxx_compiler(compute)  # nvcc needs a host compiler that it accepts
+    return found
+
+
+def _words(named: str) -> tuple[str, ...] | None:
+    try:
+        words = [_absolute(word) for word in shlex.split(named)]
+    except ValueError:  # unbalanced quote
+        return None
+    return tuple(words) if words and shutil.which(words[0]) else None
+
+
+def _ccbin_compiler(named: Path) -> tuple[str, ...] | None:
+    # a directory or a program, perhaps the C compiler
+    program = named / "g++" if named.is_dir() else named
+    for name in (program.name.replace("gcc", "g++"), program.name):
+        if path := shutil.which(_absolute(str(program.with_name(name)))):
+            return (_absolute(path),)
+    return None
+
+
+def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> tuple[str, ...]:
+    # another major version of g++, if this one is too new
+    newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
+    if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
+        return cxx
+    major = re.match(r"\d+", program_output(*cxx, "-dumpfullversion"))  # clang rejects the option
+    if major is None or int(major[0]) <= newest:
+        return cxx
+    for other in others:
+        if int(other.rpartition("-")[2]) <= newest and (program := shutil.which(other)):
+            return (_absolute(program),)
+    raise MissingToolError(
+        f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}",
+        f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto",
+    )
+
+
+def _absolute(word: str) -> str:
+    # absolute, because compilers run in another directory
+    return str(Path(word).absolute()) if "/" in word and Path(word).exists() else word
+
+
+def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
+    """The supported ones of `GCC_FLAGS`; none for clang."""
+    # -### only prints commands
+    arguments = ("-Werror", "-fsyntax-only", "-x", "c++", os.devnull)
+    return tuple(flag for flag in GCC_FLAGS if run([*cxx, "-###", flag, *arguments]).code == 0)
+
+
+def cpp_library(cxx: tuple[str, ...]) -> str:
+    """The linker argument for the shared C++ library, even if a static one lies beside the compiler."""
+    return "-lstdc++" if "/" in program_output(*cxx, "-print-file-name=libstdc++.so") else "-l:libstdc++.so.6"
+
+
+def version_line(cxx: tuple[str, ...]) -> str:
+    """The first line of a compiler's `--version`."""
+    return next(iter(program_output(*cxx, "--version").splitlines()), cxx[0])
+
+
+def ninja_version(ninja: Path) -> tuple[int, ...]:
+    """Major and minor; empty if unknown."""
+    match = re.match(r"(\d+)\.(\d+)", run([str(ninja), "--version"]).output)
+    return (int(match[1]), int(match[2])) if match else ()
+
+
+def compiler_id(cxx: tuple[str, ...]) -> str:
+    """CMake's name of a compiler: `Clang` or `GNU`."""
+    return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
+
+
+def binutils_program(cxx: tuple[str, ...], name: str) -> str:
+    """A binutils program of a compiler, such as `ar`."""
+    path = program_output(*cxx, f"-print-prog-name={name}").strip()
+    return path if shutil.which(path) else name
+
+
+def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
+    """Version of the glibc that a compiler links; None for another libc. Raises MissingToolError without headers."""
+    done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
+    if done.code != 0:
+        if "cstdlib" in done.output:  # g++'s and clang++'s words for a missing file
+            raise MissingToolError(
+                f"{shlex.join(cxx)} does not find the headers of C and C++:\n{done.tail()}",
+                "install them, for example: apt-get install g++",
+            )
+        raise MissingToolError(f"{shlex.join(cxx)} cannot be run:\n{done.tail()}")
+    macros = dict(re.findall(r"^#define __GLIBC(_MINOR)?__ (\d+)$", done.output, re.MULTILINE))
+    return Version.parse(f"{macros['']}.{macros.get('_MINOR', 0)}") if "" in macros else None
+
+
+def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
+    """True if kernels linked here would need a newer glibc than allowed."""
+    version = linked_glibc(cxx)
+    return version is not None and version > MANYLINUX_GLIBC
+
+
+def toolchain_identity(
+    variant: Variant,
+    cache: Path,
+    *,
+    builder: str = "auto",
+    isolation: bool = True,
+    flags: Iterable[str] = (),
+    outside: Callable[..., list[str]] | None = None,
+) -> str:
+    """Lines that identify the compilers for a fingerprint; empty if nothing compiles. Raises MissingToolError.
+
+    `flags` are those of build.toml; `outside` is `outside_files`, or a function that remembers its answers.
+    """
+    if builder == "nix":
+        return f"nix\n{version_line(('nix',))}"
+    if variant.kind is Kind.NOARCH:
+        return ""
+    cxx = variant_compiler(variant)
+    libc = linked_glibc(cxx)
+    lines = [
+        f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
+        *_compiler(compiler := build_compiler(variant)),
+        version_line((binutils_program(cxx, "ld"),)),
+        _torch(variant, isolation=isolation),
+    ]
+    device = find_device(variant.backend, text_of(variant.compute), variant.system, cache) if variant.compute else None
+    lines += device.versions() if device is not None else []
+    # a toolkit of wheels is as its version says, and may not be here yet
+    of_machine = None if isinstance(device, Toolkit) and device.wheels else device
+    lines += (outside or outside_files)(
+        compiler, of_machine, tuple(flag for flag in flags if "/" in flag), contents=True
+    )
+    return "\n".join([*lines, *environment_flags()])
+
+
+def environment_flags() -> list[str]:
+    """Compiler variables that are set, as sorted `NAME=value`."""
+    names = sorted(toolchains().compiler_variables)
+    return [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
+
+
+def _compiler(words: tuple[str, ...]) -> list[str]:
+    # a launcher and the path do not count; the version and each word after it do
+    program = next((at for at, word in enumerate(words) if not is_compiler_cache(word)), 0)
+    return [version_line(words), *words[program + 1 :]]
+
+
+_PARTS_OF_CXX = ("cc1plus", "as")
+_SEARCHED = re.compile(r"^ (/.*)$", re.MULTILINE)
+_NAMES_FILES = re.compile(r"(?:.*,)?(?:--?(?:[a-z-]+=|I|isystem|iquote|idirafter|include|imacros|B))?(/.+)")
+
+
+def outside_files(
+    cxx: Sequence[str], device: DeviceCompiler | None, flags: Iterable[str] = (), *, contents: bool
+) -> list[str]:
+    """List what compilers are and read outside of the kernel: programs, header folders, and what words and flags name.
+
+    A file counts with its digest: a driver that is as it was may start another compiler. In a folder names say that a
+    header is new or gone; with `contents` sizes and times count too.
+    """
+    programs = [program_output(*cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX]
+    found = map(shutil.which, (*(word for word in cxx if not is_compiler_cache(word)), *programs))
+    paths = {Path(os.path.realpath(path)) for path in found if path}
+    if device is not None:
+        paths |= {path for part in device.parts for path in device.root.glob(part) if path.is_file()}
+    lines = sorted(f"{path.name} {file_digest(path)}" for path in paths)
+    # the search list has the folders of CXX's words and of CPATH
+    output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
+    named = [match[1] for word in (*cxx[1:], *flags) if (match := _NAMES_FILES.fullmatch(word))]
+    folders = [f"{device.root}/{folder}" for folder in device.include] if device is not None else []
+    for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
+        path = Path(place)
+        lines.append(f"{place} {file_digest(path) if path.is_file() else _listed(path, contents=contents)}")
+    return lines
+
+
+def _listed(folder: Path, *, contents: bool) -> str:
+    total = hashlib.sha256()
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            total.update(os.fsencode(f"{place}/{name}\0"))
+            if contents:
+                with suppress(OSError):  # a link to nothing
+                    about = Path(place, name).stat()
+                    total.update(f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
+    return total.hexdigest()
+
+
+def _torch(variant: Variant, *, isolation: bool) -> str:
+    if variant.kind is Kind.TVM_FFI:
+        return f"tvm-ffi {toolchains().tvm_ffi.get(text_of(variant.tvm_ffi), '')}"
+    if not isolation:
+        torch = read_torch_version(python_environment().torch)
+        return f"torch {torch.release} of this Python, for {torch.device}"
+    return f"torch {variant.wheel or toolchains().torch_release(variant.torch.text)}" if variant.torch else "no torch"

@@ -1,0 +1,215 @@
+"""CUDA toolkits: this machine's if the version fits, else wheels from PyPI; and headers of CUDA libraries."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from kci.builders.process.run import Log, program_output, run
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.downloads import FetchedTool, extract, find_wheel, install, library_folder, pip_install
+from kci.builders.toolchains.environment import same_version
+from kci.config.values import Version
+from kci.errors import MissingToolError
+from kci.matrix.variants import cpu_of, this_system
+
+# `release 13.0, V13.0.88`; the directory in `nvcc --dryrun`
+_RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
+_RUNTIME = "nvidia-cuda-runtime"
+_TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
+
+
+class Toolkit(FetchedTool, frozen=True):
+    """A CUDA toolkit."""
+
+    link: ClassVar = "cuda"
+    """Link to `root` in the work directory."""
+    include: ClassVar = ("include", "include/cccl")
+    parts: ClassVar = (
+        *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
+        *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
+        *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
+    )
+    """Files that decide about objects."""
+    version: str
+    nvcc: Path
+    root: Path
+    wheels: Path | None = None
+    """Folder of the wheels; None for a toolkit of the machine."""
+    reproducible: bool = True
+    """True if nvcc, from 13 on, has the options for directory-independent objects."""
+
+    @property
+    def runtime(self) -> str:
+        """SONAME of the CUDA runtime."""
+        return f"libcudart.so.{self.version.partition('.')[0]}"
+
+    @property
+    def library_dir(self) -> Path:
+        if self.wheels is not None:
+            return self.root / "lib"
+        return library_folder("CUDA toolkit", self.root, self.runtime, "lib64", "lib", "targets/*/lib")
+
+    @property
+    def place(self) -> Path | None:
+        return self.wheels
+
+    @property
+    def complete(self) -> bool:
+        return self.wheels is None or self.nvcc.exists()
+
+    @property
+    def found(self) -> str:
+        if self.wheels is None:
+            return f"nvcc in {self.root}"
+        return f"from wheels, in {self.wheels}" + ("" if self.complete else ", which the first build downloads")
+
+    def versions(self) -> list[str]:
+        match = _release(self.nvcc)  # two nvcc of a release can differ in code
+        return [f"nvcc {(match[2] or match[1]) if match else self.version}"]
+
+    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
+        if self.wheels is None:
+            return []
+        packages = toolchains().cuda[self.version]
+        return [[*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]]
+
+    def fetch(self, python: Path, place: Path, log: Log) -> None:
+        log(f"installing nvcc {self.version} into {self.wheels}")
+        install(self.setup(python, place)[0], f"nvcc {self.version}", log, place.parent)
+
+
+def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
+    """The toolkit of a CUDA version such as `13.0`, perhaps to be downloaded. Raises MissingToolError."""
+    version = Version.parse(compute).minor_text
+    return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
+
+
+def nvcc_version(nvcc: Path) -> str | None:
+    """The release of an nvcc; None if unknown."""
+    match = _release(nvcc)
+    return match[1] if match else None
+
+
+def _release(nvcc: Path) -> re.Match[str] | None:
+    return _RELEASE.search(program_output(str(nvcc), "--version"))
+
+
+def _host_toolkit(version: str, log: Log) -> Toolkit | None:
+    if explicit := os.environ.get("NVCC"):
+        nvcc = shutil.which(explicit)
+        release = nvcc_version(Path(nvcc)) if nvcc else None
+        if nvcc is None or not same_version(release, version):
+            what = f"is CUDA {release}" if release else "does not run"
+            raise MissingToolError(
+                f"NVCC={explicit} {what}, but the variant needs CUDA {version}",
+                f"set NVCC to the nvcc of CUDA {version}, or unset it",
+            )
+        return _toolkit(version, Path(nvcc).absolute())
+    for nvcc_path in _candidates(version):
+        release = nvcc_version(nvcc_path)
+        if same_version(release, version):
+            return _toolkit(version, nvcc_path)
+        if release:
+            log(f"{nvcc_path} is CUDA {release}, not {version}: not used")
+    return None
+
+
+def _toolkit(version: str, nvcc: Path) -> Toolkit:
+    help_text = run([str(nvcc), "--help"]).output
+    reproducible = "--frandom-seed" in help_text and "-objtemp" in help_text
+    return Toolkit(version, nvcc, _root(nvcc), reproducible=reproducible)
+
+
+def _candidates(version: str) -> list[Path]:
+    # in order of preference
+    homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home]
+    on_path = shutil.which("nvcc")
+    places = [home / "bin" / "nvcc" for home in homes]
+    places += [Path(on_path)] if on_path else []
+    places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
+    places = [place.absolute() for place in places]  # absolute: nvcc runs in another directory
+    return [place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)]
+
+
+def _root(nvcc: Path) -> Path:
+    # nvcc on PATH may be a wrapper script
+    done = run([str(nvcc), "--dryrun", "-c", "kci.cu"])
+    top = _TOP.search(done.output)
+    root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
+    if not (root / "include" / "cuda_runtime.h").is_file():
+        raise MissingToolError(
+            f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)",
+            "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit",
+        )
+    return root
+
+
+def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
+    if version not in toolchains().cuda:
+        known = ", ".join(sorted(toolchains().cuda))
+        raise MissingToolError(
+            f"no nvcc of CUDA {version} on this machine",
+            f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})",
+        )
+    wheels = cache / "cuda" / version
+    # wheels of a major version share a directory
+    root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
+    return Toolkit(version, root / "bin" / "nvcc", root, wheels)
+
+
+LINK = "cuda-headers"
+"""Link to the library headers in the work directory."""
+
+_INCLUDE = re.compile(rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|cusparse|nvrtc|nvToolsExt|nvtx3/)')
+
+
+class WheelFiles(FetchedTool, frozen=True):
+    """Headers from NVIDIA's wheels."""
+
+    folder: Path
+    requirements: tuple[str, ...]
+    """The wheels."""
+
+    @property
+    def place(self) -> Path:
+        return self.folder
+
+    @property
+    def by_kci(self) -> str:
+        return f"takes the headers out of {', '.join(self.requirements)}"
+
+    def fetch(self, _python: Path, place: Path, log: Log) -> None:
+        # a megabyte out of wheels of hundreds
+        for requirement in self.requirements:
+            package, _, version = requirement.partition("==")
+            log(f"taking the headers out of {requirement}")
+            extract(find_wheel(package, version, cpu_of(this_system())), wheel_path, place)
+
+
+def mentions_libraries(sources: Iterable[Path]) -> bool:
+    """True if sources include headers of CUDA libraries."""
+    return any(_INCLUDE.search(source.read_bytes()) for source in sources)
+
+
+def find_library_headers(toolkit: Toolkit, cache: Path) -> WheelFiles | None:
+    """Library headers that a toolkit lacks; None if complete, or unknown for its version."""
+    missing = [
+        requirement
+        for header, requirement in sorted(toolchains().cuda_headers.get(toolkit.version, {}).items())
+        if not (toolkit.root / "include" / header).is_file()
+    ]
+    if not missing:
+        return None
+    few = "" if len(missing) == len(toolchains().cuda_headers[toolkit.version]) else f"-{len(missing)}"
+    return WheelFiles(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
+
+
+def wheel_path(path: str) -> str | None:
+    """Target path of a file in an NVIDIA wheel; None if it is not a header."""
+    parts = path.split("/")
+    return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include") else None

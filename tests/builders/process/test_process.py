@@ -1,0 +1,169 @@
+"""Programs that a build runs: nothing of them is left when the build is stopped."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from kci.builders.process.run import run, run_in_group
+from kci.errors import MissingToolError
+from kci.utils.atomic import locked
+
+
+def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
+    """Ctrl-C may reach this process alone, as `kill -INT` does."""
+    os.mkfifo(tmp_path / "never")
+    said: list[str] = []
+
+    def interrupt(line: str) -> None:
+        said.append(line)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said[0]), 0)
+
+
+TREE = """
+import os, sys
+from kci.builders.process.run import run_in_group
+from kci.utils.atomic import locked
+from contextlib import ExitStack
+from pathlib import Path
+with locked(Path(sys.argv[1])) as lock:
+    # The first of the two leaves its session; the other ignores a request to end.
+    fifo = sys.argv[2]
+    inner = f"setsid sh -c 'echo $$; exec cat {fifo}' & trap '' TERM; echo $$; cat {fifo}; cat {fifo}"
+    run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True), lock=lock)
+"""
+
+
+def gone(pid: int) -> bool:
+    """Wait for the end of a process; it need not be a child."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 60)[0])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+def test_nothing_is_left_however_kci_ends(tmp_path: Path) -> None:
+    """Three ends at once: each takes as long as a program may take that ignores a request to end."""
+    with ExitStack() as started:
+        trees = [running_tree(started, tmp_path / how.name) for how in ENDS]
+        for how, (kci, _) in zip(ENDS, trees, strict=True):
+            kci.send_signal(how)
+        for how, (kci, pids) in zip(ENDS, trees, strict=True):
+            kci.wait()
+            # The lock is free only once the last of them is gone: whoever gets it has the work directory to himself.
+            with locked(tmp_path / how.name / "work"):
+                assert [pid for pid in pids if is_running(pid)] == [], how
+
+
+ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+def running_tree(started: ExitStack, folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process with those two below it, and their ids."""
+    folder.mkdir()
+    os.mkfifo(folder / "never")
+    command = [sys.executable, "-c", TREE, str(folder / "work"), str(folder / "never")]
+    kci = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+    assert kci.stdout is not None
+    return kci, [int(kci.stdout.readline()) for _ in range(2)]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+ORPHAN = """
+import sys
+from kci.builders.process.run import run_in_group
+fifo = sys.argv[1]
+inner = f"(setsid sh -c 'echo $$; exec cat {fifo}' &); exec cat {fifo}"
+run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path / "never")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as kci:
+        assert kci.stdout is not None
+        orphan = int(kci.stdout.readline())
+        kci.kill()
+    try:
+        assert gone(orphan)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
+
+
+def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    asked = f"trap 'echo asked > {tmp_path}/asked; exit' TERM; echo $$; read line < {tmp_path}/never"
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_group(["sh", "-c", asked], interrupt, undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"])
+    assert (tmp_path / "undone").read_text() == "asked\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    pids: list[int] = []
+
+    def kill_parent(line: str) -> None:
+        pids.extend(map(int, line.split()))
+        os.kill(pids[1], signal.SIGKILL)
+
+    done = run_in_group(["sh", "-c", f"echo $$ $PPID; exec cat {tmp_path / 'never'}"], kill_parent)
+    assert done.code == -signal.SIGKILL
+    assert gone(pids[0])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="takes what /proc tells")
+def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    pids: list[str] = []
+    done = run_in_group(["sh", "-c", f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"], pids.append)
+    assert done.code == 0
+    assert not is_running(int(pids[0]))
+
+
+def test_a_program_that_cannot_be_begun_has_the_code_that_shells_give(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/nowhere/at/all\n")
+    script.chmod(0o755)
+    said: list[str] = []
+    assert run_in_group([str(script)], said.append).code == 127
+    assert said == [f"cannot run {script}: No such file or directory"]
+
+
+def test_a_guarded_program_tells_its_code_and_output() -> None:
+    said: list[str] = []
+    done = run_in_group(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
+    assert (done.code, said) == (7, ["one", "two"])
+    assert run_in_group(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
+    with pytest.raises(MissingToolError, match="no-such-program"):
+        run_in_group(["no-such-program"], said.append)

@@ -1,0 +1,208 @@
+"""What is said of a command that failed: the first error, its place in the kernel, and the command to repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buildkit import CPU, copy_kernel, quiet, request
+from kci.builders.native import builder
+from kci.builders.native.failures import build_error, error_excerpt, find_error, show_kernel_paths
+from kci.builders.native.ninja import NINJA_LOG, failed_commands
+from kci.builders.native.recipe import Recipe
+from kci.builders.process.run import ProgramResult
+from kci.builders.request import Request
+from kci.errors import first_error
+
+NINJA = """\
+ninja: Entering directory `/work'
+[1/3 00:05] nvcc csrc/b.cu
+FAILED: [code=2] obj/001/plus.cpp.o
+/usr/bin/g++ -Ikernel/csrc -c kernel/csrc/plus.cpp -o obj/001/plus.cpp.o
+{said}
+[2/3 00:02] c++ torch-ext/torch_binding.cpp
+FAILED: [code=1] obj/002/other.cpp.o
+/usr/bin/g++ -c kernel/csrc/other.cpp
+kernel/csrc/other.cpp:1:1: error: another one
+ninja: build stopped: subcommand failed.
+"""
+GCC = (
+    "kernel/csrc/plus.cpp: In function 'int f()':\nkernel/csrc/plus.cpp:7:3: error: 'x' was not declared\n    7 |   x;"
+)
+NVCC = 'kernel/csrc/a.cu(20): error: identifier "blokDim" is undefined\n    int64_t stride = blokDim.x;'
+INSTANTIATED = """\
+In file included from kernel/csrc/plus.cpp:2:
+torch/include/c10/x.h: In instantiation of 'void f(T) [with T = int]':
+kernel/csrc/plus.cpp:5:4:   required from here
+torch/include/c10/x.h:3:5: error: static assertion failed"""
+CUTLASS = """\
+cutlass_4_0/include/a.hpp(44): error: static assertion failed with "no tile"
+          detected during:
+            instantiation of "void g<T>() [with T=int]" at line 50 of cutlass_4_0/include/b.hpp
+            instantiation of "void h<T>() [with T=int]" at line 31 of kernel/csrc/a.cu"""
+
+
+@pytest.mark.parametrize(
+    ("said", "place", "text"),
+    [
+        (GCC, ("csrc/plus.cpp", 7, 3), "'x' was not declared"),
+        (NVCC, ("csrc/a.cu", 20, 0), 'identifier "blokDim" is undefined'),
+        (INSTANTIATED, ("csrc/plus.cpp", 5, 4), "static assertion failed (torch/include/c10/x.h:3)"),
+        (CUTLASS, ("csrc/a.cu", 31, 0), 'static assertion failed with "no tile" (cutlass_4_0/include/a.hpp:44)'),
+        ("torch/include/a.h:1:2: error: alone", ("", 0, 0), "alone (torch/include/a.h:1)"),
+        ("kernel/csrc/../../common/x.h:1:10: fatal error: y.h: No such file or directory", ("../common/x.h", 1, 10),
+         "y.h: No such file or directory"),
+        ("/usr/bin/ld: obj/001/a.o: in function `f':\na.cpp:(.text+0x5): undefined reference to `g'\n"
+         "collect2: error: ld returned 1 exit status", ("", 0, 0), "undefined reference to `g'"),
+        ("ptxas error   : Entry function 'k' uses too much shared data", ("", 0, 0),
+         "ptxas error   : Entry function 'k' uses too much shared data"),
+        ('kernel/csrc/a.cu(7): warning #177-D: variable "error" was declared\n\n' + NVCC, ("csrc/a.cu", 20, 0),
+         'identifier "blokDim" is undefined'),
+        ("hip/csrc/cuda/a.cu:9:1: error: unknown type", ("csrc/cuda/a.cu", 9, 1), "unknown type"),
+    ],
+)  # fmt: skip
+def test_the_first_error_and_its_place_in_the_kernel(said: str, place: tuple[str, int, int], text: str) -> None:
+    spot = find_error(said.splitlines())
+    assert spot is not None
+    assert ((spot.path, spot.line, spot.column), spot.text) == (place, text)
+
+
+def test_words_that_name_no_error() -> None:
+    assert find_error(["Segmentation fault"]) is None
+    assert failed_commands("ninja: error: loading 'build.ninja': No such file or directory") == []
+
+
+def test_the_output_of_the_first_command_alone() -> None:
+    failed, other = failed_commands(NINJA.format(said=GCC))
+    assert (failed.output, other.output) == ("obj/001/plus.cpp.o", "obj/002/other.cpp.o")
+    assert failed.command.startswith("/usr/bin/g++ -Ikernel/csrc ")
+    assert failed.lines == tuple(GCC.splitlines())
+    (older,) = failed_commands("FAILED: obj/a.o \ng++ -c a.cpp\na.cpp:1:1: error: no")
+    assert (older.output, older.command) == ("obj/a.o", "g++ -c a.cpp")
+
+
+def test_an_error_between_thousands_of_lines_is_shown() -> None:
+    said = [*(f"note {number}" for number in range(5000)), "a.cu(1): error: this", *(f"more {n}" for n in range(5000))]
+    spot = find_error(said)
+    assert spot is not None
+    shown = error_excerpt(said, spot.line_index)
+    assert "a.cu(1): error: this" in shown
+    assert shown[0] == "... (4988 lines before it)"
+    assert shown[-1] == "... (4983 lines behind it)"
+    assert len(shown) == 32
+
+
+def test_files_are_named_as_the_user_names_them() -> None:
+    assert show_kernel_paths("kernel/csrc/a.cu(2): error: no", Path("relu")) == "relu/csrc/a.cu(2): error: no"
+    assert show_kernel_paths("hip/csrc/a.cu:2:1: error: no", Path("relu")) == "relu/csrc/a.cu:2:1: error: no"
+    assert show_kernel_paths("kernel/csrc/a.cpp:2:1: error: no", Path()) == "csrc/a.cpp:2:1: error: no"
+    included = "In file included from kernel/csrc/a.cpp:2:"
+    assert show_kernel_paths(included, Path("/src/relu")) == "In file included from /src/relu/csrc/a.cpp:2:"
+    command = "/usr/bin/g++ -Ikernel/csrc -c kernel/csrc/a.cpp"
+    assert show_kernel_paths(command, Path("relu")) == command
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Request]:
+    monkeypatch.setattr(builder, "this_system", lambda: "x86_64-linux")
+    what = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
+    return builder.plan(what, quiet), what
+
+
+def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[Recipe, Request]) -> None:
+    recipe, what = planned
+    unit = next(step.label for step in recipe.steps if step.depfile)
+    said = ["[1/9 00:00] ar newer", f"[2/9 00:31] {unit}", "[3/9 00:20] ar other", "kernel/a.cpp:1:1: warning: it"]
+    for known, first in ((False, "[1/9] ar newer"), (True, "[1/9 00:00] ar newer")):
+        shown: list[str] = []
+        if known:
+            recipe.work.mkdir(parents=True)
+            (recipe.work / NINJA_LOG).touch()
+        tell = builder._display_log(shown.append, recipe, what.kernel_dir)
+        for line in said:
+            tell(line)
+        assert shown == [first, said[1], said[2], f"{what.kernel_dir}/a.cpp:1:1: warning: it"]
+
+
+def test_the_log_has_of_failed_commands_what_the_error_has_not(planned: tuple[Recipe, Request]) -> None:
+    recipe, what = planned
+    told: list[str] = []
+    tell = builder._display_log(told.append, recipe, what.kernel_dir)
+    for line in NINJA.format(said=GCC).splitlines():
+        tell(line)
+    steps = [line.partition("] ")[2] for line in told if not line.startswith("ninja: ")]
+    assert steps == ["nvcc csrc/b.cu", "c++ torch-ext/torch_binding.cpp"]
+    logged: list[str] = []
+    build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC)), logged.append)
+    assert logged == [
+        "FAILED: obj/002/other.cpp.o",
+        "/usr/bin/g++ -c kernel/csrc/other.cpp",
+        f"{what.kernel_dir}/csrc/other.cpp:1:1: error: another one",
+    ]
+    logged.clear()
+    build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC + "\nnote" * 40)), logged.append)
+    assert logged.count("note") == 40, "the message has 30 lines of it"
+
+
+@pytest.mark.rule("KCI513", triggers=True)
+def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
+    recipe, what = planned
+    error = build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC)))
+    (found,) = error.diagnostics
+    assert (found.rule, found.place, found.message) == (
+        "KCI513",
+        f"{what.kernel_dir}/csrc/plus.cpp:7:3",
+        "'x' was not declared",
+    )
+    lines = error.message.splitlines()
+    assert lines[0].startswith(f"building {CPU} failed at ")
+    assert lines[0].endswith("(and 1 other command)")
+    assert lines[2] == f"{what.kernel_dir}/csrc/plus.cpp:7:3: error: 'x' was not declared"
+    assert (
+        lines[-1] == f"  cd {recipe.work} && /usr/bin/g++ -Ikernel/csrc -c kernel/csrc/plus.cpp -o obj/001/plus.cpp.o"
+    )
+    assert "another one" not in error.message
+    assert first_error(error) == f"{what.kernel_dir}/csrc/plus.cpp:7:3: error: 'x' was not declared"
+
+
+def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe, Request]) -> None:
+    said = "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is required to use PyTorch."
+    error = build_error(*planned, ProgramResult(1, NINJA.format(said=said)))
+    assert "needs C++20: leave `-std` out" in error.hint
+
+
+@pytest.mark.rule("KCI513", triggers=False)
+def test_a_ninja_that_could_not_begin_is_no_compile_error(planned: tuple[Recipe, Request]) -> None:
+    error = build_error(*planned, ProgramResult(1, "ninja: error: build.ninja:3: bad\n"))
+    assert error.diagnostics == ()
+    assert "ninja: error: build.ninja:3: bad" in error.message
+
+
+AGAIN = "correct that, and give the same command again: what compiled is kept"
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("kernel/csrc/plus.cpp:1:10: fatal error: deep/x.h: No such file or directory",
+         'deep/x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib" to `include` of [torch] in build.toml'),
+        ("kernel/csrc/plus_one.cpp:1:10: fatal error: near.h: No such file or directory",
+         'near.h is csrc/near.h: add "csrc/near.h" to `src` of [kernel.plus_one_cpu] in build.toml'),
+        ("kernel/torch-ext/torch_binding.cpp:1:10: fatal error: plus_one.h: No such file or directory",
+         'plus_one.h is csrc/plus_one.h: add "csrc" to `include` of [torch] in build.toml'),
+        ('kernel/csrc/a.cu(1): catastrophic error: cannot open source file "x.h"',
+         'x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib/deep" to `include` of [torch] in build.toml'),
+        ("kernel/csrc/plus.cpp:1:10: fatal error: 'top.h' file not found",
+         'top.h is top.h: add "top.h" to `src` and "." to `include` of [torch] in build.toml'),
+        ("kernel/csrc/plus.cpp:1:10: fatal error: old.h: No such file or directory", AGAIN),
+        ("kernel/csrc/plus.cpp:1:10: fatal error: gone.h: No such file or directory", AGAIN),
+        ("kernel/csrc/plus.cpp:1:10: error: x.h", AGAIN),
+    ],
+)  # fmt: skip
+def test_a_header_that_lies_elsewhere_in_the_kernel(planned: tuple[Recipe, Request], said: str, hint: str) -> None:
+    recipe, what = planned
+    for name in ("lib/deep/x.h", "top.h", "csrc/near.h", "build/old.h", ".git/gone.h"):
+        (what.kernel_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (what.kernel_dir / name).touch()
+    assert build_error(recipe, what, ProgramResult(1, NINJA.format(said=said))).hint == hint

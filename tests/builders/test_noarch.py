@@ -1,0 +1,214 @@
+"""The noarch builder, and which files of a package go into a variant."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
+from kci.builders import build_variant
+from kci.builders.dispatch import build_noarch
+from kci.builders.kernel_files import package_files
+from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
+
+
+def built(kernel: Path, tmp_path: Path, name: str = "torch-cuda", **options: object) -> Path:
+    asked = request(kernel, name, tmp_path, variant=variant(name, archs=("9.0", "8.0")), **options)
+    made = build_variant(asked, quiet)
+    assert made.builder == "noarch"
+    assert made.archs == ("9.0", "8.0")
+    assert not made.sealed
+    return asked.output
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+
+
+@pytest.mark.rule("KCI504", "KCI505", "KCI507", triggers=False)
+def test_everything_but_bytecode_is_copied(tmp_path: Path) -> None:
+    package = "torch-ext/just_python"
+    kernel = write_tree(
+        noarch_kernel(tmp_path / "k"),
+        {
+            f"{package}/types.pyi": "",
+            f"{package}/data/table.bin": "x",
+            f"{package}/__pycache__/a.cpython-311.pyc": "x",
+            f"{package}/old.pyc": "x",
+            f"{package}/metadata.json": "{}",
+            f"{package}/data/metadata.json": "{}",
+            f"{package}/_ops.py": "left over",
+        },
+    )
+    output = built(kernel, tmp_path)
+    assert names(output) == ["__init__.py", "_ops.py", "data/metadata.json", "data/table.bin", "types.pyi"]
+    assert "left over" not in (output / "_ops.py").read_text()
+
+
+def test_modes_do_not_depend_on_the_checkout(tmp_path: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    (kernel / "torch-ext/just_python/__init__.py").chmod(0o700)
+    output = built(kernel, tmp_path)
+    assert {path.stat().st_mode & 0o777 for path in output.rglob("*")} == {0o644}
+    assert output.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.rule("KCI501", "KCI503", triggers=False)
+def test_a_link_inside_the_kernel_is_followed(tmp_path: Path) -> None:
+    kernel = write_tree(noarch_kernel(tmp_path / "k"), {"common/shared.py": "VALUE = 1\n"})
+    (kernel / "torch-ext/just_python/shared.py").symlink_to("../../common/shared.py")
+    copied = built(kernel, tmp_path) / "shared.py"
+    assert copied.read_text() == "VALUE = 1\n"
+    assert not copied.is_symlink()
+
+
+@pytest.mark.rule("KCI503", triggers=True)
+@pytest.mark.parametrize("target", ["../../../outside.py", "/etc/hostname", "../../.."])
+def test_a_link_out_of_the_kernel_is_refused(tmp_path: Path, target: str) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    write_tree(tmp_path, {"outside.py": "secret"})
+    (kernel / "torch-ext/just_python/leak.py").symlink_to(target)
+    with pytest.raises(UnsafeError, match=r"leak\.py"):
+        built(kernel, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda package: package.rename(package.parents[2] / "elsewhere") and package.symlink_to("../../elsewhere"),
+        lambda package: (package / "just_python_again").symlink_to("."),
+        lambda package: os.mkfifo(package / "just_python_pipe.py"),
+    ],
+    ids=["a package that is a link out of the kernel", "a link to a directory, which can be endless", "a pipe"],
+)
+def test_what_is_no_file_is_refused_and_not_read(tmp_path: Path, place: Callable[[Path], object]) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    place(kernel / "torch-ext/just_python")
+    with pytest.raises(UnsafeError, match="just_python"):
+        built(kernel, tmp_path)
+
+
+@pytest.mark.rule("KCI501", triggers=True)
+@pytest.mark.parametrize("target", ["nothing.py", "dangling.py"])
+def test_a_link_to_nothing_is_named(tmp_path: Path, target: str) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    (kernel / "torch-ext/just_python/dangling.py").symlink_to(target)
+    with pytest.raises(FindingsError, match=r"dangling\.py") as caught:
+        built(kernel, tmp_path)
+    assert caught.value.diagnostics[0].rule == "KCI501"
+
+
+@pytest.mark.rule("KCI504", triggers=True)
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    (kernel / "torch-ext/just_python/__init__.py").unlink()
+    with pytest.raises(FindingsError, match=r"no __init__\.py") as caught:
+        built(kernel, tmp_path)
+    (found,) = caught.value.diagnostics
+    assert (found.rule, found.path) == ("KCI504", f"{kernel}/torch-ext/just_python")
+    (kernel / "torch-ext/just_python").rmdir()
+    with pytest.raises(FindingsError, match="torch-ext/just_python/ does not exist"):
+        built(kernel, tmp_path)
+
+
+@pytest.mark.rule("KCI505", triggers=True)
+@pytest.mark.parametrize("entry", ["just_python/__init__.py", "just_python"])
+def test_a_package_with_an_entry_of_its_own_name_is_refused(tmp_path: Path, entry: str) -> None:
+    kernel = write_tree(noarch_kernel(tmp_path / "k"), {f"torch-ext/just_python/{entry}": ""})
+    with pytest.raises(FindingsError, match="just_python") as caught:
+        built(kernel, tmp_path)
+    assert caught.value.diagnostics[0].rule == "KCI505"
+
+
+@pytest.mark.rule("KCI507", triggers=True)
+def test_a_compiled_framework_without_a_component_is_explained(tmp_path: Path) -> None:
+    kernel = copy_kernel("plus-one", tmp_path)
+    for builder in ("noarch", "native"):
+        with pytest.raises(BuildFailedError, match="torch-cuda") as caught:
+            build_variant(request(kernel, "torch-cuda", tmp_path, builder=builder), quiet)
+        assert "[kernel.<label>]" in caught.value.hint
+
+
+def test_the_noarch_builder_refuses_compiled_variants(tmp_path: Path) -> None:
+    asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
+    with pytest.raises(UsageError, match="compiled"):
+        build_noarch(asked, quiet)
+
+
+def test_an_unknown_builder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'magic'"):
+        built(noarch_kernel(tmp_path / "k"), tmp_path, builder="magic")
+
+
+@pytest.mark.parametrize(
+    "kernel_id",
+    [
+        "_just_python_cpu_1a",
+        "just_python_cuda_1a",
+        "_just_python_cuda_",
+        "_just_python_cuda_1-2",
+        '_just_python_cuda_x"\nimport os',
+    ],
+)
+def test_an_id_that_does_not_fit_never_reaches_generated_code(tmp_path: Path, kernel_id: str) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    with pytest.raises(BuildFailedError, match="id"):
+        build_variant(request(kernel, "torch-cuda", tmp_path, kernel_id=kernel_id), quiet)
+
+
+# A torch that says which backend it has, in the words of each backend. Earlier ones win (docs/format.md#ops).
+FAKE_TORCH = """
+class ops: pass
+class _Ops:
+    def __getattr__(self, name): return name
+ops = _Ops()
+class version:
+    cuda = {cuda!r}
+    hip = {hip!r}
+    {xpu}
+class _Mps:
+    def is_available(self): return {mps}
+class backends:
+    mps = _Mps()
+    {tpu}
+{neuron}
+"""
+FACTS = {
+    "tpu": {"tpu": "tpu = 1", "neuron": "neuron = 1", "cuda": "13.0", "hip": "7", "mps": True, "xpu": "xpu = '1'"},
+    "neuron": {"tpu": "", "neuron": "neuron = 1", "cuda": "13.0", "hip": "7", "mps": True, "xpu": "xpu = '1'"},
+    "cuda": {"tpu": "", "neuron": "", "cuda": "13.0", "hip": "7", "mps": True, "xpu": "xpu = '1'"},
+    "rocm": {"tpu": "", "neuron": "", "cuda": None, "hip": "7", "mps": True, "xpu": "xpu = '1'"},
+    "metal": {"tpu": "", "neuron": "", "cuda": None, "hip": None, "mps": True, "xpu": "xpu = '1'"},
+    "xpu": {"tpu": "", "neuron": "", "cuda": None, "hip": None, "mps": False, "xpu": "xpu = '1'"},
+    "cpu": {"tpu": "", "neuron": "", "cuda": None, "hip": None, "mps": False, "xpu": ""},
+}
+
+
+@pytest.mark.parametrize("backend", list(FACTS))
+def test_the_generated_ops_detect_the_backend_at_import(tmp_path: Path, backend: str) -> None:
+    output = built(noarch_kernel(tmp_path / "k"), tmp_path)
+    write_tree(tmp_path / "fake", {"torch.py": FAKE_TORCH.format(**FACTS[backend])})
+    code = "import json, _ops; print(json.dumps([_ops.ops, _ops.add_op_namespace_prefix('fwd')]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'fake'}:{output}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    namespace = f"_just_python_{backend}_1a2b3c4"
+    assert json.loads(done.stdout) == [namespace, f"{namespace}::fwd"]
+
+
+def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) -> None:
+    kernel = copy_kernel("plus-one", tmp_path)
+    files = package_files(kernel, build_of(kernel), compiled=True)
+    assert list(files) == ["__init__.py", "deep/__init__.py", "deep/steps.json"]
+    assert {"__init__.pyi", "notes.txt"} <= set(package_files(kernel, build_of(kernel), compiled=False))

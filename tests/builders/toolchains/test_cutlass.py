@@ -1,0 +1,149 @@
+"""CUTLASS: a folder, a wheel, or the pinned commit out of a repository, whose content is checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from buildkit import quiet, write_tree
+from kci.builders.toolchains import cutlass
+from kci.builders.toolchains.cutlass import HeaderSource, find_headers, headers_digest
+from kci.builders.toolchains.data import CutlassRelease, toolchains
+from kci.config.values import Depend
+from kci.errors import MissingToolError
+
+FILES = {
+    "include/cutlass/version.h": "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 0\n",
+    "include/cute/layout.hpp": "// layout\n",
+    "tools/util/include/cutlass/util/a.hpp": "// utilities\n",
+    "tools/library/src/b.cu": "// not taken\n",
+    "examples/big.cu": "// not taken\n",
+}
+TAKEN = ["include/cute/layout.hpp", "include/cutlass/version.h", "tools/util/include/cutlass/util/a.hpp"]
+PYTHON = Path(sys.executable)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A repository in the shape of CUTLASS."""
+    root = write_tree(tmp_path / "upstream", FILES)
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "--quiet", str(root)], check=True)
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "x"], check=True)
+    return root
+
+
+@pytest.fixture
+def release(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> CutlassRelease:
+    """The pinned release is the one of that repository."""
+    done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    made = CutlassRelease("v4.0.0", done.stdout.strip(), headers_digest(checkout))
+    lead_to(checkout.as_uri(), made, monkeypatch)
+    return made
+
+
+def lead_to(address: str, release: CutlassRelease, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUTLASS 4.0 is this release, out of this repository."""
+    known = toolchains()
+    repositories, releases = {**known.repositories, "cutlass": address}, {**known.cutlass, "cutlass_4_0": release}
+    data = msgspec.structs.replace(known, cutlass=releases, repositories=repositories)
+    monkeypatch.setattr(cutlass, "toolchains", lambda: data)
+
+
+@pytest.fixture(autouse=True)
+def no_source_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUTLASS_SRC_DIR", raising=False)
+
+
+def taken(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_every_version_that_a_component_can_name_is_pinned() -> None:
+    names = {depend.value for depend in Depend if depend.value.startswith("cutlass")}
+    assert set(toolchains().cutlass) == names
+    assert all(len(item.commit) == 40 and len(item.digest) == 64 for item in toolchains().cutlass.values())
+
+
+def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
+    (found,) = find_headers([Depend.CUTLASS_3_8, Depend.TORCH], tmp_path, quiet)
+    assert found.source is HeaderSource.WHEEL
+    assert found.setup(PYTHON)[0][-3:] == ["--target", str(found.folder), "nvidia-cutlass==3.8.0.0"]
+
+
+def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingToolError, match="metal-cpp"):
+        find_headers([Depend.METAL_CPP], tmp_path, quiet)
+
+
+def test_intels_comes_by_the_version_of_oneapi(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2025.3.2")
+    assert (found.source, found.where) == (HeaderSource.GIT, "https://github.com/intel/sycl-tla")
+    assert "2fc09973bfdf15755090fcb0e3b6ad236408a992" in found.setup(PYTHON)[1]
+    with pytest.raises(MissingToolError, match=r"sycl_tla v0\.9\.2") as caught:
+        find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2026.0")
+    assert "SYCL_TLA_SRC_DIR" in caught.value.hint
+    with pytest.raises(MissingToolError, match=r"oneAPI 2024\.1"):
+        find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2024.1")
+    monkeypatch.setenv("SYCL_TLA_SRC_DIR", str(checkout))
+    said: list[str] = []
+    (found,) = find_headers([Depend.SYCL_TLA], tmp_path, said.append, compute="2026.0")
+    assert (found.name, found.folder, found.setup(PYTHON), said) == ("sycl_tla", checkout, [], [])
+
+
+def test_a_repository_gives_the_headers_and_nothing_else(tmp_path: Path, release: CutlassRelease) -> None:
+    (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
+    assert (found.source, found.complete) == (HeaderSource.GIT, False)
+    found.ensure(PYTHON, quiet)
+    assert taken(found.folder) == TAKEN
+    assert release.commit[:12] in found.folder.name
+    assert {path.name for path in found.folder.parent.iterdir()} == {found.folder.name}
+
+
+def test_other_headers_than_the_pinned_ones_are_refused(
+    tmp_path: Path, checkout: Path, release: CutlassRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead_to(checkout.as_uri(), msgspec.structs.replace(release, digest="0" * 64), monkeypatch)
+    (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
+    with pytest.raises(MissingToolError, match=rf"does not hold cutlass_4_0 {release.tag}"):
+        found.ensure(PYTHON, quiet)
+    assert not list(found.folder.parent.iterdir()), "nothing of it is kept"
+
+
+@pytest.mark.parametrize("address", ["ext::sh -c touch% pwned", "--upload-pack=touch pwned", "/nowhere/at/all"])
+def test_an_address_that_is_none_is_an_error_and_runs_nothing(
+    tmp_path: Path, release: CutlassRelease, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """git's own settings can lead to any address."""
+    monkeypatch.chdir(tmp_path)
+    lead_to(address, release, monkeypatch)
+    (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
+    with pytest.raises(MissingToolError, match="cannot get cutlass_4_0") as caught:
+        found.ensure(PYTHON, quiet)
+    assert "CUTLASS_SRC_DIR" in caught.value.hint
+    assert not list(tmp_path.rglob("pwned*"))
+    assert release.commit not in [path.name for path in found.folder.parent.iterdir()]
+
+
+def test_a_checkout_named_by_hand_is_taken_as_it_is(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUTLASS_SRC_DIR", str(checkout))
+    said: list[str] = []
+    (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path, said.append)
+    assert (found.folder, found.include, found.setup(PYTHON), said) == (
+        checkout,
+        ("include", "tools/util/include"),
+        [],
+        [],
+    )
+    find_headers([Depend.CUTLASS_3_8], tmp_path, said.append)
+    assert said == ["CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: taken as it is"]
+    monkeypatch.setenv("CUTLASS_SRC_DIR", str(tmp_path))
+    with pytest.raises(MissingToolError, match="holds no include"):
+        find_headers([Depend.CUTLASS_4_0], tmp_path, quiet)

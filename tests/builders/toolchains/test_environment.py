@@ -1,0 +1,334 @@
+"""The torch to compile against: made once, found again, compared with the variant's name."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from buildkit import CPU, STABLE_CPU, copy_kernel, program, quiet, request, variant, write_tree
+from kci.builders.native import builder
+from kci.builders.toolchains import environment
+from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.downloads import find_wheel
+from kci.builders.toolchains.environment import (
+    COMPLETE,
+    Environment,
+    ensure_runtime,
+    kci_environment,
+    python_environment,
+    read_torch_version,
+)
+from kci.config.values import Version
+from kci.errors import ClientError, MissingToolError
+from kci.utils.atomic import locked
+from kci.utils.cache import default_cache
+from wheels import make_wheel, only_wheels, torch_wheel
+
+
+def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
+    made = kci_environment(tmp_path, "2.12", "cpu")
+    assert made.root is not None
+    assert made.root.name.startswith(f"torch-2.12.0-cpu-cp3{sys.version_info.minor}-")
+    assert made.torch.is_relative_to(made.root)
+    assert kci_environment(tmp_path, "2.12", "cu130").root != made.root
+    assert not made.complete
+
+
+def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
+    venv, torch, ninja = kci_environment(tmp_path, "2.13", "cu130").setup()
+    assert venv[1:4] == ["venv", "--no-project", "--python"]
+    assert Path(venv[4]).is_relative_to(sys.base_prefix), "the environment outlives the one that this Python is in"
+    assert torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/cu130", "torch==2.13.0+cu130"]
+    assert "--no-deps" in torch
+    assert torch[torch.index("--only-binary") + 1] == ":all:"
+    assert ninja[-1].startswith("ninja==")
+
+
+WHL = "https://download.pytorch.org/whl"
+
+
+@pytest.mark.parametrize(
+    ("torch", "index", "wheel"),
+    [
+        ("2.16.0rc1@test", f"{WHL}/test/cu132", "torch==2.16.0rc1"),
+        ("2.17.0.dev20261120@nightly/cu132", f"{WHL}/nightly/cu132", "torch==2.17.0.dev20261120"),
+        ("2.16.0+own@https://wheels.example/simple", "https://wheels.example/simple", "torch==2.16.0+own"),
+        ("2.14.0@", f"{WHL}/cu132", "torch==2.14.0"),
+    ],
+)
+def test_the_torch_of_an_overlay_comes_from_its_index_alone(
+    torch: str, index: str, wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = kci_environment(tmp_path, torch, "cu132")
+    assert made.setup()[1][-3:] == ["--index-url", index, wheel]
+    monkeypatch.setattr(environment, "is_reachable", lambda _index: False)
+    with pytest.raises(MissingToolError, match="cannot be reached, and no other index has torch") as caught:
+        made.ensure(made.python, quiet)
+    assert index in caught.value.message
+
+
+@pytest.mark.parametrize(("flavour", "wanted"), [("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")])
+def test_the_default_index_is_asked_for_the_release_itself(tmp_path: Path, flavour: str, wanted: str) -> None:
+    torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]
+    assert torch[-1] == wanted
+    assert "--index-url" not in torch
+
+
+@pytest.mark.parametrize(
+    ("backend", "compute", "flavour"),
+    [("cpu", None, "cpu"), ("cuda", "13.0", "cu130"), ("cuda", "12.6", "cu126"), ("rocm", "7.1", "rocm7.1"),
+     ("rocm", "7.14", "rocm7.14"), ("xpu", "2025.3.2", "xpu"), ("tpu", None, "cpu"), ("cuda", None, "cpu")],
+)  # fmt: skip
+def test_the_flavours_of_the_wheel_index(backend: str, compute: str | None, flavour: str) -> None:
+    assert toolchains().flavour(backend, Version.parse(compute) if compute else None) == flavour
+
+
+def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KCI_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert default_cache() == tmp_path / "xdg/kci"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert default_cache() == tmp_path / ".cache/kci"
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "mine"))
+    assert default_cache() == tmp_path / "mine"
+    monkeypatch.setenv("KCI_CACHE", "~/mine")
+    assert default_cache() == tmp_path / "mine"
+
+
+# --- making it, with the real uv ---
+
+
+def made_by(folder: Path, monkeypatch: pytest.MonkeyPatch, **torch: str) -> None:
+    torch_wheel(folder, **torch)
+    make_wheel(folder, "ninja", toolchains().ninja.partition("==")[2], {"ninja/__init__.py": ""})
+    only_wheels(monkeypatch, folder)
+
+
+def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of what a killed run left behind."""
+    made_by(tmp_path / "wheels", monkeypatch)
+    said: list[str] = []
+    asked = kci_environment(tmp_path, "2.13", "cpu")
+    assert asked.root is not None
+    write_tree(asked.root, {"bin/python": "half", "junk": ""})
+    environment = asked
+    environment.ensure(environment.python, said.append)
+    assert environment.complete
+    assert not (asked.root / "junk").exists()
+    assert read_torch_version(environment.torch).release == "2.13.0"
+    assert "cannot be reached" in said[0]
+    assert not any("cannot test" in line for line in said)
+    assert environment.root is not None
+    marker = (environment.root / COMPLETE).stat().st_mtime_ns
+    assert sys.prefix == sys.base_prefix or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
+    assert marker >= max(path.stat().st_mtime_ns for path in environment.torch.rglob("*.py"))
+    said.clear()
+    environment.ensure(environment.python, said.append)
+    assert said == []
+    # One whose Python has gone, as after an upgrade of the system, does not count.
+    environment.python.unlink()
+    assert not environment.complete
+
+
+def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wheels").mkdir()
+    only_wheels(monkeypatch, tmp_path / "wheels")
+    environment = kci_environment(tmp_path, "2.13", "cpu")
+    with pytest.raises(MissingToolError, match=r"cannot install torch 2\.13\.0") as caught:
+        environment.ensure(environment.python, quiet)
+    assert "torch was not found" in caught.value.message
+    assert environment.root is not None
+    assert not environment.root.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["/srv/wheels", "http://not a name/x", "http://[::1"])
+def test_an_index_that_is_no_address_cannot_be_reached(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    assert not environment.is_reachable(index)
+    with pytest.raises(MissingToolError, match="does not answer"):
+        find_wheel("torch", "2.13.0", "x86_64", index)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "release", "cuda", "right"),
+    [
+        ("cu130", "2.13.0", "13.0", True),
+        ("cu130", "2.13.0+cu126", "12.6", False),
+        ("xpu", "2.13.0+xpu", None, True),
+        ("xpu", "2.13.0+cpu", None, False),
+    ],
+)
+def test_a_torch_of_another_toolkit_is_not_cached(
+    tmp_path: Path, flavour: str, release: str, cuda: str | None, right: bool
+) -> None:
+    asked = kci_environment(tmp_path, "2.13", flavour)
+    write_tree(asked.torch, {"version.py": version_text(release, cuda)})
+    refused = pytest.raises(MissingToolError, match=f"the index has torch .* not for {flavour}")
+    with nullcontext() if right else refused:
+        environment._check_flavour(asked)
+
+
+def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package in place of torch, such as that of tvm-ffi, comes from where pip looks."""
+    monkeypatch.setattr("kci.builders.toolchains.environment.is_reachable", lambda _url: pytest.fail("it was asked"))
+    monkeypatch.setattr("kci.builders.toolchains.environment.base_python", lambda: "/nowhere/python3")
+    named = msgspec.structs.replace(kci_environment(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0")
+    said: list[str] = []
+    with pytest.raises(MissingToolError):
+        named.fetch(named.python, tmp_path, said.append)
+    assert said == []
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_what_to_do() -> None:
+    asked = kci_environment(Path("/proc/no"), "2.13", "cpu")
+    with pytest.raises(ClientError, match="cannot write /proc/no") as caught:
+        asked.ensure(asked.python, quiet)
+    assert "KCI_CACHE" in caught.value.hint
+
+
+def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_by(tmp_path / "wheels", monkeypatch)
+    code = (
+        "import sys; from pathlib import Path; from kci.builders.toolchains import environment\n"
+        "from kci.builders.toolchains.environment import kci_environment\n"
+        "asked = kci_environment(Path(sys.argv[1]), '2.13', 'cpu')\n"
+        "asked.ensure(asked.python, lambda line: print(line, flush=True))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    root = kci_environment(tmp_path, "2.13", "cpu").root
+    assert root is not None
+    with locked(root):  # until both of them have asked for it
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        for process in both:
+            assert process.stdout is not None
+            assert "waiting for another kci" in process.stdout.readline()
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "".join(said).count("installing torch") == 1
+
+
+@pytest.mark.slow
+def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip's default index may have torch for CUDA only, whose libraries are then not there."""
+    made_by(tmp_path / "wheels", monkeypatch, cuda="13.0")
+    said: list[str] = []
+    environment = kci_environment(tmp_path, "2.13", "cpu")
+    environment.ensure(environment.python, said.append)
+    (told,) = [line for line in said if line.startswith("warning: ")]
+    assert "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it" in told
+    assert "KCI_TORCH_INDEX" in told
+
+
+def test_a_torch_for_gpus_is_taken_if_somebody_has_brought_its_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If not, that is told before anything is installed."""
+    asked = kci_environment(tmp_path, "2.13", "cpu")
+    assert asked.root is not None
+    write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
+    write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+    monkeypatch.setattr(environment, "install", lambda *_: None)
+    program(asked.python.parent, "python", "exit 0")
+    assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
+    monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
+    program(asked.python.parent, "python", "exit 1")
+    with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
+        ensure_runtime("2.13", cache=tmp_path, log=quiet)
+    assert f"rm -r {asked.root}" in caught.value.hint
+    assert "PIP_FIND_LINKS" in caught.value.hint
+
+
+def test_a_torch_for_gpus_whose_libraries_somebody_has_brought_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "install", lambda *_: None)
+    asked = kci_environment(tmp_path, "2.13", "cpu")
+    assert asked.root is not None
+    write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
+    write_tree(asked.torch, {"version.py": version_text("2.13.0+cu130", "13.0")})
+    program(asked.python.parent, "python", "exit 0")
+    assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
+
+
+# --- what is really there ---
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "cuda"),
+    [
+        ("from typing import Optional\n__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "2.13.0+cpu", None),
+        ("__version__ = '2.14.1+cu130'\ncuda: Optional[str] = '13.0'\nhip = None\n", "2.14.1+cu130", "13.0"),
+        ("__version__ = '2.9.0a0'\ncuda = '12.6'\n", "2.9.0a0", "12.6"),
+    ],
+)
+def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None) -> None:
+    found = read_torch_version(at(tmp_path, text).torch)
+    assert (found.release, found.toolkits.get("cuda")) == (release, cuda)
+
+
+@pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])
+def test_a_torch_that_does_not_say_what_it_is(tmp_path: Path, text: str | None) -> None:
+    with pytest.raises(MissingToolError, match=r"version\.py"):
+        read_torch_version(at(tmp_path, text).torch)
+
+
+def at(tmp_path: Path, text: str | None) -> Environment:
+    """An environment of the user's own, with nothing but a version file."""
+    (tmp_path / "torch").mkdir(exist_ok=True)
+    if text is not None:
+        (tmp_path / "torch/version.py").write_text(text)
+    return Environment(Path(sys.executable), tmp_path / "torch", tmp_path / "ninja", root=None)
+
+
+def version_text(release: str, cuda: str | None = None) -> str:
+    return f"__version__ = {release!r}\ncuda = {cuda!r}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "cuda", "says"),
+    [
+        (CPU, "2.12.1+cpu", None, "needs torch 2.13, and this is 2.12.1"),
+        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cpu", None, "is for the CPU"),
+        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cu126", "12.6", "is for CUDA 12.6"),
+        (STABLE_CPU, "2.10.0", None, "older than the stable ABI 2.11"),
+    ],
+)
+def test_a_torch_that_is_not_the_variants_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, release: str, cuda: str | None, says: str
+) -> None:
+    kernel = copy_kernel("twice", tmp_path)
+    asked = request(kernel, name, tmp_path, isolation=False, variant=variant(name))
+    environment = at(tmp_path, version_text(release, cuda))
+    monkeypatch.setattr(builder, "python_environment", lambda: environment)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    with pytest.raises(MissingToolError, match=says):
+        builder.build(asked, quiet)
+    assert not asked.output.exists()
+
+
+def test_no_isolation_needs_torch_and_ninja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    with pytest.raises(MissingToolError, match="torch is not installed"):
+        python_environment()
+    write_tree(tmp_path, {"torch/__init__.py": ""})
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingToolError, match="ninja is not installed"):
+        python_environment()
+    (tmp_path / "ninja").write_text("")
+    os.chmod(tmp_path / "ninja", 0o755)  # noqa: PTH101  - which asks the os module
+    assert python_environment().torch == tmp_path / "torch"
