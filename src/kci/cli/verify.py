@@ -42,8 +42,8 @@ def command(
 
     For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
 
-    What the options about the signer leave out comes from [signing] in the kci.toml of the repository you stand in,
-    unless that one may have come with the tree: neither may lie in the directory of the other.
+    `[signing]` in the kci.toml of the current repository says what the options about the signer leave out. That file
+    does not count if it may have come with the tree: neither may lie in the directory of the other.
 
     Examples:
         # verify a tree
