@@ -125,7 +125,7 @@ def actions_page() -> str:
     parts = [
         "# Actions\n",
         "Rendered workflows consist of these actions; [a workflow of your own](rendered.md#a-workflow-around-the-actions) can use them",
-        "too. An action ends with exit code 2 if a required input is empty or a value is not valid. It installs kci from its own commit,",
+        "too. An action exits with 2 if a required input is empty or a value is not valid. It installs kci from its own commit, its",
         "dependencies by their hashes, and a Python if the runner has none.",
     ]
     for folder in ACTIONS:
