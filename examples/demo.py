@@ -6,6 +6,7 @@ fetching torch and compiling; a second run takes over what the first one built.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -37,15 +38,17 @@ def main() -> int:
     place = EXAMPLES.parent / "build" / "demo"
     for kernel in KERNELS:
         shutil.copytree(EXAMPLES / kernel, place / kernel, ignore=shutil.ignore_patterns("build"), dirs_exist_ok=True)
-    (place / ".git").mkdir(exist_ok=True)  # a repository of its own: kci.toml counts at the root of one
+    # It passes for a repository, since kci.toml counts at the root of one, and git looks no further up.
+    (place / ".git").mkdir(exist_ok=True)
+    environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(place.parent)}
     (place / "kci.toml").write_text(SETTINGS, encoding="utf-8")
     command = [sys.executable, "-m", "kci", "run", *KERNELS]
     for glob in (*ONLY, *NOARCH):
         command += ["--only", glob]
     print(f"== kci run {' '.join(KERNELS)}, in build/demo", flush=True)
-    if code := subprocess.run(command, cwd=place, check=False).returncode:
+    if code := subprocess.run(command, cwd=place, env=environment, check=False).returncode:
         return code
-    print("\n== loading the trees in fresh processes, offline, with the `kernels` loader", flush=True)
+    print("\n== loading the trees in a fresh process, offline, with the `kernels` loader", flush=True)
     try:
         python = ensure_runtime(TORCH, cache=default_cache(), log=lambda line: print(f"   {line}", flush=True))
     except KciError as error:
