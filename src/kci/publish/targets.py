@@ -1,4 +1,4 @@
-"""The repository and branch on the Hub that a kernel is published to, and what both have to be for it."""
+"""The repository and branch on the Hub that a kernel is published to, and their requirements."""
 
 from __future__ import annotations
 

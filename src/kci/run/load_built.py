@@ -1,4 +1,4 @@
-"""Loads what was built, before anybody gets it: as users do, with each torch that it is for, in fresh processes."""
+"""Loads built variants as users do, before they are packed: with each torch that they are for, in fresh processes."""
 
 from __future__ import annotations
 
