@@ -140,8 +140,8 @@ name="$2"
 shift 2
 found=
 wheels=/opt/python
-for python in "$wheels/cp313-cp313/bin/python" "$wheels/cp312-cp312/bin/python" "$wheels/cp311-cp311/bin/python" \\
-    python3.13 python3.12 python3.11 python3; do
+for python in "$wheels/cp313-cp313/bin/python" "$wheels/cp312-cp312/bin/python" \\
+    "$wheels/cp311-cp311/bin/python" python3.13 python3.12 python3.11 python3; do
   if command -v "$python" >/dev/null 2>&1 \\
       && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
     found="$python"
