@@ -101,8 +101,8 @@ def test_a_variant_that_hangs_does_not_hold_a_job_up(tmp_path: Path, monkeypatch
     [
         ("class Bad(nn.Module):\n    def __init__(self): pass\n", "layers.Bad has a constructor"),
         ("class Bad(nn.Module):\n    def other(self): pass\n", "layers.Bad has members that nn.Module lacks: other"),
-        ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is no torch.nn.Module"),
-        ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is no torch.nn.Module"),
+        ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is not a torch.nn.Module"),
+        ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is not a torch.nn.Module"),
     ],
 )
 def test_a_layer_that_kernelize_refuses_is_an_error(tmp_path: Path, layers: str, said: str) -> None:

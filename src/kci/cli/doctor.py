@@ -67,7 +67,7 @@ def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
         if kernels:
             raise
         if error.diagnostics:
-            say("build.toml is invalid, so nothing is said of kernels: `kci check` says where")
+            say("build.toml is invalid, so kernels are left out: `kci check` says where")
         return None  # the user did not ask about kernels
 
 

@@ -100,7 +100,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
         lists = command_line("check", "-v", place=target)
-        say(f"`{lists}` reports {count(len(notes), 'finding')} besides")
+        say(f"`{lists}` reports {count(len(notes), 'more finding')}")
     faulty = not draft and bool(errors_in(findings))
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     listed = "do what is listed above" if draft else ""
@@ -160,7 +160,7 @@ def _convert(
         raise UsageError(f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint)
     if not may_run:
         hint = f"look at it, then allow it with --run; it runs {sandbox()}"
-        raise UsageError(f"{setup} has to be run, and nobody allowed that", hint)
+        raise UsageError(f"kci has to run {setup}, and --run is missing", hint)
     chosen = choose(name, repo_id=choices["repo_id"] or "")
     return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 

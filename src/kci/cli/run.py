@@ -64,7 +64,7 @@ def command(
             places = local.tree_places(workspace, into)
             result = local.run_here(workspace, outcomes, places, how, display.changed, display.say)
     except KeyboardInterrupt:
-        say("the same command goes on: what was downloaded and compiled to its end is kept")
+        say("the same command continues: kci keeps finished downloads and objects")
         raise
     return _report(result, places if archs else {})
 
@@ -103,7 +103,7 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
         lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
         say(lacks if lacking else "nothing was built: every variant needs another machine")
-        say("  hint: `kci render` writes workflows that build them; with `--ci snakemake` for a cluster of yours")
+        say("  hint: `kci render` writes workflows that build them; with `--ci snakemake` for your cluster")
         return 3
     return code
 

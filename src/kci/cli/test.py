@@ -77,7 +77,7 @@ def command(
         kci test --no-isolation
     """
     if keyword and record:
-        raise UsageError("-k and --record: a record of some tests would pass for one of all", "leave out one")
+        raise UsageError("-k and --record: a record of some tests would count as a record of all", "leave out one")
     if not kernel:
         place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel

@@ -154,7 +154,7 @@ class RunUploads(Frozen):
             elif not record.passed:
                 reasons[test.kernel, test.name] = record.error or "it failed"
             elif not manifest or record.tree != tree_under_test(manifest.digests, test.variants):
-                reasons[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
+                reasons[test.kernel, test.name] = "it passed on another tree than the present one: run everything again"
         return reasons
 
 
@@ -286,7 +286,7 @@ def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
     ended = {name.partition("/")[0]: result for name, result in results.items()}
     bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
     if bad:
-        return f"all that was planned is there, but not every job ended well: {', '.join(bad)}"
+        return f"all that was planned is there, but some jobs did not succeed: {', '.join(bad)}"
     for name, result in results.items():
         job, _, needs = name.partition("/")
         succeeded = {ended.get(need) for need in needs.split(",")} == {JobResult.SUCCESS}
