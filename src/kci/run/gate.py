@@ -230,7 +230,7 @@ def read_index(place: Path, log: Log) -> TreeIndex:
     except FileNotFoundError:
         log("there is no list of earlier trees: everything is built")
     except (OSError, ValueError) as error:  # another version of kci, or foreign
-        log(f"everything is built once more: {place} is no list of trees: {error}")
+        log(f"everything is built once more: {place} is not a list of trees: {error}")
     return TreeIndex()
 
 

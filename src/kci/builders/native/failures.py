@@ -207,8 +207,8 @@ def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
     if flag := _OTHER_PROCESSOR.search(done.output):
         named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
         return (
-            f"{named} is no flag of a compiler for {system}, and the flags of build.toml are for all systems: leave it "
-            "out, and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
+            f"compilers for {system} have no flag {named}, and the flags of build.toml are for all systems: remove it, "
+            "and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
         )
     if was_killed(done.output):
         return "a compiler was killed, most likely because memory ran out: use fewer --jobs, or more memory"
