@@ -32,8 +32,8 @@ def load_built(
 ) -> Loading:
     """Load a built variant with its torch versions; `chosen` are the backends of `[plan] load`.
 
-    FindingsError if it does not load, or registers what the loader does not take. Where a torch cannot be had the
-    variant is not loaded; of one that must be, a job of a CI run raises MissingToolError.
+    FindingsError if it does not load, or registers what the loader does not take. If a torch cannot be installed, the
+    variant is not loaded; if it must be, a CI run raises MissingToolError.
     """
     must, metadata = variant.must_load and not options.archs, read_metadata(directory / FILE_NAME)
     loaded: list[str] = []
