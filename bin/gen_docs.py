@@ -108,7 +108,8 @@ def cli_page() -> str:
             for below in command.list_commands(group):
                 inner = command.get_command(group, below)
                 assert inner is not None
-                lines.append(_command_row(f"kci {name} {below}", inner, inner.get_short_help_str(200)))
+                text = inner.get_short_help_str(200).rstrip(".")
+                lines.append(_command_row(f"kci {name} {below}", inner, text[:1].lower() + text[1:]))
     return HEAD + "\n".join(lines) + "\n" + CLI_END
 
 
