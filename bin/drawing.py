@@ -89,9 +89,14 @@ def drawing() -> str:
     lines += ["```", "", "| room | what it is for |", "|---|---|"]
     for room in order:
         path = rooms()[room]
-        text = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").splitlines()[0]
-        lines.append(f"| `{room}` | {text.replace('|', chr(92) + '|')} |")
+        lines.append(f"| `{room}` | {purpose(path).replace('|', chr(92) + '|')} |")
     return "\n".join(lines)
+
+
+def purpose(path: Path) -> str:
+    """The first paragraph of a module's docstring, as one line."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def drawn(page: str) -> str:

@@ -40,7 +40,7 @@ def test_no_two_types_have_the_same_name() -> None:
 
 def test_a_room_says_what_it_is_for() -> None:
     for room, path in drawing.rooms().items():
-        assert (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].endswith("."), room
+        assert drawing.purpose(path).endswith("."), room
 
 
 def test_the_walks_name_functions_and_types_that_are_there() -> None:

@@ -104,7 +104,7 @@ def test_nothing_is_removed_without_yes_and_nothing_but_what_kci_keeps(tmp_path:
 
 def test_every_folder_of_the_cache_can_be_cleaned() -> None:
     texts = [path.read_text() for path in (ROOT / "src" / "kci").rglob("*.py")]
-    made = {name for text in texts for name in re.findall(r'(?:cache(?:\(\))? / "|KCI_CACHE/)([a-z-]+)', text)}
+    made = {name for text in texts for name in re.findall(r'(?:cache(?:\(\))?\s+/ "|KCI_CACHE/)([a-z-]+)', text)}
     assert {"run", "envs", "trees", "inputs", "containers", "home"} <= made <= set(sum(PARTS.values(), ()))
 
 

@@ -106,7 +106,7 @@ def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
     if len(common.compact_json(text).encode()) <= MAX_INPUT:
         return text
     if not uploaded:
-        hint = 'set `upload: "true"`, and name the folder with the artifact run-plan.* to kci/build/merge'
+        hint = 'set `upload: "true"`, and give kci/build/merge the folder with the artifact run-plan.*'
         common.fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
     return "too large for an input: download the artifact run-plan.*"
 
