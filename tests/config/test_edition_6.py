@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import kernel
-from kci.config.model import to_data
+from kci.config.model import TvmFfi
 from kci.config.update import plan_update
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
@@ -59,7 +59,7 @@ def test_a_rust_component_is_one_for_the_cpu_with_its_manifest_among_the_sources
         + '[tvm-ffi]\n[kernel.r]\nlanguage = "rust-cpu"\ncargo-manifest = "r/Cargo.toml"\ndepends = []\n'
         + 'src = ["r/lib.rs"]\n'
     )
-    assert to_data(read.build)["tvm-ffi"] == {"src": []}
+    assert read.build.tvm_ffi == TvmFfi(src=())
     (component,) = read.build.components("cpu").values()
     assert component.src == ("r/lib.rs", "r/Cargo.toml")
 

@@ -281,10 +281,8 @@ def relocatable_device_code(kernel: Kernel) -> Iterator[LintFinding]:
 
 def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
     stable = kernel.build.torch.stable_abi if kernel.build.torch else None
-    if stable is not None and stable.every is not None:
-        yield ("torch", "stable-abi"), stable.every
-    for backend, version in stable.by_backend.items() if stable is not None else ():
-        yield ("torch", "stable-abi", backend), version
+    for backend, version in (stable or {}).items():
+        yield ("torch", "stable-abi", *filter(None, [backend])), version
 
 
 def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:

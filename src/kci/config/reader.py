@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
 from kci.config.facts import BACKENDS, HOST
 from kci.config.model import GENERAL_BACKENDS, Build
 from kci.config.values import Backend, quoted
-from kci.diagnostics import Diagnostic, Related, Severity, Span, finding, in_file_order
+from kci.diagnostics import Diagnostic, Related, Severity, finding, in_file_order
 from kci.errors import FindingsError
 from kci.utils.shipped import to_type
 from kci.utils.suggest import command_line, one_of, suggestion
@@ -256,9 +257,7 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
             message = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
             findings = [finding("KCI103", message, path=document.path)]
         if rule:
-            spans = [Span(item.line, item.column, item.end_line, item.end_column) for item in findings]
-            pairs = zip(findings, spans, strict=True)
-            findings = [finding(rule, item.message, hint=item.hint, path=item.path, span=span) for item, span in pairs]
+            findings = [replace(item, rule=rule, severity=finding(rule, "").severity) for item in findings]
         raise refuse(*findings) from None
 
 
@@ -286,17 +285,18 @@ def detect_edition(document: Document) -> int:
     raise refuse(document.at_value(("general", "edition"), "KCI105", f"unsupported build edition {edition}", hint))
 
 
-_NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_archs"}
+NOARCH_KEYS = ("cuda-capabilities", "rocm-archs")
+"""Of `[torch-noarch]`, where the reference reads them in snake_case only."""
 
 
 def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic]]:
     # the reference documents kebab-case keys and reads snake_case ones (docs/format.md#key-spelling)
     table = document.data.get("torch-noarch")
-    if not isinstance(table, dict) or not _NOARCH_KEYS.keys() & table.keys():
+    if not isinstance(table, dict):
         return document.data, []
     notes, respelled = [], {}
     for key, value in table.items():
-        snake = _NOARCH_KEYS.get(key, key)
+        snake = key.replace("-", "_") if key in NOARCH_KEYS else key
         if snake != key and snake in table:
             message = f"`{key}` and `{snake}` are the same key; keep `{snake}`"
             notes.append(document.at_key(("torch-noarch", key), "KCI110", message))
@@ -316,9 +316,9 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
     if len(present) == 1:
         return []
     first = document.key_span((present[0],))
-    related = (Related("the first framework is here", document.path, *msgspec.structs.astuple(first)),) if first else ()
+    related = (Related("the first framework is here", document.path, *astuple(first)),) if first else ()
     return [
-        msgspec.structs.replace(
+        replace(
             document.at_key(
                 (name,),
                 "KCI106",

@@ -61,7 +61,7 @@ class Upstream(tuple[GitUrl, ...]):
 
     def to_toml(self) -> str | tuple[str, ...]:
         """A single URL as a string, because older readers know no list."""
-        urls = tuple(str(url) for url in self)
+        urls = tuple(map(str, self))
         return urls[0] if len(urls) == 1 else urls
 
 

@@ -242,11 +242,10 @@ def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
         message = (
             f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with which {which} is built"
         )
-        place: KeyPath = ("torch", "stable-abi")
-        if table is not None and table.every is None:
-            place = (*place, backend)
+        one_for_all = "" in (table or ())
+        place: KeyPath = ("torch", "stable-abi", *([] if one_for_all else [backend]))
         yield place, message, f"use at most {versions[0].minor_text}"
-        if table is not None and table.every is not None:
+        if one_for_all:
             return
 
 
