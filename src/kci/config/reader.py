@@ -22,26 +22,20 @@ def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
     """List the keys that need `edition = 5`."""
     general = _table(data, "general")
     newer = ("kernel-depends", *(backend for backend in GENERAL_BACKENDS if BACKENDS[backend].general_since_5))
-    paths: list[KeyPath] = [("general", key) for key in newer if key in general]
-    for backend in GENERAL_BACKENDS:
-        if backend not in newer and "kernel-depends" in _table(general, backend):
-            paths.append(("general", backend, "kernel-depends"))
-    if isinstance(_table(data, "torch").get("stable-abi"), dict):
-        paths.append(("torch", "stable-abi"))
-    return paths
+    older = [backend for backend in GENERAL_BACKENDS if backend not in newer]
+    return [
+        *(("general", key) for key in newer if key in general),
+        *(("general", key, "kernel-depends") for key in older if "kernel-depends" in _table(general, key)),
+        *([("torch", "stable-abi")] if isinstance(_table(data, "torch").get("stable-abi"), dict) else []),
+    ]
 
 
 def newer_key_problems(document: Document) -> list[Diagnostic]:
     """One error per key of `newer_keys`, for a file without an edition."""
-    return [
-        document.at_key(
-            path,
-            "KCI105",
-            f"`{'.'.join(map(str, path))}` exists from edition 5 on, and this file has no `edition`",
-            "add `edition = 5` to `[general]`",
-        )
-        for path in newer_keys(document.data)
-    ]
+    message = "`{}` exists from edition 5 on, and this file has no `edition`"
+    hint = "add `edition = 5` to `[general]`"
+    paths = newer_keys(document.data)
+    return [document.at_key(path, "KCI105", message.format(".".join(map(str, path))), hint) for path in paths]
 
 
 def old_version_error(document: Document) -> FindingsError | None:
@@ -115,19 +109,16 @@ def to_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, An
         for label, part in data["kernel"].items():
             if not isinstance(part, dict):
                 read["kernel"][label] = part
-                continue
-            problem = _problem(document, data, label, part)
-            if problem is None:
-                read["kernel"][label] = _component(part)
-            else:
+            elif problem := _problem(document, data, label, part):
                 problems.append(problem)
+            else:
+                read["kernel"][label] = _component(part)
     return read, problems
 
 
 def _problem(document: Document, data: dict[str, Any], label: str, part: dict[str, Any]) -> Diagnostic | None:
     def at(rule: str, key: str, message: str, hint: str = "") -> Diagnostic:
-        path: KeyPath = ("kernel", label, key)
-        return document.at_value(path, rule, message, hint)
+        return document.at_value(("kernel", label, key), rule, message, hint)
 
     language = part.get("language")
     known = [*CPP, RUST]
@@ -153,10 +144,8 @@ def _problem(document: Document, data: dict[str, Any], label: str, part: dict[st
 
 
 def _component(part: dict[str, Any]) -> dict[str, Any]:
-    language = part.get("language")
-    if language is None:
-        return part
-    kept = {key: value for key, value in part.items() if key != "language"}
+    kept = dict(part)
+    language = kept.pop("language", None)
     if language == RUST:
         manifest = kept.pop("cargo-manifest")
         if isinstance(kept.get("src"), list):
@@ -213,27 +202,20 @@ def interpret(document: Document, directory: str) -> Kernel:
         notes += more
     problems = [note for note in notes if note.severity is Severity.ERROR]
     problems += _framework_problems(document)
-    build: Build | None = None
     try:
         build = read_as(document, Build, data)
     except FindingsError as error:
         problems += error.diagnostics
     if edition == 4:
         problems += newer_key_problems(document)
-        older = old_version_error(document) if build is None or problems else None
-        if older is not None:
+        if problems and (older := old_version_error(document)):
             raise older
-    if problems or build is None:
+    if problems:
         raise refuse(*sorted(problems, key=in_file_order))
     if edition == 4:
-        notes.append(
-            document.at_key(
-                ("general",),
-                "KCI107",
-                "no `edition`: read as edition 4 and upgraded in memory",
-                f"`{command_line('update', place=directory)}` writes edition 5",
-            )
-        )
+        message = "no `edition`: read as edition 4 and upgraded in memory"
+        hint = f"`{command_line('update', place=directory)}` writes edition 5"
+        notes.append(document.at_key(("general",), "KCI107", message, hint))
     if edition > EDITION:
         message = f"edition {edition} is not released: published readers refuse it, and it may still change"
         hint = f"keep to `edition = {EDITION}` until they take it"
@@ -263,13 +245,13 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
 
 def detect_edition(document: Document) -> int:
     """The edition key of a file; 4 without one. Raises FindingsError for an unknown edition."""
-    general = document.data.get("general")
-    if not isinstance(general, dict) or "edition" not in general:
+    general = _table(document.data, "general")
+    if "edition" not in general:
         return 4
     edition = general["edition"]
-    if edition == EDITION and type(edition) is int:
-        return EDITION
-    if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
+    if type(edition) is int and edition in KNOWN_EDITIONS:
+        return edition
+    if type(edition) is not int or not 0 <= edition < 2**32:
         from kci.config.type_errors import toml_type
 
         written = document.source(("general", "edition"))[:40]
@@ -277,8 +259,6 @@ def detect_edition(document: Document) -> int:
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(document.at_value(("general", "edition"), "KCI105", message, "write `edition = 5`"))
 
-    if edition in KNOWN_EDITIONS:
-        return edition
     hint = f"the newest edition that this kci knows is {KNOWN_EDITIONS[-1]}; is there a newer kci?"
     if edition < EDITION:
         hint = "version 4 files have no `edition` at all; write `edition = 5`"
@@ -316,16 +296,10 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
     if len(present) == 1:
         return []
     first = document.key_span((present[0],))
-    related = (Related("the first framework is here", document.path, *astuple(first)),) if first else ()
+    related = [Related("the first framework is here", document.path, *astuple(first))] if first else []
+    message = f"`[{{}}]` cannot be combined with `[{present[0]}]`; a kernel has one framework"
+    hint, spans = "remove one of the two tables", {name: document.key_span((name,)) for name in present[1:]}
     return [
-        replace(
-            document.at_key(
-                (name,),
-                "KCI106",
-                f"`[{name}]` cannot be combined with `[{present[0]}]`; a kernel has one framework",
-                "remove one of the two tables",
-            ),
-            related=related,
-        )
-        for name in present[1:]
+        finding("KCI106", message.format(name), document.path, hint=hint, span=span, related=related)
+        for name, span in spans.items()
     ]
