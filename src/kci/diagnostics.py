@@ -101,8 +101,8 @@ def finding(
     related: Iterable[Related] = (),
 ) -> Diagnostic:
     """A diagnostic with the severity of its rule; KeyError for an unknown rule. `path` is as the user would name it."""
-    place = msgspec.structs.astuple(span) if span is not None else ()
-    return Diagnostic(rule, rules()[rule].severity, message, hint, str(path), *place, related=tuple(related))
+    place = msgspec.structs.asdict(span) if span is not None else {}
+    return Diagnostic(rule, rules()[rule].severity, message, hint, str(path), related=tuple(related), **place)
 
 
 @cache
