@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from array import array
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,6 @@ class Document:
         self.path = path
         self.text = text
         self.data = data
-        self._places: Places | None = None
 
     def key_span(self, key_path: KeyPath) -> Span | None:
         """Position of the path's last key, or of the nearest parent in the file."""
@@ -66,10 +66,12 @@ class Document:
         span = self.value_span(key_path) if key_path else None
         return self.path, span.line if span else 0
 
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self.text)
+
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """Positions of key and value; None if the syntax tree has no such path."""
-        if self._places is None:
-            self._places = Places(self.text)
         return self._places.get(key_path)
 
     def source(self, key_path: KeyPath) -> str:
@@ -77,18 +79,14 @@ class Document:
         spans = self.spans(key_path)
         if spans is None or spans[1].line != spans[1].end_line:
             return ""
-        return (self.line(spans[1].line) or "")[spans[1].column - 1 : spans[1].end_column - 1]
+        value = spans[1]
+        return self.text.split("\n")[value.line - 1][value.column - 1 : value.end_column - 1]
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
         for length in range(len(key_path), 0, -1):
             if spans := self.spans(key_path[:length]):
                 return spans[which if length == len(key_path) else 0]
         return None
-
-    def line(self, number: int) -> str | None:
-        """The text of a line, counted from 1."""
-        lines = self.text.split("\n")
-        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else None
 
 
 def read_document(path: Path, shown_as: str) -> Document:
@@ -253,8 +251,6 @@ class Places:
             self.arrays.setdefault(path, node)
 
     def _keys(self, node: Node) -> list[tuple[str, Node]]:
-        if node.type != "dotted_key":
-            return [(self._key_text(node), node)]
         keys: list[tuple[str, Node]] = []
         while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop survives hostile depths
             parts = [child for child in node.named_children if child.type != "comment"]
@@ -266,9 +262,7 @@ class Places:
     @staticmethod
     def _key_text(node: Node) -> str:
         raw = (node.text or b"").decode("utf-8", "replace")
-        if raw[:1] in ("'", '"'):
-            return next(iter(tomli.loads(f"{raw} = 0")), raw)
-        return raw
+        return next(iter(tomli.loads(f"{raw} = 0")), raw) if raw[:1] in ("'", '"') else raw
 
     def _note(self, path: KeyPath, key: Node, value: Node) -> None:
         if len(self.positions) < MAX_PLACES and path not in self.positions:

@@ -128,7 +128,7 @@ def _problem(document: Document, data: dict[str, Any], label: str, part: dict[st
         return at("KCI102", "language", f"`kernel.{label}` lacks the key `language`", one_of(known))
     if "backend" in part:
         return at("KCI101", "backend", f"`kernel.{label}` has `language`, which says the backend", "remove `backend`")
-    if not isinstance(language, str) or language not in known:
+    if language not in known:
         hint = suggestion(str(language), known) or one_of(known)
         return at("KCI104", "language", f"{quoted(str(language)[:40])} is not a language for a component", hint)
     if language != RUST:
@@ -170,10 +170,6 @@ class Kernel(msgspec.Struct, frozen=True):
     """Warnings and notes."""
     edition: int = 5
     """Edition of the file; 4 if it has none."""
-
-    def place(self, path: KeyPath) -> tuple[str, int]:
-        """File and line of a key path; line 0 if it is not in the file."""
-        return self.document.place(path)
 
 
 def read_kernel(directory: str | Path) -> Kernel:

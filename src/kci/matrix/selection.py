@@ -217,13 +217,13 @@ class _Selection:
         present = {row.backend for row in candidates}
         for index, backend in enumerate(self.build.general.backends):
             if self.explain and backend not in present:
-                path, line = self.kernel.place(("general", "backends", index))
+                path, line = self.kernel.document.place(("general", "backends", index))
                 reason = f"the catalog has no row for {backend}"
                 self.dropped[~index] = DroppedCandidate("", backend, None, None, "KCI212", reason, path, line)
 
     def drop(self, row: Row, decision: Decision) -> None:
         if self.explain:
-            place = self.kernel.place(decision.cause) if decision.cause else row.line()
+            place = self.kernel.document.place(decision.cause) if decision.cause else row.line()
             self.note(row, FilterReason(decision.rule, decision.reason, *place))
 
     def removed(self, rows: Iterable[RemovedRow]) -> None:

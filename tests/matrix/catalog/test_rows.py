@@ -34,7 +34,7 @@ def test_every_edition_is_sound(name: str) -> None:
     assert all(load_catalog(neighbor) for neighbor in loaded.neighbors)
     for row in loaded.rows:
         path, line = row.line()
-        assert loaded.document.line(line) == "[[row]]", path
+        assert loaded.document.text.split("\n")[line - 1] == "[[row]]", path
 
 
 def test_rows_outside_the_range_come_from_the_neighbors(catalog: Catalog) -> None:
