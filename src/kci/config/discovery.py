@@ -235,12 +235,12 @@ def settings_schema() -> dict[str, Any]:
     from kci.config.schema import document_schema, value_definition
 
     title = "kci.toml: how and where a repository wants its GPU kernels built"
-    schema = document_schema(Settings, title, value_definition, file="kci.schema.json")
-    for table, names in (("runners", "RunnerKind"), ("test", "RunnerKind"), ("images", "Backend")):
-        schema["properties"][table]["propertyNames"] = {"$ref": f"#/$defs/{names}"}
-    values = [schema["properties"][table]["additionalProperties"] for table in ("runners", "test")]
-    for value in (values[0], values[1]["anyOf"][0]):
-        value["propertyNames"] = {"$ref": "#/$defs/System"}
+    schema = document_schema(Settings, title, "kci.schema.json", value_definition)
+    runners, test, images = (schema["properties"][table] for table in ("runners", "test", "images"))
+    systems = runners["additionalProperties"], test["additionalProperties"]["anyOf"][0]
+    for names, tables in (("RunnerKind", (runners, test)), ("Backend", (images,)), ("System", systems)):
+        for table in tables:
+            table["propertyNames"] = {"$ref": f"#/$defs/{names}"}
     return schema
 
 
