@@ -218,9 +218,7 @@ def _check_imports(
             yield _foreign(site, package, where, loaded=loaded)
         elif loaded and not site.guarded and top not in gaps and (these := package.backends_without(site.imported)):
             message = f"it imports {site.module}, which torch for {these} does not bring and nothing declares for it"
-            hint = (
-                f"import it in the function that needs it, catch the ImportError, or take {these} out of `backends`"
-            )
+            hint = f"import it in the function that needs it, catch the ImportError, or take {these} out of `backends`"
             gaps[top] = finding("KCI771", message, hint=hint, path=where, span=site.span)
     yield from gaps.values()
 

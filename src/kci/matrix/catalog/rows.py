@@ -10,10 +10,11 @@ import msgspec
 
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.facts import BACKENDS
-from kci.config.settings import RowTable
+from kci.config.settings import ChangeTable, RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.matrix.catalog.expressions import Where
 from kci.utils.shipped import Dated, shipped
+from kci.utils.suggest import one_of
 
 OLDEST = datetime.date.min.isoformat()
 
@@ -141,8 +142,7 @@ class Row(msgspec.Struct, frozen=True):
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
-        span = self.document.key_span(self.place)
-        return self.document.path, span.line if span else 0
+        return self.document.place(self.place)
 
 
 class RemovedRow(msgspec.Struct, frozen=True):
@@ -157,15 +157,6 @@ class RemovedRow(msgspec.Struct, frozen=True):
         return self.document.place(self.place)
 
 
-class RowChange(msgspec.Struct, frozen=True):
-    """A `[[change]]` of an overlay."""
-
-    where: Where
-    bundled: bool | None
-    tvm_ffi: Version | None
-    place: KeyPath
-
-
 class Overlay(msgspec.Struct, frozen=True):
     """A parsed overlay with the places of its parts."""
 
@@ -175,7 +166,7 @@ class Overlay(msgspec.Struct, frozen=True):
     replace: bool
     keep: tuple[tuple[Where, KeyPath], ...]
     drop: tuple[tuple[Where, KeyPath], ...]
-    change: tuple[RowChange, ...]
+    change: tuple[tuple[Where, ChangeTable, KeyPath], ...]
     rows: tuple[Row, ...]
 
 
@@ -223,16 +214,13 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
         wheel = f"{entry.release}@{entry.index or ''}" if entry.release else None
         for position, system in enumerate(entry.systems):
             if system not in SYSTEMS:
-                hint = f"one of: {', '.join(SYSTEMS)}"
-                raise refuse(
-                    document.at_value((*at, "systems", position), "KCI120", f"{quoted(system)} is not a system", hint)
-                )
-        for compute in entry.compute or (None,):
-            for system in entry.systems:
-                rows.append(
-                    Row(
-                        entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi,
-                        edition, at, document, getattr(entry, "tvm_ffi_unknown_since", None), wheel,
-                    )
-                )  # fmt: skip
+                place, message = (*at, "systems", position), f"{quoted(system)} is not a system"
+                raise refuse(document.at_value(place, "KCI120", message, one_of(SYSTEMS)))
+        unknown_since = getattr(entry, "tvm_ffi_unknown_since", None)
+        rows += [
+            Row(entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi, edition, at, document,
+                unknown_since, wheel)
+            for compute in entry.compute or (None,)
+            for system in entry.systems
+        ]  # fmt: skip
     return tuple(rows)
