@@ -33,16 +33,11 @@ class Flag(NamedTuple):
 def compiler_flags(kernel: Kernel) -> Iterator[Flag]:
     """Yield every compiler flag."""
     build = kernel.build
-    lists: list[tuple[str, KeyPath, tuple[str, ...] | None, tuple[str, ...]]] = []
-    for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)):
-        if table is not None:
-            lists.append(("", (name, "cxx-flags"), table.cxx_flags, table.src))
-    for label, component in build.kernel.items():
-        mine = {"cxx-flags": component.cxx_flags, BACKENDS[component.backend].flags: component.device_flags}
-        lists += [(component.backend, ("kernel", label, key), flags, component.src) for key, flags in mine.items()]
-    for backend, key, flags, src in lists:
-        for index, text in enumerate(flags or ()):
-            yield Flag(backend, (*key, index), text, src)
+    components = ((part.backend, ("kernel", label), part) for label, part in build.kernel.items())
+    for backend, place, table in (("", ("torch",), build.torch), ("", ("tvm-ffi",), build.tvm_ffi), *components):
+        for key in ("cxx-flags", BACKENDS[backend].flags if backend else ""):
+            for index, text in enumerate(getattr(table, key.replace("-", "_"), None) or ()):
+                yield Flag(backend, (*place, key, index), text, table.src if table else ())
 
 
 def _joined_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
@@ -152,9 +147,8 @@ _REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCI
 def repo_id_malformed(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI140: a repository id that the Hub rejects."""
     general = kernel.build.general
-    ids: list[tuple[KeyPath, str | None]] = [
-        (("general", "hub", "repo-id"), general.hub.repo_id if general.hub else None)
-    ]
+    own = general.hub.repo_id if general.hub else None
+    ids: list[tuple[KeyPath, str | None]] = [(("general", "hub", "repo-id"), own)]
     for backend, table in general.tables.items():
         for index, dependency in enumerate(getattr(table, "kernel_depends", None) or ()):
             ids.append(((*_general(backend), "kernel-depends", index, "repo-id"), dependency.repo_id))
@@ -235,13 +229,10 @@ def _general(backend: str) -> tuple[str, ...]:
 
 
 def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str]) -> str:
-    homes = ["general.python-depends"] if name in general else []
-    homes += [f"general.{backend}.python-depends" for backend, names in tables.items() if name in names]
-    if homes:
-        return f"it belongs in `{homes[0]}`"
-    if not allowed:
-        return "this list has to be empty"
-    return suggestion(name, allowed) or one_of(allowed)
+    for backend, names in {"": general, **tables}.items():
+        if name in names:
+            return f"it belongs in `{'.'.join(_general(backend))}.python-depends`"
+    return (suggestion(name, allowed) or one_of(allowed)) if allowed else "this list has to be empty"
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[LintFinding]:

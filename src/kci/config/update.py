@@ -131,21 +131,17 @@ class Edits:
         value_start, value_end = self.offsets(value)
         line_end = self.starts[value.end_line] - 1
         rest = text[value_end:line_end].strip(" \t\r")
+        at, new = value_end, f", edition = {EDITION}"
+        if not rest or rest.startswith("#"):
+            prefix, old_key, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
+            new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
+            aligned = _align(equals, len(new_key) - len(old_key))
+            at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
+            last = self.lines[min(value.end_line, len(self.lines) - 1) - 1]  # of the lines that have a line end
+            ending = "\r\n" if last.endswith("\r") else "\n"
+            new = f"{ending}{prefix}{new_key}{aligned}{EDITION}"
+        self.edits.append((at, at, new))
         self.changes.append(f"`edition = {EDITION}`")
-        if rest and not rest.startswith("#"):
-            self.edits.append((value_end, value_end, f", edition = {EDITION}"))
-            return
-        prefix, old_key, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
-        new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
-        aligned = _align(equals, len(new_key) - len(old_key))
-        at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
-        self.edits.append((at, at, f"{self.line_ending(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
-
-    def line_ending(self, number: int) -> str:
-        """The line end of a line; a last line without one takes that of the line before."""
-        if number == len(self.lines):
-            number -= 1
-        return "\r\n" if number and self.lines[number - 1].endswith("\r") else "\n"
 
     def apply(self, with_bom: bool) -> bytes:
         """The edited document as bytes."""

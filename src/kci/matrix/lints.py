@@ -33,7 +33,7 @@ class Subject:
         return select(self.kernel, self.catalog).variants
 
     @cached_property
-    def computes(self) -> dict[Backend, list[Version]]:
+    def computes(self) -> dict[str, list[Version]]:
         """The compute versions of compiled variants by backend, oldest first."""
         compiled = {(item.compute, item.backend) for item in self.variants if item.kind is not Kind.NOARCH}
         pairs = sorted((compute, backend) for compute, backend in compiled if compute)
