@@ -146,9 +146,7 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
     total = 0
     crowded = text.count(".") > MAX_DOTTED
     for number, line in enumerate(text.split("\n"), start=1):
-        if not crowded and line.count(".") < MAX_KEY_PARTS:
-            continue
-        if line.lstrip(" \t").startswith("#"):
+        if (not crowded and line.count(".") < MAX_KEY_PARTS) or line.lstrip(" \t").startswith("#"):
             continue
         dotted = re.match(_DOTTED, line)
         total += dotted[0].count(".") if dotted else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS, HOST, floors
@@ -93,12 +93,7 @@ def select(
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(variant for _, variant in ordered),
-        dropped=tuple(
-            sorted(
-                choice.dropped.values(),
-                key=lambda item: (item.system, item.backend, item.torch or "", item.compute or "", item.rule),
-            )
-        ),
+        dropped=tuple(sorted(choice.dropped.values(), key=lambda item: [text or "" for text in astuple(item)[:5]])),
         kept=tuple(choice.kept(row, variant) for row, variant in ordered) if explain else (),
     )
 

@@ -57,12 +57,9 @@ def _registers(function: str, name: str, rest: list[ast.expr]) -> bool:
 
 def _name_of_op(decorator: ast.Call, function: str, name: ast.expr) -> Iterator[Diagnostic]:
     called = last_name(name.func) if isinstance(name, ast.Call) else ""
-    if not called:
-        message = f"{function} takes its op name without {PREFIX}"
-        yield finding("KCI772", message, hint=_IMPORT_IT, span=node_span(decorator))
-    elif called not in _PREFIXES:
-        message = f"{function} takes its op name by {called}, and not by {PREFIX}"
-        yield finding("KCI779", message, hint=_IMPORT_IT, span=node_span(decorator))
+    if called not in _PREFIXES:
+        rule, how = ("KCI779", f"by {called}, and not by") if called else ("KCI772", "without")
+        yield finding(rule, f"{function} takes its op name {how} {PREFIX}", hint=_IMPORT_IT, span=node_span(decorator))
 
 
 def _has_namespace(node: ast.AST) -> bool:
