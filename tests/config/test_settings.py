@@ -55,58 +55,42 @@ ignore = [{ rule = "KCI130", path = "*" }]
     ]  # fmt: skip
 
 
+CASES = [
+    # a table in place of an array of tables
+    ("KCI103", "1:2", "begin each with `[[limits]]`", "[limits]\nbackend = 'cuda'\n"),
+    ("KCI103", "2:2", "begin each with `[[overlay.row]]`", "[[overlay]]\n[overlay.row]\ntorch = '2.13'\n"),
+    ("KCI103", "1:2", "", "[publish.tags]\n"),
+    ("KCI103", "1:2", "", "[publish.pull-request]\n"),
+    ("KCI103", "2:25", 'such as "rms-norm"', '[publish]\npull-request = ["relu", 1]\n'),
+    # a runner for an unknown place, and one without a place: the key's place, not the value's
+    ("KCI320", "1:10", "did you mean `cuda`?", "[runners.cdua.x86_64-linux]\n"),
+    ("KCI320", "1:15", "did you mean `x86_64-linux`?", "[runners.cuda.x86-64-linux]\n"),
+    ("KCI320", "2:1", "one of: aarch64-darwin", '[test.rocm]\nlinux.labels = ["a"]\n'),
+    ("KCI321", "1:9", "write `[runners.any.x86_64-linux]`", 'runners.labels = ["a"]\n'),
+    ("KCI321", "1:10", "write `[runners.any.x86_64-linux]`", "[runners.x86_64-linux]\n"),
+    ("KCI321", "2:1", "write it in `[runners.cuda.x86_64-linux]`", '[runners.cuda]\nlabels = ["a"]\n'),
+    ("KCI321", "2:1", "write `[test.any.x86_64-linux]`", "[test]\nprice = 1\n"),
+    # runners of the right shape that are wrong in another way
+    ("KCI103", "2:10", "", "[runners.cuda.x86_64-linux]\nlabels = 1\n"),
+    ("KCI103", "1:11", "", "runners = 1\n"),
+    ("KCI103", "2:8", "", "[runners]\ncuda = 1\n"),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "hint"),
+    ("rule", "place", "hint", "text"),
     [
-        ("[limits]\nbackend = 'cuda'\n", "begin each with `[[limits]]`"),
-        ("[[overlay]]\n[overlay.row]\ntorch = '2.13'\n", "begin each with `[[overlay.row]]`"),
-        ("[publish.tags]\n", ""),
-        ("[publish.pull-request]\n", ""),
-        ('[publish]\npull-request = ["relu", 1]\n', 'such as "rms-norm"'),
+        pytest.param(*case, marks=[pytest.mark.rule(rule, triggers=case[0] == rule) for rule in ("KCI320", "KCI321")])
+        for case in CASES
     ],
 )
-def test_a_table_in_place_of_an_array_of_tables(text: str, hint: str) -> None:
+def test_what_is_wrong_is_told_once_at_its_place(rule: str, place: str, hint: str, text: str) -> None:
     with pytest.raises(FindingsError) as caught:
         parse_settings(text.encode())
     (found,) = caught.value.diagnostics
-    assert (found.rule, found.hint) == ("KCI103", hint)
-
-
-@pytest.mark.rule("KCI320", triggers=True)
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        ("[runners.cdua.x86_64-linux]\n", "did you mean `cuda`?"),
-        ("[runners.cuda.x86-64-linux]\n", "did you mean `x86_64-linux`?"),
-        ('[test.rocm]\nlinux.labels = ["a"]\n', "one of: aarch64-darwin"),
-    ],
-)
-def test_a_runner_for_an_unknown_place(text: str, hint: str) -> None:
-    with pytest.raises(FindingsError) as caught:
-        parse_settings(text.encode())
-    (found,) = caught.value.diagnostics
-    assert found.rule == "KCI320"
+    assert (found.rule, f"{found.line}:{found.column}") == (rule, place)
     assert found.hint.startswith(hint)
-    assert found.line
-
-
-@pytest.mark.rule("KCI321", triggers=True)
-@pytest.mark.parametrize(
-    "text",
-    ['runners.labels = ["a"]\n', "[runners.x86_64-linux]\n", '[runners.cuda]\nlabels = ["a"]\n', "[test]\nprice = 1\n"],
-)
-def test_a_runner_without_a_place(text: str) -> None:
-    ((rule, line, column),) = problems(text)
-    assert rule == "KCI321"
-    assert (text.splitlines()[line - 1] + " ")[column - 1] in "rlxp", "the key's place, not the value's"
-
-
-@pytest.mark.rule("KCI320", triggers=False)
-@pytest.mark.rule("KCI321", triggers=False)
-def test_runners_of_the_right_shape_that_are_wrong_in_another_way() -> None:
-    assert problems("[runners.cuda.x86_64-linux]\nlabels = 1\n") == [("KCI103", 2, 10)]
-    assert problems("runners = 1\n") == [("KCI103", 1, 11)]
-    assert problems("[runners]\ncuda = 1\n") == [("KCI103", 2, 8)]
+    assert hint or not found.hint
 
 
 def test_the_documented_example_is_valid_and_has_every_key() -> None:
