@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from config.mistakes import HEAD, MISTAKES
 from kci.config import document as document_module
 from kci.config.document import Document, KeyPath, parse_document, read_document
 from kci.diagnostics import Diagnostic, Span
@@ -60,6 +61,37 @@ def test_many_dotted_keys_are_refused() -> None:
     found = refused(b"".join(b"a%d.b = 1\n" % number for number in range(20_001)))
     assert found.message == "more than 20000 dotted keys"
     assert found.line == 20_001
+
+
+# --- what is not TOML: what was expected, where the other end is, and how to write it --------------------------------
+
+
+@pytest.mark.rule("KCI004", triggers=True)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_message_has_a_place_and_a_hint(name: str) -> None:
+    found = refused(MISTAKES[name].encode())
+    assert found.rule == "KCI004"
+    assert found.line
+    assert found.column
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))]
+)
+def test_two_places_are_told_where_two_are_needed(name: str, first: tuple[int, int, int, int]) -> None:
+    (other,) = refused(MISTAKES[name].encode()).related
+    assert (other.line, other.column, other.end_line, other.end_column) == first
+
+
+def test_a_key_of_another_table_is_not_the_first_one() -> None:
+    found = refused((HEAD + "[torch]\nsrc = []\n[kernel.norm]\nsrc = []\nsrc = [1]\n").encode())
+    assert [item.line for item in found.related] == [7]
+
+
+def test_brackets_in_strings_and_comments_open_nothing() -> None:
+    found = refused((HEAD + 'backends = ["a[", # and [\n  "b"\n').encode())
+    assert (found.line, found.column) == (4, 12)
 
 
 TEXT = """\

@@ -17,10 +17,14 @@ def test_the_default_edition_is_the_newest() -> None:
     assert editions()[-1] == DEFAULT_EDITION
 
 
+HEAD = 'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
+ROW = f'{HEAD}[[row]]\ntorch = "2.13"\n'
+
+
 @pytest.mark.rule("KCI120", triggers=False)
 def test_a_date_is_held_in_one_spelling() -> None:
     """Editions are compared by it."""
-    text = 'name = "x"\nas-of = "20260917"\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = []'
+    text = ROW.replace("2026-01-01", '"20260917"') + 'backend = "cpu"\nsystems = []'
     assert interpret_edition(parse_document(text.encode(), "x.toml")).as_of == "2026-09-17"
 
 
@@ -51,26 +55,12 @@ def test_rows_outside_the_range_come_from_the_neighbors(catalog: Catalog) -> Non
     ("text", "said"),
     [
         ("", "the file lacks the key `as-of`"),
-        ('name = "x"\nas-of = 2026-01-01\nsource = "y"\nrow = 1', "row"),
-        (
-            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "gpu"\nsystems = []',
-            "backend",
-        ),
-        (
-            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []',
-            "a cuda row needs `compute` versions",
-        ),
-        (
-            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
-            '[[row]]\ntorch = "2.13"\nbackend = "cpu"\ncompute = ["1.0"]\nsystems = []',
-            "a cpu row has no `compute` versions",
-        ),
-        (
-            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
-            '[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["../x"]',
-            "'../x' is not a system",
-        ),
-        ('name = "x"\nas-of = "lately"\nsource = "y"\nrow = []', "`as-of` must be a date"),
+        (f"{HEAD}row = 1", "row"),
+        (f'{ROW}backend = "gpu"\nsystems = []', "backend"),
+        (f'{ROW}backend = "cuda"\nsystems = []', "a cuda row needs `compute` versions"),
+        (f'{ROW}backend = "cpu"\ncompute = ["1.0"]\nsystems = []', "a cpu row has no `compute` versions"),
+        (f'{ROW}backend = "cpu"\nsystems = ["../x"]', "'../x' is not a system"),
+        (HEAD.replace("2026-01-01", '"lately"') + "row = []", "`as-of` must be a date"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
