@@ -177,6 +177,10 @@ def syntax_tree(raw: bytes) -> Tree:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
 
 
+def _parts(node: Node) -> list[Node]:
+    return [child for child in node.named_children if child.type != "comment"]
+
+
 class Places:
     """Positions in a TOML text. The value of a table is its header; elements of arrays are read on demand."""
 
@@ -187,12 +191,10 @@ class Places:
         self.positions: dict[KeyPath, tuple[Span, Span]] = {}
         self.tables: dict[KeyPath, int] = {}  # number of elements in arrays of tables
         self.arrays: dict[KeyPath, Node] = {}  # arrays whose elements have no position yet
-        for node in syntax_tree(raw).root_node.named_children:
-            if len(self.positions) >= MAX_PLACES:
-                return
-            if node.type == "pair":
-                self._pair(node, ())
-            elif node.type in ("table", "table_array_element"):
+        root = syntax_tree(raw).root_node
+        self._pairs(root, ())
+        for node in root.named_children:
+            if node.type in ("table", "table_array_element") and len(self.positions) < MAX_PLACES:
                 self._table(node)
 
     def get(self, path: KeyPath) -> tuple[Span, Span] | None:
@@ -202,17 +204,14 @@ class Places:
         return self.positions.get(path)
 
     def _expand(self, path: KeyPath) -> None:
-        elements = (child for child in self.arrays.pop(path).named_children if child.type != "comment")
-        for index, element in enumerate(elements):
+        for index, element in enumerate(_parts(self.arrays.pop(path))):
             if len(self.positions) >= MAX_PLACES:
                 return
             self._note((*path, index), element, element)
             self._value(element, (*path, index))
 
     def _table(self, node: Node) -> None:
-        header = next((child for child in node.named_children if child.type != "comment"), None)
-        if header is None:
-            return
+        header = _parts(node)[0]
         keys = self._keys(header)
         path: KeyPath = ()
         for position, (key, key_node) in enumerate(keys):
@@ -224,17 +223,15 @@ class Places:
             if path in self.tables:
                 path = (*path, self.tables[path])
                 self._note(path, key_node, header)
+        self._pairs(node, path)
+
+    def _pairs(self, node: Node, path: KeyPath) -> None:
         for child in node.named_children:
-            if len(self.positions) >= MAX_PLACES:
-                return
-            if child.type == "pair":
+            if child.type == "pair" and len(self.positions) < MAX_PLACES:
                 self._pair(child, path)
 
     def _pair(self, node: Node, path: KeyPath) -> None:
-        parts = [child for child in node.named_children if child.type != "comment"]
-        if len(parts) < 2:
-            return
-        key_node, value = parts[0], parts[-1]
+        key_node, *_, value = _parts(node)
         for key, single in self._keys(key_node):
             path = (*path, key)
             self._note(path, single, value)
@@ -242,18 +239,15 @@ class Places:
 
     def _value(self, node: Node, path: KeyPath) -> None:
         if node.type == "inline_table":
-            for child in node.named_children:
-                if child.type == "pair":
-                    self._pair(child, path)
+            self._pairs(node, path)
         elif node.type == "array":
             self.arrays.setdefault(path, node)
 
     def _keys(self, node: Node) -> list[tuple[str, Node]]:
         keys: list[tuple[str, Node]] = []
         while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop survives hostile depths
-            parts = [child for child in node.named_children if child.type != "comment"]
-            keys.extend((self._key_text(part), part) for part in reversed(parts[1:]))
-            node = parts[0]
+            node, *more = _parts(node)
+            keys.extend((self._key_text(part), part) for part in reversed(more))
         keys.append((self._key_text(node), node))
         return keys[::-1]
 

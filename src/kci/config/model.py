@@ -175,19 +175,19 @@ class AnyComponent(Table, frozen=True, tag_field="backend"):
     @property
     def archs(self) -> tuple[str, ...]:
         """The archs to build for; empty for all usual ones."""
-        return self._own(BACKENDS[self.backend].archs) or ()
+        return self._own("archs") or ()
 
     @property
     def device_flags(self) -> tuple[str, ...]:
-        return self._own(BACKENDS[self.backend].flags) or ()
+        return self._own("flags") or ()
 
     @property
     def minver(self) -> Version | None:
-        minver: Version | None = self._own(BACKENDS[self.backend].minver)
+        minver: Version | None = self._own("minver")
         return minver
 
-    def _own(self, key: str) -> Any:
-        return getattr(self, key.replace("-", "_"), None)
+    def _own(self, fact: str) -> Any:
+        return getattr(self, getattr(BACKENDS[self.backend], fact).replace("-", "_"), None)
 
 
 class CpuComponent(AnyComponent, frozen=True, tag="cpu"):

@@ -137,16 +137,10 @@ class _Walk:
         elif expected_type in _NEAR:
             yield from self.check_parsed(expected_type, value, path)
         elif issubclass(expected_type, enum.StrEnum):
-            known = [str(member) for member in expected_type]
-            if not isinstance(value, str):
-                yield self.wrong_type("a string", value, path, one_of(known))
-            elif value not in known:
-                yield self.bad_choice(value, path, known, _KINDS.get(expected_type.__name__, "possible value"))
+            kind = _KINDS.get(expected_type.__name__, "possible value")
+            yield from self.check_choice(value, path, [str(member) for member in expected_type], kind)
         elif issubclass(expected_type, msgspec.Struct):
-            if isinstance(value, dict):
-                yield from self.check_struct(expected_type, value, path)
-            else:
-                yield self.wrong_type("a table", value, path)
+            yield from self.check_struct(expected_type, value, path)
         elif type(value) is not expected_type and (expected_type, type(value)) != (float, int):
             yield self.wrong_type("a number" if expected_type is float else _TOML_NAME[expected_type], value, path)
 
@@ -171,12 +165,10 @@ class _Walk:
             for key in value:
                 if key not in known:
                     yield self.unknown_key(key, path, known, value)
-        elif not isinstance(value["backend"], str):
-            yield self.wrong_type("a string", value["backend"], (*path, "backend"), one_of(tags))
-        elif value["backend"] not in tags:
-            yield self.bad_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
-        else:
+        elif value["backend"] in list(tags):
             yield from self.check_struct(tags[value["backend"]], value, path)
+        else:
+            yield from self.check_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
 
     def check_parsed(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         text = value if isinstance(value, str) else self.document.source(path)
@@ -192,7 +184,10 @@ class _Walk:
         except ValueError as error:
             yield self.document.at_value(path, "KCI104", f"`{path_text(path)}`: {error}", hint)
 
-    def check_struct(self, struct: type[msgspec.Struct], value: dict[str, Any], path: KeyPath) -> Iterator[Diagnostic]:
+    def check_struct(self, struct: type[msgspec.Struct], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if not isinstance(value, dict):
+            yield self.wrong_type("a table", value, path)
+            return
         fields = _fields(struct)
         known = sorted({*fields, *filter(None, [struct.__struct_config__.tag_field])})
         alternatives = {nearest_name(key, known) for key in value if key not in known}
@@ -244,11 +239,14 @@ class _Walk:
             hint = suggestion(key, known) or one_of(known)
         return self.document.at_key((*path, key), rule, message, hint)
 
-    def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
-        hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
-        if kind == "C++ dependency" and value in depends_table().general:
-            hint = "it is a package of Python: name it in `python-depends` of `[general]`"
-        return self.document.at_value(path, "KCI104", f"{quoted(shorten(value))} is not a {kind}", hint)
+    def check_choice(self, value: Any, path: KeyPath, known: list[str], kind: str) -> Iterator[Diagnostic]:
+        if not isinstance(value, str):
+            yield self.wrong_type("a string", value, path, one_of(known))
+        elif value not in known:
+            hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
+            if kind == "C++ dependency" and value in depends_table().general:
+                hint = "it is a package of Python: name it in `python-depends` of `[general]`"
+            yield self.document.at_value(path, "KCI104", f"{quoted(shorten(value))} is not a {kind}", hint)
 
 
 def _near_version(text: str) -> str:
