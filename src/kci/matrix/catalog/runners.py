@@ -228,12 +228,12 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
     # The disk of another image is unknown
     image, single = dict(base.image), dict(base.images)
-    for (system, *compute), image_name in images.images():
-        if compute:
-            single[system] = {**single.get(system, {}), compute[0]: image_name}
+    for system, named in (("aarch64-linux", images.aarch64_linux), ("x86_64-linux", images.x86_64_linux)):
+        if isinstance(named, str):
+            image[system] = named
+        elif named:
+            single[system] = single.get(system, {}) | named
             image.setdefault(system, "")
-        else:
-            image[system] = image_name
     disk = base.disk if images.disk_gb is None else images.disk_gb
     return replace(base, image=image, images=single, disk=disk)
 
