@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 
 from config.mistakes import HEAD, MISTAKES
+from conftest import refusal
 from kci.config import document as document_module
 from kci.config.document import Document, KeyPath, parse_document, read_document
 from kci.diagnostics import Diagnostic, Span
-from kci.errors import FindingsError
 
 
 def refused(raw: bytes) -> Diagnostic:
-    with pytest.raises(FindingsError) as caught:
-        parse_document(raw, "build.toml")
-    (found,) = caught.value.diagnostics
+    (found,) = refusal(parse_document, raw, "build.toml")
     return found
 
 
@@ -163,14 +161,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     (tmp_path / "endless").symlink_to("/dev/zero")
-    for name, rule in {
-        "missing": "KCI001",
-        "pipe": "KCI002",
-        "directory": "KCI002",
-        "loop": "KCI002",
-        "endless": "KCI002",
-        "\0": "KCI002",
-    }.items():
-        with pytest.raises(FindingsError) as caught:
-            read_document(tmp_path / name, "build.toml")
-        assert [found.rule for found in caught.value.diagnostics] == [rule]
+    for name in ("missing", "pipe", "directory", "loop", "endless", "\0"):
+        (found,) = refusal(read_document, tmp_path / name, "build.toml")
+        assert found.rule == ("KCI001" if name == "missing" else "KCI002")

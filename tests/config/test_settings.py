@@ -11,25 +11,18 @@ import jsonschema
 import msgspec
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, refusal
 from kci.config.discovery import RepositorySettings, find_root, find_settings, settings_schema
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.schema import schema_text
 from kci.config.settings import Settings, System
 from kci.config.values import Backend
-from kci.errors import FindingsError
 from kci.plan.settings_lints import lint_settings
 from planning import parse_settings
 
 DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")
 EXAMPLE = re.search(r"A test reads this block.*?```toml\n(.*?)```", DOC, re.DOTALL)
-
-
-def problems(text: str) -> list[tuple[str, int, int]]:
-    with pytest.raises(FindingsError) as caught:
-        parse_settings(text.encode())
-    return [(item.rule, item.line, item.column) for item in caught.value.diagnostics]
 
 
 def test_nothing_is_mandatory() -> None:
@@ -51,7 +44,7 @@ base = "relase"
 [lint]
 ignore = [{ rule = "KCI130", path = "*" }]
 """
-    assert problems(text) == [
+    assert [(item.rule, item.line, item.column) for item in refusal(parse_settings, text.encode())] == [
         ("KCI101", 1, 1), ("KCI103", 3, 10), ("KCI104", 4, 8), ("KCI103", 5, 9), ("KCI104", 7, 11), ("KCI103", 8, 19),
         ("KCI104", 10, 8), ("KCI102", 12, 11),
     ]  # fmt: skip
@@ -87,9 +80,7 @@ CASES = [
     ],
 )
 def test_what_is_wrong_is_told_once_at_its_place(rule: str, place: str, hint: str, text: str) -> None:
-    with pytest.raises(FindingsError) as caught:
-        parse_settings(text.encode())
-    (found,) = caught.value.diagnostics
+    (found,) = refusal(parse_settings, text.encode())
     assert (found.rule, f"{found.line}:{found.column}") == (rule, place)
     assert found.hint.startswith(hint)
     assert hint or not found.hint
@@ -159,5 +150,4 @@ def test_a_file_that_somebody_else_left_there_does_not_count(tmp_path: Path, mon
 def test_a_link_to_nowhere_is_an_error_and_not_the_defaults(tmp_path: Path) -> None:
     tree(tmp_path, ".git/HEAD", "a/build.toml")
     (tmp_path / "kci.toml").symlink_to("nowhere")
-    with pytest.raises(FindingsError):
-        find_settings(tmp_path / "a")
+    assert refusal(find_settings, tmp_path / "a")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import mutations
 from cli.runner import Result, kci_process
-from conftest import many
+from conftest import many, refusal
 from kci.config import update as update_module
 from kci.config.model import Build
 from kci.config.reader import parse_kernel
@@ -45,12 +45,6 @@ def updated(text: str) -> str:
     assert plan_update(after).changes == ()
     assert parse_kernel(after).edition == 5
     return after.decode()
-
-
-def refused(text: str) -> list[str]:
-    with pytest.raises(FindingsError) as caught:
-        plan_update(text.encode())
-    return [found.rule for found in caught.value.diagnostics]
 
 
 def test_only_what_must_change_changes() -> None:
@@ -196,7 +190,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
 def test_a_result_that_would_mean_something_else_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_module, "_spread_stable_abi", lambda edits, _: edits.changes.append("nothing"))
     monkeypatch.setattr(update_module.Edits, "add_edition", lambda *_, **__: None)
-    assert refused(V4) == ["KCI114"]
+    assert [found.rule for found in refusal(plan_update, V4.encode())] == ["KCI114"]
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
