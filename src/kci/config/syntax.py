@@ -23,7 +23,7 @@ class _Problem(NamedTuple):
     span: Span | None
     hint: str = ""
     others: Sequence[tuple[str, Span]] = ()
-    """What stands at further places."""
+    """Texts for further places."""
 
 
 def syntax_error(text: str, parser_message: str, shown_as: str) -> Diagnostic:
