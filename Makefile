@@ -26,7 +26,7 @@ $(VENV)/.dev: $(BIN)/kci
 	    $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' && $(BIN)/python -m pip install --quiet --group dev; }
 	@touch $@
 
-demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this machine
+demo: $(BIN)/kci  ## build, merge and verify the example kernels on this machine, and load those for the CPU
 	$(BIN)/python examples/demo.py
 
 # What decides about a change is the same each time: files in their order, and no new examples of hypothesis. `test-fast` shuffles both,

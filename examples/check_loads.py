@@ -3,28 +3,20 @@
     python examples/check_loads.py TREES_DIR
 
 TREES_DIR holds one tree a kernel: TREES_DIR/relu, TREES_DIR/rms-norm, TREES_DIR/swiglu. Each tree that is present is
-loaded for the CPU in a fresh Python process without network, so one kernel cannot hide what another one breaks. One
-line a kernel goes to stdout; the exit code is 1 on any mismatch, any failure, or if there was nothing to load.
+loaded for the CPU, without network. One line a kernel goes to stdout; the exit code is 1 on any mismatch, any failure,
+or if there was nothing to load. `kci run` has loaded each in a process of its own before.
 """
 
 import argparse
-import json
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 KERNELS = ("relu", "rms-norm", "swiglu")
-# An import, a few small operators; what takes longer hangs.
-TIMEOUT_SECONDS = 300
-# A child may print whatever it likes; its result is in the lines that start with this.
-MARK = "check-loads-result:"
 
 
 def compare(kernel_name, kernel):
     """Return the largest absolute difference by dtype, and the dtypes in which it is too large."""
-    # Here and below: the parent has no use for torch, and starts faster without it.
     import torch
     import torch.nn.functional as F
 
@@ -69,114 +61,45 @@ def compare(kernel_name, kernel):
     return differences, wrong
 
 
-def send(**fields):
-    """Hand fields of the result to the parent, which takes the last value of each."""
-    print(MARK + json.dumps(fields), flush=True)
+def check(kernel_name, tree):
+    """Load one tree, compare, print its line, and say whether it is good."""
+    from kernels import get_local_kernel
 
-
-def announce_variant(tree):
-    """Tell the parent which variant the loader chose when its code starts to run: it may never come back."""
-    announced = set()
-
-    def hook(event, arguments):
-        filename = getattr(arguments[0], "co_filename", None) if event == "exec" else None
-        if filename is None or not Path(filename).is_relative_to(tree):
-            return
-        for parent in Path(filename).parents:
-            if (parent / "metadata.json").is_file() and parent.name not in announced:
-                announced.add(parent.name)
-                send(variant=parent.name)
-
-    sys.addaudithook(hook)
-
-
-def check_one(kernel_name, tree, seed):
-    """Run in the child: load one tree, compare, and report in marked lines of JSON."""
+    variant, shown, verdict = "-", "-", "ok"
     try:
-        import torch
-        from kernels import get_local_kernel
-
-        torch.manual_seed(seed)
-        announce_variant(tree)
         kernel = get_local_kernel(tree, backend="cpu")
+        variant = Path(kernel.__file__).parent.name
         differences, wrong = compare(kernel_name, kernel)
-        send(differences=differences, error=f"differs from torch in {', '.join(wrong)}" if wrong else None)
+        shown = " ".join(f"{dtype}={value:.3g}" for dtype, value in differences.items())
+        if wrong:
+            verdict = f"FAIL: differs from torch in {', '.join(wrong)}"
     except Exception as error:
-        send(error=f"{type(error).__name__}: {error}")
-
-
-def run_child(kernel_name, tree, seed):
-    """Check one tree in a fresh process; whatever becomes of that process, a result comes back."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--kernel", kernel_name, "--seed", str(seed), str(tree)]
-    # LOCAL_KERNELS could put another build in the place of the one under test.
-    environment = {name: value for name, value in os.environ.items() if name != "LOCAL_KERNELS"}
-    environment["HF_HUB_OFFLINE"] = "1"
-    # Bytecode in a variant directory would be a file that its digest does not know.
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
-    result = {"variant": None, "differences": {}}
-    try:
-        child = subprocess.run(command, capture_output=True, env=environment, timeout=TIMEOUT_SECONDS, check=False)
-        stdout, stderr, code = child.stdout, child.stderr, child.returncode
-    except subprocess.TimeoutExpired as late:
-        stdout, stderr, code = late.stdout or b"", late.stderr or b"", None
-    for line in stdout.decode(errors="replace").splitlines():
-        if line.startswith(MARK):
-            result |= json.loads(line.removeprefix(MARK))
-    # The last thing a child sends is its error, even if that is none.
-    if "error" not in result:
-        if code is None:
-            how = f"no answer within {TIMEOUT_SECONDS} s"
-        elif code < 0:
-            how = signal.Signals(-code).name
-        else:
-            how = f"exit code {code}"
-        last = (stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        result["error"] = f"the process ended early ({how}): {last}"
-    if result["variant"] is None:
-        present = sorted(
-            path.parent.name for pattern in ("*", "build/*") for path in tree.glob(f"{pattern}/metadata.json")
-        )
-        result["error"] = (
-            f"{result['error'] or 'nothing was loaded'} (the tree has {', '.join(present) or 'no variant'})"
-        )
-    return result
-
-
-def report(kernel_name, result):
-    """Print the line of one kernel and say whether it is good."""
-    variant = result["variant"] or "-"
-    difference = "-"
-    if result["differences"]:
-        difference = " ".join(f"{dtype}={value:.3g}" for dtype, value in result["differences"].items())
-    verdict = "ok" if result["error"] is None else "FAIL: " + " ".join(result["error"].split())
-    print(f"{kernel_name}  {variant}  max abs difference {difference}  {verdict}", flush=True)
-    return result["error"] is None
+        verdict = f"FAIL: {type(error).__name__}: {' '.join(str(error).split())}"
+    print(f"{kernel_name}  {variant}  max abs difference {shown}  {verdict}", flush=True)
+    return verdict == "ok"
 
 
 def main():
     parser = argparse.ArgumentParser(description="Load built trees of the example kernels and compare with PyTorch.")
     parser.add_argument("trees", metavar="TREES_DIR", type=Path, help="directory with one tree a kernel")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
-    parser.add_argument("--kernel", choices=KERNELS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.kernel:
-        check_one(arguments.kernel, arguments.trees, arguments.seed)
-        return 0
-    if not arguments.trees.is_dir():
-        parser.error(f"{arguments.trees} is not a directory")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # LOCAL_KERNELS could put another build in the place of the one under test.
+    os.environ.pop("LOCAL_KERNELS", None)
+    # Bytecode in a variant directory would be a file that its digest does not know.
+    sys.dont_write_bytecode = True
 
-    good, loaded = True, 0
-    for kernel_name in KERNELS:
-        tree = arguments.trees / kernel_name
-        if not tree.is_dir():
-            print(f"{kernel_name}: no tree in {arguments.trees}, left out", file=sys.stderr)
-            continue
-        result = run_child(kernel_name, tree.resolve(), arguments.seed)
-        loaded += result["variant"] is not None
-        good &= report(kernel_name, result)
-    if loaded == 0:
+    import torch
+
+    torch.manual_seed(arguments.seed)
+    trees = {name: (arguments.trees / name).resolve() for name in KERNELS}
+    for name in (name for name, tree in trees.items() if not tree.is_dir()):
+        print(f"{name}: no tree in {arguments.trees}, left out", file=sys.stderr)
+    results = [check(name, tree) for name, tree in trees.items() if tree.is_dir()]
+    if not results:
         print(f"no kernel was loaded: {arguments.trees} must hold {', '.join(KERNELS)}", file=sys.stderr)
-    return 0 if good and loaded else 1
+    return 0 if results and all(results) else 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import one_of, suggestion
 
 _NATIVE = re.compile(
-    r"(?<![\w-])(?:-m(?:arch|cpu)=native|-xHost|/QxHost|--?(?:arch|gpu-architecture|gpu-code|offload-arch)[= ]native)\b"
+    r"(?<![\w-])(?:-m(?:arch|cpu)=native|-xHost|/QxHost|"
+    r"--?(?:arch|gpu-architecture|gpu-code|offload-arch)[= ]native)\b"
 )
 
 

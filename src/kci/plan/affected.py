@@ -296,7 +296,9 @@ def _by_facts(path: str, view: _KernelChange, tests: tuple[str, ...]) -> Touch:
     if view.then is None:
         reason = "the kernel could not be planned at the base"
     else:
-        reason = "it says something else of these variants" if touched else "it says the same of every planned variant"
+        reason = (
+            "what it says of these variants changed" if touched else "what it says of the planned variants is unchanged"
+        )
     return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)
 
 
@@ -313,7 +315,7 @@ def _by_files(path: str, view: _KernelChange) -> Touch:
         why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
         reason = "; ".join(filter(None, ("read by the tests", why)))
     else:
-        reason = "no `src` of build.toml lists it, and no variant carries it"
+        reason = "no `src` of build.toml lists it, and no variant contains it"
     return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)
 
 

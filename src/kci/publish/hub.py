@@ -45,9 +45,9 @@ def hub_client(token: str | bool) -> Any:
         from huggingface_hub import HfApi, __version__
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
-        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint) from None
+        raise MissingToolError("huggingface_hub, which kci needs for the Hub, is not installed", hint) from None
     except ValueError as error:
-        raise UsageError(f"huggingface_hub does not take HF_ENDPOINT: {first_line_of(error)}") from None
+        raise UsageError(f"huggingface_hub does not accept HF_ENDPOINT: {first_line_of(error)}") from None
     if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
         minimum = ".".join(map(str, OLDEST_CLIENT))
         hint = "pip install --upgrade 'kci[hf]'"
@@ -234,7 +234,7 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
     source = f"{repo_id}@{revision}"
 
     def ask(question: Callable[[], _Answer]) -> _Answer:
-        hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+        hint = "check that the repository has this branch, that the network works, and that HF_TOKEN gives access"
         return ask_hub(question, f"{source} cannot be read", hint)
 
     def read(file: HubFile) -> bytes | None:

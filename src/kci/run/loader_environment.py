@@ -28,8 +28,8 @@ try:
 except Exception:
     backend = "cuda" if torch.version.cuda and torch.cuda.is_available() else "cpu"
 toolkits = [getattr(torch.version, name, None) for name in NAMES]
-print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0], "toolkit": next(filter(None, toolkits), ""),
-    "backend": backend}))
+print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0],
+    "toolkit": next(filter(None, toolkits), ""), "backend": backend}))
 """.replace("MARK", _MARK).replace("NAMES", str([facts.torch_version for facts in BACKENDS.values()]))
 
 

@@ -26,8 +26,9 @@ GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
 _SETUP = r"""
 install=${KCI_INSTALL-kci${KCI_EXTRA:-}==VERSION}
 if [ -n "$install" ]; then
-  for python in python3.14 python3.13 python3.12 python3.11 python3 /opt/python/cp31[4321]-cp31[4321]/bin/python; do
-    if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then break; fi
+  for python in python3.14 python3.13 python3.12 python3.11 python3 \
+      /opt/python/cp31[4321]-cp31[4321]/bin/python; do
+    "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null && break
   done
   venv=$(mktemp -d) && "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$install"

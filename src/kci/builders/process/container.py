@@ -140,8 +140,8 @@ name="$2"
 shift 2
 found=
 wheels=/opt/python
-for python in "$wheels/cp313-cp313/bin/python" "$wheels/cp312-cp312/bin/python" "$wheels/cp311-cp311/bin/python" \\
-    python3.13 python3.12 python3.11 python3; do
+for python in "$wheels/cp313-cp313/bin/python" "$wheels/cp312-cp312/bin/python" \\
+    "$wheels/cp311-cp311/bin/python" python3.13 python3.12 python3.11 python3; do
   if command -v "$python" >/dev/null 2>&1 \\
       && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
     found="$python"
@@ -197,7 +197,9 @@ def container_engine() -> str:
     """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
     choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
-        raise UsageError(f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", f"use one of {', '.join(ENGINES)}")
+        raise UsageError(
+            f"{ENGINE_VARIABLE}={choice} is not an engine that kci knows", f"use one of {', '.join(ENGINES)}"
+        )
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
 
@@ -295,7 +297,7 @@ def _tell_digest(image: str, log: Log) -> None:
         .rpartition("\n")[2]
     )
     message = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
-    log(f"{image} is a tag, which moves; {message}. An image by digest in kci.toml freezes it")
+    log(f"{image} is a tag, which moves; {message}. Name the image by its digest in kci.toml")
 
 
 def choose_image(option: str, image: str, log: Log) -> str | None:
