@@ -181,7 +181,7 @@ def toml_string(text: str) -> str:
 
 
 class StableAbi(dict[str, Version]):
-    """`torch.stable-abi`: versions by backend; the empty text has the one for every backend (docs/format.md#stable-abi)."""
+    """`torch.stable-abi`: versions by backend, or a single one by the empty text (docs/format.md#stable-abi)."""
 
     @classmethod
     def parse(cls, value: object) -> StableAbi:
