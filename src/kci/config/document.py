@@ -56,10 +56,10 @@ class Document:
         return self._nearest(key_path, 1)
 
     def at_key(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        return finding(rule, message, hint=hint, path=self.path, span=self.key_span(key_path))
+        return finding(rule, message, self.path, hint=hint, span=self.key_span(key_path))
 
     def at_value(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        return finding(rule, message, hint=hint, path=self.path, span=self.value_span(key_path))
+        return finding(rule, message, self.path, hint=hint, span=self.value_span(key_path))
 
     def place(self, key_path: KeyPath) -> tuple[str, int]:
         """File and line of a value; line 0 if it is not in the file."""
@@ -98,14 +98,14 @@ def read_bytes(path: Path, shown_as: str) -> bytes:
     """Read at most `MAX_BYTES + 1` bytes; errors as `read_document`."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
-            raise refuse(finding("KCI002", "not a regular file", path=shown_as, hint=_NO_FILE))
+            raise refuse(finding("KCI002", "not a regular file", shown_as, hint=_NO_FILE))
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise refuse(finding("KCI001", f"there is no {path.name} here", path=shown_as, hint=_NO_FILE)) from None
+        raise refuse(finding("KCI001", f"there is no {path.name} here", shown_as, hint=_NO_FILE)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown_as)) from None
+        raise refuse(finding("KCI002", f"cannot be read: {reason}", shown_as)) from None
 
 
 _NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"
@@ -115,9 +115,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     """Parse the bytes of a TOML file; errors as `read_document`."""
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 1024} KiB"
-        raise refuse(
-            finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not contain them")
-        )
+        raise refuse(finding("KCI002", message, shown_as, hint="a build.toml lists sources; it does not contain them"))
     try:
         text = raw.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -125,12 +123,12 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
 
         span = place_after(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"
-        raise refuse(finding("KCI003", message, path=shown_as, span=span, hint="save the file as UTF-8")) from None
+        raise refuse(finding("KCI003", message, shown_as, span=span, hint="save the file as UTF-8")) from None
     _refuse_long_keys(text, shown_as)
     try:
         return Document(shown_as, text, tomli.loads(text))
     except RecursionError:
-        raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
+        raise refuse(finding("KCI004", "values are nested too deeply", shown_as)) from None
     except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits
         from kci.config.syntax import syntax_error
 
@@ -155,7 +153,7 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
             column = long.start() + 1 if long else 1
             message = f"a key of more than {MAX_KEY_PARTS} parts" if long else f"more than {MAX_DOTTED} dotted keys"
             span = Span(number, column, number, column + 1)
-            raise refuse(finding("KCI004", message, path=shown_as, span=span))
+            raise refuse(finding("KCI004", message, shown_as, span=span))
 
 
 def refuse(*diagnostics: Diagnostic) -> FindingsError:

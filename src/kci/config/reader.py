@@ -233,7 +233,7 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
         findings = explain(document, data, shape)
         if not findings:  # msgspec and `explain` disagree, a bug: report it
             message = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
-            findings = [finding("KCI103", message, path=document.path)]
+            findings = [finding("KCI103", message, document.path)]
         if rule:
             findings = [replace(item, rule=rule, severity=finding(rule, "").severity) for item in findings]
         raise refuse(*findings) from None
@@ -288,7 +288,7 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
     if not present:
         message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` is required"
         hint = "an empty `[torch-noarch]` is enough for a kernel of Python only"
-        return [finding("KCI106", message, hint=hint, path=document.path)]
+        return [finding("KCI106", message, document.path, hint=hint)]
     if len(present) == 1:
         return []
     first = document.key_span((present[0],))

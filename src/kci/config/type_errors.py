@@ -40,7 +40,7 @@ def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diag
     problems = list(islice(_Walk(document).check(schema, data, ()), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:
         message = f"the first {MAX_PROBLEMS} problems: there are more"
-        problems[-1] = finding("KCI116", message, path=document.path)
+        problems[-1] = finding("KCI116", message, document.path)
     return sorted(problems, key=in_file_order)
 
 

@@ -85,7 +85,7 @@ def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
 
 def _not_updatable(shown_as: str) -> FindingsError:
     hint = "write the edition by hand, and report this file as a bug of kci"
-    return refuse(finding("KCI114", "the file is written in a way that kci cannot update", hint=hint, path=shown_as))
+    return refuse(finding("KCI114", "the file is written in a way that kci cannot update", shown_as, hint=hint))
 
 
 def _meaning(build: Build) -> str:
@@ -171,4 +171,4 @@ def write_update(path: Path, update: Update) -> None:
     except (OSError, FindingsError) as error:
         message = error.message if isinstance(error, FindingsError) else f"cannot be written: {error.strerror or error}"
         hint = "the file is unchanged; fix the cause and run `kci update` again"
-        raise refuse(finding("KCI115", message, path=update.path, hint=hint)) from None
+        raise refuse(finding("KCI115", message, update.path, hint=hint)) from None

@@ -207,9 +207,9 @@ class _Selection:
         present = {row.backend for row in candidates}
         for index, backend in enumerate(self.build.general.backends):
             if self.explain and backend not in present:
-                path, line = self.kernel.document.place(("general", "backends", index))
+                place = self.kernel.document.place(("general", "backends", index))
                 reason = f"the catalog has no row for {backend}"
-                self.dropped[~index] = DroppedCandidate("", backend, None, None, "KCI212", reason, path, line)
+                self.dropped[~index] = DroppedCandidate("", backend, None, None, "KCI212", reason, *place)
 
     def drop(self, row: Row, decision: Decision) -> None:
         if self.explain:
@@ -237,7 +237,6 @@ class _Selection:
         return remaining
 
     def kept(self, row: Row, variant: Variant) -> KeptCandidate:
-        path, line = row.line()
         match variant.kind:
             case Kind.STABLE_ABI:
                 reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
@@ -248,7 +247,7 @@ class _Selection:
                 reason = f"no compiled code for {variant.backend}"
             case _:
                 reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
-        return KeptCandidate(variant.name, variant.system, reason, path, line)
+        return KeptCandidate(variant.name, variant.system, reason, *row.line())
 
 
 def why_excluded(build: Build, row: Row) -> Decision | None:

@@ -126,13 +126,13 @@ def check_package(
             if item.name != f"{OPS}.py" and any(word in text for word in _OF_OPS):  # most files have none
                 yield from (msgspec.structs.replace(one, path=where) for one in check_ops(tree, package.name))
         except OSError as error:
-            yield finding("KCI700", f"cannot read it: {error.strerror}", path=where)
+            yield finding("KCI700", f"cannot read it: {error.strerror}", where)
         except SyntaxError as error:
             message = f"it does not parse for Python {python_table().loader}: {error.msg}"
             line, column = error.lineno or 1, max(1, error.offset or 1)
-            yield finding("KCI770", message, path=where, span=Span(line, column, line, column + 1))
+            yield finding("KCI770", message, where, span=Span(line, column, line, column + 1))
         except (ValueError, RecursionError, MemoryError) as error:
-            yield finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}", path=where)
+            yield finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}", where)
     yield from _check_imports(ImportGraph((module for _, module in modules), others), modules, package)
 
 
@@ -157,7 +157,7 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
                 case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if asked != version:
                     if name.rpartition("/")[2] in own:
                         message = f"it loads version {asked} of {name}, and build.toml has version {version}"
-                        yield finding("KCI783", message, path=shown, span=node_span(place))
+                        yield finding("KCI783", message, shown, span=node_span(place))
 
 
 def _tree(text: bytes) -> ast.Module:
@@ -211,7 +211,7 @@ def _check_imports(
         if site.level:
             reason = graph.import_problem(module, site)
             if reason and loaded and not site.guarded:
-                yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
+                yield finding("KCI776", f"its relative import fails: {reason}", where, span=site.span)
         elif reach is Reach.NEVER or top in python_table().modules or top in graph.registered:
             continue
         elif top == package.name or not all(map(package.allows, site.imported)):
@@ -219,7 +219,7 @@ def _check_imports(
         elif loaded and not site.guarded and top not in gaps and (these := package.backends_without(site.imported)):
             message = f"it imports {site.module}, which torch for {these} does not bring and nothing declares for it"
             hint = f"import it in the function that needs it, catch the ImportError, or take {these} out of `backends`"
-            gaps[top] = finding("KCI771", message, hint=hint, path=where, span=site.span)
+            gaps[top] = finding("KCI771", message, where, hint=hint, span=site.span)
     yield from gaps.values()
 
 
@@ -269,14 +269,14 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         yield kernel.document.at_value(("general", "name"), "KCI774", f"there is no {relative}/__init__.py")
         return
     if os.path.lexists(root / name):
-        yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
+        yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", where)
     tables = build.general.tables.items()
     depends = [(name, backend) for backend, table in tables for name in table.python_depends or ()]
     package = make_package(build.name, depends, build.general.backends, tvm_ffi=tvm_ffi)
     try:
         own = _own(walk(root))
     except FindingsError as error:
-        yield finding("KCI700", error.message, path=where)
+        yield finding("KCI700", error.message, where)
         return
     listed = [(prefix + name, file) for name, file in _source_paths(kernel_dir, build)]
     base = os.path.realpath(root)
@@ -290,7 +290,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
-            *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
+            *(finding("KCI732", unfetched, path, hint=FETCH_LFS) for path in pointers),
             *_names(own, where),
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
@@ -316,7 +316,7 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
     for item in files:
         other = collision(item.name, seen)
         if reason := unsafe_name(item.name) or (f"it differs from {other!r} in case only" if other else ""):
-            yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", path=f"{where}/{item.name}")
+            yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", f"{where}/{item.name}")
 
 
 def _variants(build: Build) -> Iterator[set[str]]:

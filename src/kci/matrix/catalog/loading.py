@@ -88,7 +88,7 @@ def where_problem(document: Document, place: KeyPath, text: str, error: WhereErr
     if span is not None and span.line == span.end_line and span.end_column - span.column == len(text) + 2:
         column = span.column + 1 + min(error.column, len(text))  # a plain string: one quote, then its characters
         span = Span(span.line, column, span.line, column + 1)
-    return finding("KCI128", error.message, hint=error.hint, path=document.path, span=span)
+    return finding("KCI128", error.message, document.path, hint=error.hint, span=span)
 
 
 def subject(item: Row | Variant) -> Subject:

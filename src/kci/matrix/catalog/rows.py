@@ -103,18 +103,14 @@ class Toolkits(Dated, frozen=True):
 
     def new_name(self, capability: str, version: Version) -> str:
         """The new name of a capability that a toolkit renamed, with its suffix; else empty."""
-        for entry in self.renamed:
-            if capability.startswith(entry.old) and entry.since <= version:
-                return entry.new + capability[len(entry.old) :]
-        return ""
+        known = (entry for entry in self.renamed if capability.startswith(entry.old) and entry.since <= version)
+        return next((entry.new + capability.removeprefix(entry.old) for entry in known), "")
 
 
 def _builds(toolkit: _Toolkit, capability: str) -> bool:
-    match = _CAPABILITY.fullmatch(capability)
-    if match is None:
+    if (match := _CAPABILITY.fullmatch(capability)) is None:
         return False
-    base, suffix = match[1], match[2]
-    return base in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[suffix]
+    return match[1] in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[match[2]]
 
 
 toolkits = shipped("matrix/catalog/data/toolkits.toml", Toolkits)
