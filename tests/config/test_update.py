@@ -54,29 +54,17 @@ def test_only_what_must_change_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("text", "added"),
     [
-        (
-            'general = { name = "ab", version = 1, license = "x", backends = [] }\n[torch-noarch]',
-            'general = { name = "ab", version = 1, edition = 5, license = "x", backends = [] }\n[torch-noarch]',
-        ),
-        (
-            'general = {name="ab", license="x", backends=[], version=1} # c\r\n[torch-noarch]\r\n',
-            'general = {name="ab", license="x", backends=[], version=1, edition = 5} # c\r\n[torch-noarch]\r\n',
-        ),
-        (
-            'general.name = "ab"\n"general" . version = 1\ngeneral.license = "x"\ngeneral.backends = []\ntorch = {}',
-            'general.name = "ab"\n"general" . version = 1\n"general" . edition = 5\ngeneral.license = "x"\n'
-            "general.backends = []\ntorch = {}",
-        ),
-        (
-            '[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1',
-            '[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1\nedition = 5',
-        ),
+        ('general = { name = "ab", version = 1@, license = "x", backends = [] }\n[torch-noarch]', ", edition = 5"),
+        ('general = {name="ab", license="x", backends=[], version=1@} # c\r\n[torch-noarch]\r\n', ", edition = 5"),
+        ('general.name = "ab"\n"general" . version = 1@\ngeneral.license = "x"\ngeneral.backends = []\ntorch = {}',
+         '\n"general" . edition = 5'),
+        ('[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1@', "\nedition = 5"),
     ],
-)
-def test_every_way_to_write_a_table(before: str, after: str) -> None:
-    assert updated(before) == after
+)  # fmt: skip
+def test_every_way_to_write_a_table(text: str, added: str) -> None:
+    assert updated(text.replace("@", "")) == text.replace("@", added)
 
 
 @pytest.mark.parametrize("spelt", ["'2.9'", '"2.9"', "'''2.9'''", '"""\n2.9"""', '"2\\u002e9"', '" 2.9 "'])

@@ -22,20 +22,24 @@ def overlay(text: str) -> Overlay:
     return read_overlay(parse_document(dedent(text).encode(), "mine.toml"))
 
 
+def laid(catalog: Catalog, text: str) -> Catalog:
+    return apply_overlay(catalog, overlay(text))
+
+
 def table(catalog: Catalog) -> list[tuple[str, str, str | None, str]]:
     return [(row.torch.text, str(row.backend), text_of(row.compute) or None, row.system) for row in catalog.rows]
 
 
 def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
-    narrowed = apply_overlay(
+    narrowed = laid(
         catalog,
-        overlay("""\
+        """\
             keep = ["torch == newest or backend != cuda"]
             drop = [
                 "cuda == 13.2",
                 "rocm < 7.2",
             ]
-        """),
+        """,
     )
     assert {row.compute.text for row in narrowed.rows if row.backend == "cuda" and row.compute} == {"12.6", "13.0"}
     assert {row.torch.text for row in narrowed.rows if row.backend == "cuda"} == {"2.13"}
@@ -49,9 +53,9 @@ def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
 
 
 def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(catalog: Catalog) -> None:
-    changed = apply_overlay(
+    changed = laid(
         catalog,
-        overlay("""
+        """
             edition = "2026-08-20"
             [[row]]
             torch = "2.13.0"
@@ -63,7 +67,7 @@ def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(catal
             backend = "cuda"
             compute = ["13.4"]
             systems = ["x86_64-windows"]
-        """),
+        """,
     )
     assert table(changed)[:-1] == [
         ("2.13.0", *row[1:]) if row[:2] == ("2.13", "metal") else row for row in table(catalog)
@@ -95,23 +99,23 @@ systems = ["x86_64-linux"]
     ],
 )
 def test_a_row_may_name_an_exact_torch_and_its_index(exact: str, wheel: str | None, catalog: Catalog) -> None:
-    changed = apply_overlay(catalog, overlay(CANDIDATE.format(exact=exact)))
+    changed = laid(catalog, CANDIDATE.format(exact=exact))
     (made,) = [one for one in select(torch_kernel(["cpu"]), changed).variants if one.torch and one.torch.text == "2.16"]
     assert made.name == "torch216-cxx11-cpu-x86_64-linux"
     assert (made.wheel, made.loads) == (wheel, (wheel or "2.16",))
 
 
 def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> None:
-    changed = apply_overlay(
+    changed = laid(
         catalog,
-        overlay("""
+        """
             [[change]]
             where = "torch == 2.13 and rocm == 7.1"
             bundled = false
             [[change]]
             where = "torch == newest and cuda == oldest"
             tvm-ffi = "0.2"
-        """),
+        """,
     )
     assert table(changed) == table(catalog)
     (broken,) = [row for row in changed.rows if row.torch.text == "2.13" and row.compute and row.compute.text == "7.1"]
@@ -122,7 +126,7 @@ def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> N
 
 @pytest.mark.rule("KCI201", triggers=True)
 def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog: Catalog) -> None:
-    narrowed = apply_overlay(catalog, overlay('drop = ["rocm == 7.1"]'))
+    narrowed = laid(catalog, 'drop = ["rocm == 7.1"]')
     dropped = select(torch_kernel(["cuda"]), narrowed, explain=True).dropped
     assert {item.rule for item in dropped if item.backend == "rocm"} == {"KCI201"}
     assert len([item for item in dropped if item.compute == "7.1"]) == 2
@@ -130,7 +134,7 @@ def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog:
 
 @pytest.mark.rule("KCI213", triggers=False)
 def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
-    same = apply_overlay(catalog, overlay('keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]'))
+    same = laid(catalog, 'keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]')
     made = torch_kernel(["cuda", "rocm"])
     assert select(made, same, explain=True) == select(made, catalog, explain=True)
 
