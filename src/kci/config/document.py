@@ -83,10 +83,9 @@ class Document:
         return self.text.split("\n")[value.line - 1][value.column - 1 : value.end_column - 1]
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
-        for length in range(len(key_path), 0, -1):
-            if spans := self.spans(key_path[:length]):
-                return spans[which if length == len(key_path) else 0]
-        return None
+        if spans := self.spans(key_path):
+            return spans[which]
+        return self._nearest(key_path[:-1], 0) if key_path else None
 
 
 def read_document(path: Path, shown_as: str) -> Document:

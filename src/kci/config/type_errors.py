@@ -100,19 +100,17 @@ class _Walk:
         origin, arguments = get_origin(expected_type), get_args(expected_type)
         if origin in (Union, types.UnionType):
             yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
+        elif origin is tuple and not isinstance(value, list):
+            of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
+            name = ".".join(part for part in path if isinstance(part, str))
+            hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
+            yield self.wrong_type("an array", value, path, hint)
         elif origin is tuple:
-            if not isinstance(value, list):
-                of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
-                name = ".".join(part for part in path if isinstance(part, str))
-                hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
-                yield self.wrong_type("an array", value, path, hint)
-                return
             for index, element in enumerate(value):
                 yield from self.check(arguments[0], element, (*path, index))
+        elif origin is dict and not isinstance(value, dict):
+            yield self.wrong_type("a table", value, path)
         elif origin is dict:
-            if not isinstance(value, dict):
-                yield self.wrong_type("a table", value, path)
-                return
             kind, inner = arguments
             for key, element in value.items():
                 if issubclass(kind, enum.StrEnum) and key not in list(kind):
@@ -148,8 +146,8 @@ class _Walk:
         if len(parts) == 1:
             yield from self.check(parts[0], value, path)
             return
-        if plain := next((part for part in parts if part in (str, bool)), None):  # one value, or several of them
-            several = next(part for part in parts if part is not plain)
+        several, *_, plain = sorted(parts, key=lambda part: part in (str, bool))
+        if plain in (str, bool):  # one value, or several of them
             shape = dict if get_origin(several) is dict else list
             if isinstance(value, shape):
                 yield from self.check(several, value, path)

@@ -155,8 +155,7 @@ def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator
     for node in body:
         match node:
             case ast.Import(names=names):
-                for alias in names:
-                    yield ImportSite(alias.name, (), 0, reach, guarded, node_span(node))
+                yield from (ImportSite(alias.name, (), 0, reach, guarded, node_span(node)) for alias in names)
             case ast.ImportFrom(module=module, names=names, level=level):
                 imported = tuple(alias.name for alias in names)
                 yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
@@ -190,8 +189,7 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             return [(inner, True, False)]
         case _:  # a function, loop or match
             parts = (node, *getattr(node, "cases", ()))
-            bodies = (getattr(part, name, ()) for part in parts for name in ("body", "orelse"))
-            return [([*body], None, False) for body in bodies]
+            return [([*getattr(part, name, ())], None, False) for part in parts for name in ("body", "orelse")]
 
 
 def _negated(holds: bool | None) -> bool | None:

@@ -200,9 +200,8 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
     for index, entry in enumerate(tables):
         at: KeyPath = (*place, "row", index)
         if bool(BACKENDS[entry.backend].compute_prefix) != bool(entry.compute):
-            needed = "needs" if not entry.compute else "has no"
-            message = f"a {entry.backend} row {needed} `compute` versions"
-            raise refuse(document.at_key(at, "KCI120", message))
+            needed = "has no" if entry.compute else "needs"
+            raise refuse(document.at_key(at, "KCI120", f"a {entry.backend} row {needed} `compute` versions"))
         if not _is_exact(entry):
             message = f"`release` must be one of torch {entry.torch}, and `index` part of torch's indexes or an address"
             hint = 'such as `release = "2.16.0rc1"` with `index = "test"`'
