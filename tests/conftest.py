@@ -23,6 +23,8 @@ from forked import LOADED_IN_TESTS, only_loading
 from kci import diagnostics
 from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.values import python_name
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
 from kci.matrix import selection
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.catalog.rows import Catalog
@@ -73,6 +75,13 @@ def write_noarch(
 def kernel(text: str) -> Kernel:
     """Read a build.toml from text."""
     return parse_kernel(dedent(text).encode())
+
+
+def refusal(call: Callable[..., object], *given: Any) -> list[Diagnostic]:
+    """The findings with which a call is refused."""
+    with pytest.raises(FindingsError) as caught:
+        call(*given)
+    return list(caught.value.diagnostics)
 
 
 def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", components: str = "") -> Kernel:

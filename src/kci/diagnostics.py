@@ -91,10 +91,18 @@ def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
     return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
 
 
-def finding(rule: str, message: str, path: str | Path = "", *, hint: str = "", span: Span | None = None) -> Diagnostic:
+def finding(
+    rule: str,
+    message: str,
+    path: str | Path = "",
+    *,
+    hint: str = "",
+    span: Span | None = None,
+    related: Iterable[Related] = (),
+) -> Diagnostic:
     """A diagnostic with the severity of its rule; KeyError for an unknown rule. `path` is as the user would name it."""
-    place = msgspec.structs.astuple(span) if span is not None else ()
-    return Diagnostic(rule, rules()[rule].severity, message, hint, str(path), *place)
+    place = msgspec.structs.asdict(span) if span is not None else {}
+    return Diagnostic(rule, rules()[rule].severity, message, hint, str(path), related=tuple(related), **place)
 
 
 @cache

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from config.mistakes import HEAD, MISTAKES
+from conftest import refusal
 from kci.config import document as document_module
 from kci.config.document import Document, KeyPath, parse_document, read_document
 from kci.diagnostics import Diagnostic, Span
-from kci.errors import FindingsError
 
 
 def refused(raw: bytes) -> Diagnostic:
-    with pytest.raises(FindingsError) as caught:
-        parse_document(raw, "build.toml")
-    (found,) = caught.value.diagnostics
+    (found,) = refusal(parse_document, raw, "build.toml")
     return found
 
 
@@ -28,7 +27,7 @@ def text_at(document: Document, span: Span | None) -> str:
     """What stands at a place, if it is on one line."""
     assert span
     assert span.line == span.end_line
-    return (document.line(span.line) or "")[span.column - 1 : span.end_column - 1]
+    return document.text.split("\n")[span.line - 1][span.column - 1 : span.end_column - 1]
 
 
 @pytest.mark.parametrize(
@@ -60,6 +59,37 @@ def test_many_dotted_keys_are_refused() -> None:
     found = refused(b"".join(b"a%d.b = 1\n" % number for number in range(20_001)))
     assert found.message == "more than 20000 dotted keys"
     assert found.line == 20_001
+
+
+# --- what is not TOML: what was expected, where the other end is, and how to write it --------------------------------
+
+
+@pytest.mark.rule("KCI004", triggers=True)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_message_has_a_place_and_a_hint(name: str) -> None:
+    found = refused(MISTAKES[name].encode())
+    assert found.rule == "KCI004"
+    assert found.line
+    assert found.column
+    assert found.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))]
+)
+def test_two_places_are_told_where_two_are_needed(name: str, first: tuple[int, int, int, int]) -> None:
+    (other,) = refused(MISTAKES[name].encode()).related
+    assert (other.line, other.column, other.end_line, other.end_column) == first
+
+
+def test_a_key_of_another_table_is_not_the_first_one() -> None:
+    found = refused((HEAD + "[torch]\nsrc = []\n[kernel.norm]\nsrc = []\nsrc = [1]\n").encode())
+    assert [item.line for item in found.related] == [7]
+
+
+def test_brackets_in_strings_and_comments_open_nothing() -> None:
+    found = refused((HEAD + 'backends = ["a[", # and [\n  "b"\n').encode())
+    assert (found.line, found.column) == (4, 12)
 
 
 TEXT = """\
@@ -113,8 +143,6 @@ def test_what_stands_nowhere_is_placed_at_its_nearest_parent() -> None:
     assert document.value_span(("torch", "src", 9, "x")) == document.key_span(("torch", "src"))
     assert document.value_span(("nowhere", "x")) is None
     assert document.spans(("nowhere",)) is None
-    assert document.line(0) is None
-    assert document.line(99) is None
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,14 +161,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     (tmp_path / "endless").symlink_to("/dev/zero")
-    for name, rule in {
-        "missing": "KCI001",
-        "pipe": "KCI002",
-        "directory": "KCI002",
-        "loop": "KCI002",
-        "endless": "KCI002",
-        "\0": "KCI002",
-    }.items():
-        with pytest.raises(FindingsError) as caught:
-            read_document(tmp_path / name, "build.toml")
-        assert [found.rule for found in caught.value.diagnostics] == [rule]
+    for name in ("missing", "pipe", "directory", "loop", "endless", "\0"):
+        (found,) = refusal(read_document, tmp_path / name, "build.toml")
+        assert found.rule == ("KCI001" if name == "missing" else "KCI002")

@@ -6,17 +6,11 @@ import re
 
 import pytest
 
-from conftest import kernel
-from kci.diagnostics import Diagnostic
-from kci.errors import FindingsError
+from conftest import kernel, refusal
+from kci.config.model import TvmFfi
+from kci.config.update import plan_update
 
 GENERAL = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nbackends = ["cuda", "xpu"]\n'
-
-
-def problems(text: str) -> list[Diagnostic]:
-    with pytest.raises(FindingsError) as caught:
-        kernel(text)
-    return list(caught.value.diagnostics)
 
 
 @pytest.mark.rule("KCI117", triggers=False)
@@ -45,7 +39,7 @@ def test_edition_5(edition: str) -> None:
     ],
 )
 def test_any_other_edition_is_refused_and_nothing_else_is_tried(edition: str, message: str) -> None:
-    (found,) = problems(f"{GENERAL}edition = {edition}\nnonsense = 1\n")
+    (found,) = refusal(kernel, f"{GENERAL}edition = {edition}\nnonsense = 1\n")
     assert found.rule == "KCI105"
     assert message in found.message
     assert (found.line, found.column) == (6, 11)
@@ -72,7 +66,7 @@ def test_without_an_edition_it_is_edition_4_with_one_warning() -> None:
     ],
 )
 def test_edition_4_has_no_newer_keys(text: str, key: str, line: int) -> None:
-    (found,) = problems(f"{GENERAL}{text}\n")
+    (found,) = refusal(kernel, f"{GENERAL}{text}\n")
     assert (found.rule, found.line) == ("KCI105", line)
     assert found.message.startswith(f"`{key}` exists from edition 5 on")
     assert kernel(f"{GENERAL}edition = 5\n{text}\n")
@@ -87,7 +81,7 @@ def test_edition_4_has_no_newer_keys(text: str, key: str, line: int) -> None:
 )  # fmt: skip
 def test_version_3_is_refused_with_all_that_has_to_be_added(lacking: list[str], framework: str) -> None:
     lines = [line for line in GENERAL.splitlines() if line.partition(" ")[0] not in lacking]
-    (found,) = problems("\n".join(lines) + f"\n{framework}")
+    (found,) = refusal(kernel, "\n".join(lines) + f"\n{framework}")
     assert (found.rule, found.line) == ("KCI108", 1)
     said, _, table = found.hint.partition(" to `[general]`")
     added = re.findall(r"`(\w+ = [^`]+)`", said)
@@ -106,7 +100,7 @@ def test_version_3_is_refused_with_all_that_has_to_be_added(lacking: list[str], 
     ],
 )  # fmt: skip
 def test_what_version_3_does_not_have_makes_it_an_invalid_later_file(extra: str) -> None:
-    rules = {found.rule for found in problems(GENERAL.replace("version = 1\n", "") + extra)}
+    rules = {found.rule for found in refusal(kernel, GENERAL.replace("version = 1\n", "") + extra)}
     assert "KCI108" not in rules
     assert "KCI102" in rules
 
@@ -130,7 +124,7 @@ src = []
     ))],
 )  # fmt: skip
 def test_versions_1_and_2_are_refused_with_what_has_to_change(text: str) -> None:
-    (found,) = problems(text)
+    (found,) = refusal(kernel, text)
     assert found.rule == "KCI108"
     assert found.message == "a file of version 1, 2 or 3, which kci does not read"
     assert found.hint.startswith(
@@ -139,3 +133,76 @@ def test_versions_1_and_2_are_refused_with_what_has_to_change(text: str) -> None
     assert found.hint.endswith(
         "give each component `backend`, `depends` and `src`, and remove `universal` and `language`"
     )
+
+
+# --- edition 6, read into the same build config with one note ---------------------------------------------------------
+
+IN_6 = GENERAL.replace("backends", "edition = 6\nbackends").replace("xpu", "cpu")
+SIX = (
+    IN_6
+    + """
+[torch]
+src = ["a.cpp"]
+stable-abi = "2.11"
+
+[kernel.one]
+language = "cpp-cuda"   # was backend
+depends = ["torch"]
+src = ["a.cu"]
+cuda-capabilities = ["8.0"]
+
+[kernel.two]
+language = 'cpp-cpu'
+depends = []
+src = []
+"""
+)
+FIVE = (
+    SIX.replace("edition = 6", "edition = 5")
+    .replace('language = "cpp-cuda"   #', 'backend = "cuda"   #')
+    .replace("language = 'cpp-cpu'", "backend = 'cpu'")
+)
+
+
+@pytest.mark.rule("KCI117", triggers=True)
+def test_edition_6_is_the_same_build_with_one_note() -> None:
+    read = kernel(SIX)
+    assert read.edition == 6
+    assert read.build == kernel(FIVE).build
+    assert [(item.rule, item.severity, item.line) for item in read.diagnostics] == [("KCI117", "info", 5)]
+    assert "not released" in read.diagnostics[0].message
+
+
+def test_a_rust_component_is_one_for_the_cpu_with_its_manifest_among_the_sources() -> None:
+    read = kernel(
+        IN_6
+        + '[tvm-ffi]\n[kernel.r]\nlanguage = "rust-cpu"\ncargo-manifest = "r/Cargo.toml"\ndepends = []\n'
+        + 'src = ["r/lib.rs"]\n'
+    )
+    assert read.build.tvm_ffi == TvmFfi(src=())
+    (component,) = read.build.components("cpu").values()
+    assert component.src == ("r/lib.rs", "r/Cargo.toml")
+
+
+@pytest.mark.parametrize(
+    ("component", "rule", "said", "line"),
+    [
+        ("depends = []\nsrc = []", "KCI102", "lacks the key `language`", 8),
+        ('language = "cuda"\ndepends = []\nsrc = []', "KCI104", "'cuda' is not a language", 9),
+        ("language = 5\ndepends = []\nsrc = []", "KCI104", "'5' is not a language", 9),
+        ('language = "cpp-cpu"\nbackend = "cpu"\ndepends = []\nsrc = []', "KCI101", "says the backend", 10),
+        ('language = "rust-cpu"\ndepends = []\nsrc = []', "KCI104", "with `[tvm-ffi]` only", 9),
+        ('language = "cpp-cpu"\ndepends = []\nsrc = []\ncargo-manifest = "x"', "KCI101", "`cargo-manifest`", 12),
+        ('language = "cpp-cpu"\nsrc = []', "KCI102", "lacks the key `depends`", 8),
+    ],
+)
+def test_what_is_wrong_with_a_component_of_edition_6_is_said_once_and_at_its_place(
+    component: str, rule: str, said: str, line: int
+) -> None:
+    (found,) = refusal(kernel, f"{IN_6}[torch]\n[kernel.a]\n{component}\n")
+    assert (found.rule, found.line) == (rule, line)
+    assert said in found.message
+
+
+def test_update_leaves_a_file_of_edition_6_alone() -> None:
+    assert plan_update(SIX.encode()).changes == ()

@@ -83,18 +83,6 @@ def test_the_default_list_follows_the_toolkit(toolkit: str, first: str, last: st
     assert (default[0], default[-1]) == (first, last)
 
 
-def test_the_metadata_order_is_textual_and_a_union_over_components() -> None:
-    made = built('cuda-capabilities = ["7.5", "10.0"]', 'cuda-capabilities = ["8.0", "7.5"]')
-    # Under 12.8 the 10.1 of the default list picks 10.0 as well; it is there once.
-    assert variant_archs(made, Kind.FULL, "cuda", Version.parse("13.0")) == ("10.0", "7.5", "8.0")
-
-
-def test_a_component_below_its_cuda_minver_counts_for_nothing() -> None:
-    made = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncuda-minver = "13.0"')
-    assert variant_archs(made, Kind.FULL, "cuda", Version.parse("12.6")) == ("8.0",)
-    assert variant_archs(made, Kind.FULL, "cuda", Version.parse("13.0")) == ("8.0", "9.0a")
-
-
 @pytest.mark.parametrize(("backend", "key"), [("cuda", "cuda-capabilities"), ("rocm", "rocm-archs")])
 def test_an_empty_list_counts_as_none(backend: str, key: str) -> None:
     """The reference's templates and its CMake code test lists for being true."""
@@ -107,16 +95,28 @@ def test_an_empty_list_counts_as_none(backend: str, key: str) -> None:
 def test_rocm_intersects_exactly() -> None:
     part = built('rocm-archs = ["gfx942", "gfx90a", "gfx940"]', backend="rocm").kernel["part0"]
     assert component_archs(part, Version.parse("7.1")) == ("gfx90a", "gfx942")
-    everything = torch_kernel(["rocm"]).build
-    archs = variant_archs(everything, Kind.FULL, "rocm", Version.parse("7.2"))
-    assert archs == (
-        "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950",
-    )  # fmt: skip
 
 
-def test_noarch_lists_are_copied_verbatim_and_only_for_their_backend() -> None:
-    lists = 'cuda_capabilities = ["9.0", "11.8", "8.0"]\nrocm_archs = ["gfx942", "gfx1"]'
-    made = noarch_kernel(["cpu", "cuda", "rocm"], lists).build
-    assert variant_archs(made, Kind.NOARCH, "cuda", Version.parse("12.6")) == ("9.0", "11.8", "8.0")
-    assert variant_archs(made, Kind.NOARCH, "rocm", Version.parse("7.1")) == ("gfx942", "gfx1")
-    assert variant_archs(made, Kind.NOARCH, "cpu", None) is None
+LISTS = 'cuda_capabilities = ["9.0", "11.8", "8.0"]\nrocm_archs = ["gfx942", "gfx1"]'
+UNION = built('cuda-capabilities = ["7.5", "10.0"]', 'cuda-capabilities = ["8.0", "7.5"]')
+MINVER = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncuda-minver = "13.0"')
+
+
+@pytest.mark.parametrize(
+    ("made", "backend", "compute", "archs"),
+    [
+        # Textual, as a union; under 12.8 the 10.1 of the default list picks 10.0 as well, which is there once.
+        (UNION, "cuda", "13.0", "10.0 7.5 8.0"),
+        (MINVER, "cuda", "12.6", "8.0"),  # a component below its cuda-minver counts for nothing
+        (MINVER, "cuda", "13.0", "8.0 9.0a"),
+        (torch_kernel(["rocm"]).build, "rocm", "7.2",
+         "gfx1030 gfx1100 gfx1101 gfx1200 gfx1201 gfx906 gfx908 gfx90a gfx942 gfx950"),
+        # of noarch, verbatim and only for its backend
+        (noarch_kernel(["cpu", "cuda", "rocm"], LISTS).build, "cuda", "12.6", "9.0 11.8 8.0"),
+        (noarch_kernel(["cpu", "cuda", "rocm"], LISTS).build, "rocm", "7.1", "gfx942 gfx1"),
+        (noarch_kernel(["cpu", "cuda", "rocm"], LISTS).build, "cpu", "1", None),
+    ],
+)  # fmt: skip
+def test_the_archs_of_the_metadata(made: Build, backend: str, compute: str, archs: str | None) -> None:
+    kind = Kind.NOARCH if made.torch_noarch else Kind.FULL
+    assert variant_archs(made, kind, backend, Version.parse(compute)) == (archs and tuple(archs.split()))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import kernel, noarch_kernel, torch_kernel
+from conftest import noarch_kernel, torch_kernel
 from kci.config.document import parse_document
-from kci.config.reader import parse_kernel
+from kci.config.reader import Kernel, parse_kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.matrix.catalog.loading import for_kernel, load_catalog, read_overlay
 from kci.matrix.catalog.rows import Catalog
@@ -18,57 +18,54 @@ from kci.plan.inputs.flake import flake_narrows, torch_versions
 COMPONENT = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\n'
 
 
-def lint(catalog: Catalog, capabilities: str, *, general: str = "", component: str = "") -> list[tuple[str, str]]:
-    parts = f"{COMPONENT}cuda-capabilities = [{capabilities}]\n{component}"
-    made = torch_kernel(["cuda"], general=general, components=parts)
+def lint(catalog: Catalog, capabilities: str, *, general: str = "") -> list[tuple[str, str]]:
+    made = torch_kernel(["cuda"], general=general, components=f"{COMPONENT}cuda-capabilities = [{capabilities}]\n")
     return [(item.rule, item.message) for item in lint_matrix(made, catalog)]
 
 
-def rules_of(found: list[tuple[str, str]]) -> list[str]:
-    return [rule for rule, _ in found]
+def rules_of(catalog: Catalog, capabilities: str, general: str = "") -> list[str]:
+    return [rule for rule, _ in lint(catalog, capabilities, general=general)]
+
+
+LISTS = [
+    ('"8.0", "9.0a"', ""),
+    ('"7.5", "8.0", "9.0+PTX"', ""),
+    ('"8.0", "9.0a", "12.0+PTX"', ""),
+    ('"8.0", "9.0", "9.0a"', ""),
+    ('"8.0", "10.1"', "KCI151"),
+    ('"8.0", "10.1", "11.0"', ""),  # both names of the same thing: only 12.6 has neither
+    ('"8.0", "11.8"', "KCI150"),
+    ('"8.0", "sm_90"', "KCI150"),
+    ('"8.0", "9.0b"', "KCI150"),
+    ('"8.0", "9.0f"', "KCI150"),  # 9.0 has no family
+    ('"7.0", "8.0"', "KCI154"),  # picked for 7.5, which CUDA 13 has, although CUDA 13 lacks 7.0
+    ('"7.0", "7.5", "8.0"', "KCI151"),
+    ('"5.0", "8.0"', "KCI151"),  # 12.6 could build it, but no default picks it
+    ('"8.0", "11.0+PTX"', ""),
+    ('"10.3", "8.0"', "KCI152"),
+    ('"6.0+PTX", "8.0"', "KCI154"),
+    ('"10.0a", "10.0"', "KCI152 KCI155"),
+    ('"12.0f", "8.0"', ""),
+    ('"8.0", "8.0"', ""),
+]
+EXACT = [
+    ('"7.5", "8.0", "10.0", "10.1", "12.0"', "KCI151"),  # 10.3 of the default list picks no 10.1
+    ('"8.0", "9.0", "9.0a"', ""),
+    ('"7.0", "8.0"', "KCI151"),
+    ('"6.0+PTX", "8.0"', "KCI151"),
+    ('"6.0"', "KCI151 KCI155"),
+]
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "expected"),
+    ("edition", "capabilities", "expected"),
     [
-        ('"8.0", "9.0a"', []),
-        ('"7.5", "8.0", "9.0+PTX"', []),
-        ('"8.0", "9.0a", "12.0+PTX"', []),
-        ('"8.0", "9.0", "9.0a"', []),
-        ('"8.0", "10.1"', ["KCI151"]),
-        ('"8.0", "10.1", "11.0"', []),  # both names of the same thing: only 12.6 has neither
-        ('"8.0", "11.8"', ["KCI150"]),
-        ('"8.0", "sm_90"', ["KCI150"]),
-        ('"8.0", "9.0b"', ["KCI150"]),
-        ('"8.0", "9.0f"', ["KCI150"]),  # 9.0 has no family
-        ('"7.0", "8.0"', ["KCI154"]),  # picked for 7.5, which CUDA 13 has, although CUDA 13 lacks 7.0
-        ('"7.0", "7.5", "8.0"', ["KCI151"]),
-        ('"5.0", "8.0"', ["KCI151"]),  # 12.6 could build it, but no default picks it
-        ('"8.0", "11.0+PTX"', []),
-        ('"10.3", "8.0"', ["KCI152"]),
-        ('"6.0+PTX", "8.0"', ["KCI154"]),
-        ('"10.0a", "10.0"', ["KCI152", "KCI155"]),
-        ('"12.0f", "8.0"', []),
-        ('"8.0", "8.0"', []),
+        *(("2026-08-20", *case) for case in LISTS),
+        *(pytest.param("2026-09-17", *case, marks=pytest.mark.rule("KCI154", triggers=False)) for case in EXACT),
     ],
 )
-def test_what_is_said_about_a_list(catalog: Catalog, capabilities: str, expected: list[str]) -> None:
-    assert sorted(set(rules_of(lint(catalog, capabilities)))) == expected
-
-
-@pytest.mark.rule("KCI154", triggers=False)
-@pytest.mark.parametrize(
-    ("capabilities", "expected"),
-    [
-        ('"7.5", "8.0", "10.0", "10.1", "12.0"', ["KCI151"]),  # 10.3 of the default list picks no 10.1
-        ('"8.0", "9.0", "9.0a"', []),
-        ('"7.0", "8.0"', ["KCI151"]),
-        ('"6.0+PTX", "8.0"', ["KCI151"]),
-        ('"6.0"', ["KCI151", "KCI155"]),
-    ],
-)
-def test_what_is_said_where_lists_are_intersected_exactly(capabilities: str, expected: list[str]) -> None:
-    assert sorted(set(rules_of(lint(load_catalog("2026-09-17"), capabilities)))) == expected
+def test_what_is_said_about_a_list(edition: str, capabilities: str, expected: str) -> None:
+    assert " ".join(sorted(set(rules_of(load_catalog(edition), capabilities)))) == expected
 
 
 def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> None:
@@ -76,9 +73,9 @@ def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> No
     assert "is called 11.0 by" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]
     assert "is not supported any more by CUDA 13.0" in dict(lint(catalog, '"7.0", "7.5"'))["KCI151"]
     older = '[general.cuda]\nmaxver = "12.9"\n'
-    assert rules_of(lint(catalog, '"7.0", "7.5", "8.0"', general=older)) == []
+    assert rules_of(catalog, '"7.0", "7.5", "8.0"', older) == []
     newer = '[general.cuda]\nminver = "13.0"\n'
-    assert rules_of(lint(catalog, '"8.0", "12.0"', general=newer)) == []
+    assert rules_of(catalog, '"8.0", "12.0"', newer) == []
 
 
 @pytest.mark.rule("KCI152", triggers=True)
@@ -91,7 +88,7 @@ def test_what_has_no_code_beside_a_suffix_is_one_warning(edition: str) -> None:
     assert ("12.0a takes its place: there is no code for 12.1" in message) is exact
     assert " 9.0 " not in message, "no GPU lacks code for it"
     families = both.replace('"10.0"', '"10.0f"').replace('"12.0"', '"12.0f"')
-    assert "KCI152" not in rules_of(lint(catalog, families))
+    assert "KCI152" not in rules_of(catalog, families)
 
 
 @pytest.mark.rule("KCI150", triggers=True)
@@ -104,120 +101,61 @@ def test_a_compilers_spelling_is_answered_with_the_one_to_write(catalog: Catalog
     assert hint.startswith(meant if meant == "such as" else f'write "{meant}"')
 
 
-@pytest.mark.rule("KCI150", triggers=True)
-@pytest.mark.parametrize("key", ["cuda_capabilities", "cuda-capabilities"])
-def test_the_list_of_a_noarch_kernel_is_judged_in_both_spellings(catalog: Catalog, key: str) -> None:
-    found = lint_matrix(noarch_kernel(["cuda"], f'{key} = ["8.0", "11.8"]'), catalog)
-    assert [(item.rule, item.line) for item in found] == [("KCI150", 8)]
+ROCM = '[kernel.a]\nbackend = "rocm"\ndepends = []\nsrc = []\nrocm-archs = ["gfx940"]\n'
+NEWER = COMPONENT + COMPONENT.replace(".a]", ".b]") + 'cuda-minver = "13.4"'
+IN_CUDA = "[general.cuda]\n{}\n[tvm-ffi]\nsrc = []\n"
+CASES = [
+    ("noarch, snake_case", "150:8:29", [], noarch_kernel(["cuda"], 'cuda_capabilities = ["8.0", "11.8"]')),
+    ("noarch, kebab-case", "150:8:29", [], noarch_kernel(["cuda"], 'cuda-capabilities = ["8.0", "11.8"]')),
+    ("targets, snake_case", "156:8:25", ["gfx1151"], noarch_kernel(["rocm"], 'rocm_archs = ["gfx942", "gfx1151"]')),
+    ("targets, kebab-case", "156:8:25", ["gfx1151"], noarch_kernel(["rocm"], 'rocm-archs = ["gfx942", "gfx1151"]')),
+    ("no rows, noarch", "162:6:21 162:6:31 162:6:38",
+     ["has no row for neuron", "has only rows that are not bundled for tpu", "--variant torch-cann"],
+     noarch_kernel(["cuda", "neuron", "tpu", "cann"])),
+    ("no rows with a tvm-ffi", "162:6:21 162:6:30", ["has no row with a tvm-ffi for metal", "has no row for neuron"],
+     noarch_kernel(["cuda", "metal", "neuron"], "[tvm-ffi]\nsrc = []\n")),
+    ("no rows for [torch], which is KCI130", "-162", [],
+     torch_kernel(["cpu", "neuron"], components=COMPONENT.replace("cuda", "cpu"))),
+    ("targets are exact, and an empty list stops the build", "155:15:1 156:15:15", ["ROCm 7.1, 7.2"],
+     torch_kernel(["rocm"], components=ROCM)),
+    ("a component newer than every toolkit", "158:19:15",
+     ["component `b` is in no variant: CUDA 13.2 is the newest that is built"],
+     torch_kernel(["cuda"], components=NEWER)),
+    ("a stable ABI newer than XPU's one torch", "160:10:21",
+     ["1 of the xpu variants; torch 2.12; use at most 2.12"],
+     torch_kernel(["xpu"], torch='stable-abi = {xpu = "2.13"}')),
+    ("a stable ABI for every backend", "160:10:14", [], torch_kernel(["cpu", "cuda"], torch='stable-abi = "2.14"')),
+    ("a stable ABI for an undeclared backend", "-160", [],
+     torch_kernel(["cuda"], torch='stable-abi = { cuda = "2.11", xpu = "2.99" }')),
+    ("torch bounds, once", "161:10:10", ["torch 2.12, 2.13"], torch_kernel(["cpu", "cuda"], torch='minver = "2.99"')),
+    ("CUDA bounds without the only row with a tvm-ffi", "161:8:10", ["has CUDA 13.2"],
+     noarch_kernel(["cuda"], IN_CUDA.format('maxver = "13.0"'))),
+    ("torch bounds inverted", "-161", [],
+     torch_kernel(["cuda"], torch='minver = "2.13"\nmaxver = "2.12"', general='[general.cuda]\nminver = "12.6"')),
+    ("CUDA bounds inverted", "-161", [],
+     torch_kernel(["cuda"], general='[general.cuda]\nminver = "13.2"\nmaxver = "12.6"')),
+    ("CUDA bounds that keep some", "-161", [], torch_kernel(["cuda"], general='[general.cuda]\nminver = "13.2"')),
+    ("CUDA bounds without CUDA", "-161", [], torch_kernel(["cpu"], general='[general.cuda]\nminver = "99"')),
+]  # fmt: skip
+EDITIONS = {"no rows, noarch": None, "CUDA bounds without the only row with a tvm-ffi": "2026-09-17"}
 
 
-@pytest.mark.rule("KCI156", triggers=True)
-@pytest.mark.parametrize("key", ["rocm_archs", "rocm-archs"])
-def test_the_rocm_list_of_a_noarch_kernel_is_judged_in_both_spellings(catalog: Catalog, key: str) -> None:
-    made = noarch_kernel(["rocm"], f'{key} = ["gfx942", "gfx1151"]')
-    found = lint_matrix(made, catalog)
-    assert [(item.rule, item.line, item.column) for item in found] == [("KCI156", 8, len(key) + 15)]
-    assert "gfx1151" in found[0].message
-
-
-@pytest.mark.rule("KCI162", triggers=True)
-def test_backends_for_which_the_catalog_has_nothing_are_said_where_they_are_declared() -> None:
-    found = lint_matrix(noarch_kernel(["cuda", "neuron", "tpu", "cann"]), load_catalog())
-    assert [(item.rule, item.line, item.column) for item in found] == [
-        ("KCI162", 6, 21),
-        ("KCI162", 6, 31),
-        ("KCI162", 6, 38),
-    ]
-    assert "has no row for neuron" in found[0].message
-    assert "has only rows that are not bundled for tpu" in found[1].message
-    assert "--variant torch-cann" in found[2].hint
-
-
-@pytest.mark.rule("KCI162", triggers=True)
-def test_a_backend_without_a_row_that_has_a_tvm_ffi_is_said(catalog: Catalog) -> None:
-    text = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cuda", "metal", "neuron"]\n'
-    found = lint_matrix(kernel(f"{text}[tvm-ffi]\nsrc = []\n"), catalog)
-    assert [(item.rule, item.line, item.column) for item in found] == [("KCI162", 6, 21), ("KCI162", 6, 30)]
-    assert "has no row with a tvm-ffi for metal" in found[0].message
-    assert "has no row for neuron" in found[1].message
-
-
-@pytest.mark.rule("KCI162", triggers=False)
-def test_of_a_torch_kernel_another_rule_says_it(catalog: Catalog) -> None:
-    """No component can be for such a backend: KCI130."""
-    component = '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = []'
-    assert lint_matrix(torch_kernel(["cpu", "neuron"], components=component), catalog) == []
-
-
-@pytest.mark.rule("KCI155", triggers=True)
-def test_rocm_lists_are_exact_and_an_empty_one_stops_the_build(catalog: Catalog) -> None:
-    parts = '[kernel.a]\nbackend = "rocm"\ndepends = []\nsrc = []\nrocm-archs = ["gfx940"]\n'
-    found = lint_matrix(torch_kernel(["rocm"], components=parts), catalog)
-    assert [item.rule for item in found] == ["KCI155", "KCI156"]
-    assert "ROCm 7.1, 7.2" in found[0].message
-
-
-@pytest.mark.rule("KCI158", triggers=True)
-def test_a_component_newer_than_every_toolkit_is_in_no_variant(catalog: Catalog) -> None:
-    parts = "".join(
-        f'[kernel.{name}]\nbackend = "cuda"\ndepends = []\nsrc = []\n{more}\n'
-        for name, more in (("a", ""), ("b", 'cuda-minver = "13.4"'))
-    )
-    found = lint_matrix(torch_kernel(["cuda"], components=parts), catalog)
-    assert [item.message for item in found] == ["component `b` is in no variant: CUDA 13.2 is the newest that is built"]
-
-
-@pytest.mark.rule("KCI160", triggers=True)
-def test_a_stable_abi_newer_than_some_rows_names_them(catalog: Catalog) -> None:
-    """XPU 2025.3 exists with torch 2.12 only, so an ABI of 2.13 cannot be built there."""
-    found = lint_matrix(torch_kernel(["xpu"], torch='stable-abi = { xpu = "2.13" }'), catalog)
-    assert [(item.rule, item.line) for item in found] == [("KCI160", 10)]
-    assert "1 of the xpu variants" in found[0].message
-    assert "torch 2.12" in found[0].message
-    assert found[0].hint == "use at most 2.12"
-
-
-@pytest.mark.rule("KCI160", triggers=True)
-def test_one_string_for_every_backend_is_one_finding(catalog: Catalog) -> None:
-    found = lint_matrix(torch_kernel(["cpu", "cuda"], torch='stable-abi = "2.14"'), catalog)
-    assert [item.rule for item in found] == ["KCI160"]
-
-
-@pytest.mark.rule("KCI160", triggers=False)
-def test_entries_for_undeclared_backends_do_not_count(catalog: Catalog) -> None:
-    lint_matrix(torch_kernel(["cuda"], torch='stable-abi = { cuda = "2.11", xpu = "2.99" }'), catalog)
-
-
-@pytest.mark.rule("KCI161", triggers=True)
-def test_torch_bounds_that_drop_everything_are_told_once(catalog: Catalog) -> None:
-    found = lint_matrix(torch_kernel(["cpu", "cuda"], torch='minver = "2.99"'), catalog)
-    assert [(item.rule, item.line) for item in found] == [("KCI161", 10)]
-    assert "torch 2.12, 2.13" in found[0].message
-
-
-@pytest.mark.rule("KCI161", triggers=True)
-def test_rows_without_a_tvm_ffi_do_not_count_for_bounds() -> None:
-    """CUDA 13.2 is the only row of the edition that has one."""
-    text = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cuda"]\n'
-    made = kernel(f'{text}[general.cuda]\nmaxver = "13.0"\n[tvm-ffi]\nsrc = []\n')
-    found = lint_matrix(made, load_catalog("2026-09-17"))
-    assert [(item.rule, item.line) for item in found] == [("KCI161", 8)]
-    assert found[0].message.endswith("has CUDA 13.2")
-
-
-@pytest.mark.rule("KCI161", triggers=False)
 @pytest.mark.parametrize(
-    ("backend", "torch", "general"),
+    ("name", "places", "says", "made"),
     [
-        ("cuda", 'minver = "2.13"\nmaxver = "2.12"', '[general.cuda]\nminver = "12.6"'),
-        ("cuda", "", '[general.cuda]\nminver = "13.2"\nmaxver = "12.6"'),
-        ("cuda", "", '[general.cuda]\nminver = "13.2"'),
-        ("cpu", "", '[general.cuda]\nminver = "99"'),
+        pytest.param(
+            *case, id=case[0], marks=pytest.mark.rule(f"KCI{case[1].strip('-')[:3]}", triggers=case[1][0] != "-")
+        )
+        for case in CASES
     ],
-    ids=["torch inverted", "cuda inverted", "cuda kept", "cuda not declared"],
 )
-def test_bounds_that_another_rule_is_about(catalog: Catalog, backend: str, torch: str, general: str) -> None:
-    lint_matrix(torch_kernel([backend], torch=torch, general=general), catalog)
+def test_what_is_said_of_a_kernel(name: str, places: str, says: list[str], made: Kernel) -> None:
+    """Nothing, where a rule stands with a minus."""
+    found = lint_matrix(made, load_catalog(EDITIONS.get(name, "2026-08-20")))
+    at = " ".join(f"{item.rule[3:]}:{item.line}:{item.column}" for item in found)
+    assert at == ("" if places.startswith("-") else places)
+    for item, parts in zip(found, says, strict=False):
+        assert all(part in f"{item.message}; {item.hint}" for part in parts.split("; "))
 
 
 FLAGS = """\

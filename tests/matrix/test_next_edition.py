@@ -18,12 +18,6 @@ next_edition = load_script("next_edition")
 LINUX = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64")
 
 
-def page(*wheels: str) -> str:
-    """A listing as pip reads it; the plus sign is escaped in links."""
-    links = "".join(f'<a href="/whl/{wheel.replace("+", "%2B")}#sha256=0123">{wheel}</a><br/>\n' for wheel in wheels)
-    return f"<!DOCTYPE html><html><body><h1>Links for torch</h1>\n{links}</body></html>\n"
-
-
 def wheels(torch: str, *flavours: str) -> list[str]:
     made = []
     for flavour in flavours:
@@ -50,9 +44,12 @@ def current() -> Catalog:
     return load_catalog("2026-09-17")
 
 
-def listing(tmp_path: Path, names: list[str], file: str = "index.html") -> Path:
-    (tmp_path / file).write_text(page(*names))
-    return tmp_path / file
+def listing(tmp_path: Path, names: list[str]) -> Path:
+    """As pip reads it; the plus sign is escaped in links."""
+    links = (f'<a href="/whl/{name.replace("+", "%2B")}#sha256=0123">{name}</a><br/>\n' for name in names)
+    file = tmp_path / "index.html"
+    file.write_text(f"<!DOCTYPE html><html><body><h1>Links for torch</h1>\n{''.join(links)}</body></html>\n")
+    return file
 
 
 def propose(current: Catalog, page_of_index: Path, table: Path | None = None) -> SimpleNamespace:
@@ -126,33 +123,17 @@ TOOLKITS = {"2.14.1": "13.0.3", "2.15.0": "13.2.2"}
 """What the metadata of these wheels on PyPI depend on, as of 2026-11-23; both for x86_64 and aarch64."""
 
 
-def pypi_page(tmp_path: Path, *, metadata: bool = True) -> Path:
-    for release, toolkit in TOOLKITS.items() if metadata else ():
+def test_the_metadata_of_a_wheel_say_which_cuda_it_is_for(tmp_path: Path, current: Catalog) -> None:
+    for release, toolkit in TOOLKITS.items():
         for platform in LINUX:
             name = f"torch-{release}-cp313-cp313-{platform}.whl.metadata"
             needed = f'cuda-toolkit[cublas,cudart,nvrtc]=={toolkit}; platform_system == "Linux"'
             (tmp_path / name).write_text(f"Name: torch\nVersion: {release}\nRequires-Dist: {needed}\n")
-    return listing(tmp_path, PYPI)
-
-
-def from_pypi(tmp_path: Path, current: Catalog, *, metadata: bool = True) -> SimpleNamespace:
-    return propose(current, pypi_page(tmp_path, metadata=metadata))
-
-
-def kept(made: SimpleNamespace, torch: str) -> set[tuple[str, str | None, str]]:
-    return {
-        (str(row.backend), row.compute and row.compute.text, row.system) for row in made.rows if row.torch.text == torch
-    }
-
-
-def test_the_metadata_of_a_wheel_say_which_cuda_it_is_for(tmp_path: Path, current: Catalog) -> None:
-    made = from_pypi(tmp_path, current)
-    assert kept(made, "2.15") == {
+    made = propose(current, listing(tmp_path, PYPI))
+    newest = [row for row in made.rows if row.torch.text == "2.15"]
+    assert {(str(row.backend), row.compute and row.compute.text, row.system) for row in newest} == {
         *(("cuda", "13.2", f"{cpu}-linux") for cpu in ("aarch64", "x86_64")),
         *(("cpu", None, system) for system in ("aarch64-darwin", "aarch64-linux", "x86_64-linux")),
         ("metal", None, "aarch64-darwin"),
     }
     assert "13.0" in {row.compute.text for row in made.rows if row.torch.text == "2.14" and row.compute}
-
-
-# --- the reference's table -------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import many, torch_kernel
+from conftest import many, refusal, torch_kernel
 from kci.config.discovery import RepositorySettings
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import Settings
 from kci.config.values import SYSTEMS, Backend, Tier, Version
-from kci.errors import FindingsError, UsageError
+from kci.errors import UsageError
 from kci.matrix.catalog.loading import editions, load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.selection import select
@@ -59,9 +59,7 @@ def test_a_tier_that_does_not_exist_is_wrong_usage() -> None:
 
 @pytest.mark.rule("KCI128", triggers=True)
 def test_a_bad_expression_is_told_with_its_place() -> None:
-    with pytest.raises(FindingsError) as caught:
-        tier_of("nightly", found(KCI_TOML.replace("not cuda", "not cdua")))
-    (problem,) = caught.value.diagnostics
+    (problem,) = refusal(tier_of, "nightly", found(KCI_TOML.replace("not cuda", "not cdua")))
     assert (problem.rule, problem.line, problem.column) == ("KCI128", 6, 32)
 
 

@@ -6,6 +6,8 @@ import fnmatch
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +64,12 @@ def find_kernels(arguments: Sequence[str], *, pass_over: bool = False) -> list[s
 
 def _kernel_around(directory: Path) -> list[str]:
     start = directory.resolve()
-    root = next((place for place in (start, *start.parents) if (place / ".git").exists()), None)
-    place = next(_above_with(start, BUILD_TOML), None)
+    root, place = _git_root(start), next(_above_with(start, BUILD_TOML), None)
     return [os.path.relpath(place)] if place and (root is None or place.is_relative_to(root)) else []
+
+
+def _git_root(start: Path) -> Path | None:
+    return next((place for place in (start, *start.parents) if (place / ".git").exists()), None)
 
 
 def _above_with(start: Path, name: str) -> Iterator[Path]:
@@ -132,14 +137,10 @@ def _git_files(top: Path) -> list[str] | None:
     from kci.utils.git import GitRefusedError, run_git
 
     arguments = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f":(glob)**/{BUILD_TOML}")
-    try:
-        listed = run_git(top, *arguments)
-    except (GitRefusedError, MissingToolError):
-        listed = None
-    if listed is None:
-        return None
-    names = filter(None, os.fsdecode(listed).split("\0"))
-    return [name for name in names if (top / name).is_file()]
+    with suppress(GitRefusedError, MissingToolError):
+        if (listed := run_git(top, *arguments)) is not None:
+            return [name for name in os.fsdecode(listed).split("\0") if (top / name).is_file()]
+    return None
 
 
 def _walk(top: Path) -> Iterator[str]:
@@ -181,7 +182,10 @@ class RepositorySettings(msgspec.Struct, frozen=True):
 
 def find_settings(directory: str | Path) -> RepositorySettings:
     """Read the kci.toml of a kernel's repository, or take the defaults. Raises FindingsError if it is invalid."""
-    root, path = find_root(Path(directory))
+    return _read_settings(*find_root(Path(directory)))
+
+
+def _read_settings(root: Path, path: Path | None) -> RepositorySettings:
     if path is None:
         return RepositorySettings(root=root)
     document = read_document(path, _display_path(path))
@@ -202,30 +206,23 @@ def settings_of_tree(tree: str | Path) -> RepositorySettings:
 
 def settings_for(directories: Sequence[str]) -> RepositorySettings:
     """Read the settings that kernels share. Raises UsageError if their repositories have different kci.toml files."""
-    places = {find_root(Path(directory)): directory for directory in directories or (".",)}
-    files = {path for _, path in places if path is not None}
+    places = dict.fromkeys(find_root(Path(directory)) for directory in directories or (".",))
+    files = sorted(_display_path(path) for _, path in places if path is not None)
     if len(files) > 1:
-        shown = " and ".join(sorted(_display_path(path) for path in files))
         hint = "name the kernels of one repository"
         if not any((root / ".git").exists() for root, _ in places):
-            first, *others = sorted(_display_path(path) for path in files)
             folder = _display_path(Path(os.path.commonpath([root for root, _ in places])))
-            hint += f"; to make one of them, move {first} to {folder}, and remove {' and '.join(others)}"
-        raise UsageError(f"the kernels have different settings: {shown}", hint=hint)
-    with_file = [directory for (_, path), directory in places.items() if path is not None]
-    return find_settings(with_file[0] if with_file else next(iter(places.values())))
+            hint += f"; to make one of them, move {files[0]} to {folder}, and remove {' and '.join(files[1:])}"
+        raise UsageError(f"the kernels have different settings: {' and '.join(files)}", hint=hint)
+    return _read_settings(*next((place for place in places if place[1]), next(iter(places))))
 
 
 def find_root(directory: Path) -> tuple[Path, Path | None]:
     """Find the repository root of a directory, and the kci.toml there."""
     start = directory.resolve()
-    for place in (start, *start.parents):
-        if (place / ".git").exists():
-            file = place / KCI_TOML
-            return place, file if os.path.lexists(file) else None
-    for place in _above_with(start, KCI_TOML):
-        return place, place / KCI_TOML
-    return start, None
+    root = _git_root(start) or next(_above_with(start, KCI_TOML), start)
+    file = root / KCI_TOML
+    return root, file if os.path.lexists(file) else None
 
 
 def _display_path(path: Path) -> str:
@@ -238,12 +235,12 @@ def settings_schema() -> dict[str, Any]:
     from kci.config.schema import document_schema, value_definition
 
     title = "kci.toml: how and where a repository wants its GPU kernels built"
-    schema = document_schema(Settings, title, value_definition, file="kci.schema.json")
-    for table, names in (("runners", "RunnerKind"), ("test", "RunnerKind"), ("images", "Backend")):
-        schema["properties"][table]["propertyNames"] = {"$ref": f"#/$defs/{names}"}
-    values = [schema["properties"][table]["additionalProperties"] for table in ("runners", "test")]
-    for value in (values[0], values[1]["anyOf"][0]):
-        value["propertyNames"] = {"$ref": "#/$defs/System"}
+    schema = document_schema(Settings, title, "kci.schema.json", value_definition)
+    runners, test, images = (schema["properties"][table] for table in ("runners", "test", "images"))
+    systems = runners["additionalProperties"], test["additionalProperties"]["anyOf"][0]
+    for names, tables in (("RunnerKind", (runners, test)), ("Backend", (images,)), ("System", systems)):
+        for table in tables:
+            table["propertyNames"] = {"$ref": f"#/$defs/{names}"}
     return schema
 
 
@@ -256,38 +253,34 @@ class SuppressedFinding(msgspec.Struct, frozen=True):
 
 Note = Callable[[SuppressedFinding], None]
 
-_VERIFY_RULES = "KCI7"
-"""Prefix of the rules of `kci verify`."""
-
 
 def drop_suppressed(
     findings: Sequence[Diagnostic], settings: RepositorySettings, note: Note = lambda _suppressed: None
 ) -> list[Diagnostic]:
     """Drop the diagnostics that kci.toml suppresses; `note` receives each dropped one."""
     entries = settings.settings.lint.ignore
-    if not entries:
-        return list(findings)
-    places = {path: _relative(path, settings.root) for path in {item.path for item in findings}}
-    return _unsuppressed(findings, entries, lambda item: places[item.path], note)
+    place = cache(lambda path: _relative(path, settings.root))
+    return _unsuppressed(findings, entries, place, note) if entries else list(findings)
 
 
 def _unsuppressed(
-    findings: Iterable[Diagnostic], entries: Sequence[Ignore], place: Callable[[Diagnostic], str | None], note: Note
+    findings: Iterable[Diagnostic], entries: Sequence[Ignore], place: Callable[[str], str | None], note: Note
 ) -> list[Diagnostic]:
     kept = []
     for item in findings:
-        path = place(item)
-        entry = next((entry for entry in entries if path is not None and _is_about(entry, item.rule, path)), None)
-        if entry is None:
-            kept.append(item)
+        path = place(item.path)
+        about = (entry for entry in entries if path is not None and fnmatch.fnmatchcase(path, entry.path))
+        reasons = (entry.reason.strip() for entry in about if entry.rule == item.rule)
+        if reason := next(filter(None, reasons), ""):
+            note(SuppressedFinding(item, reason))
         else:
-            note(SuppressedFinding(item, entry.reason.strip()))
+            kept.append(item)
     return kept
 
 
 def tree_suppressions(settings: RepositorySettings) -> tuple[Ignore, ...]:
-    """The suppressions of `kci verify` findings."""
-    return tuple(entry for entry in settings.settings.lint.ignore if entry.rule.startswith(_VERIFY_RULES))
+    """The suppressions of `kci verify` findings, whose rules are KCI7xx."""
+    return tuple(entry for entry in settings.settings.lint.ignore if entry.rule.startswith("KCI7"))
 
 
 def tree_place(settings: RepositorySettings, kernel_dir: str) -> str:
@@ -300,15 +293,10 @@ def drop_suppressed_in_tree(
 ) -> list[Diagnostic]:
     """Drop a tree's suppressed diagnostics; `shown` is its path in messages, `place` comes from `tree_place`."""
 
-    def settings_path(item: Diagnostic) -> str | None:
-        about = item.path == shown or item.path.startswith(f"{shown}/")
-        return place + item.path.removeprefix(shown) if about else None
+    def settings_path(path: str) -> str | None:
+        return place + path.removeprefix(shown) if f"{path}/".startswith(f"{shown}/") else None
 
     return _unsuppressed(findings, entries, settings_path, note)
-
-
-def _is_about(entry: Ignore, rule: str, path: str) -> bool:
-    return entry.rule == rule and bool(entry.reason.strip()) and fnmatch.fnmatchcase(path, entry.path)
 
 
 def _relative(path: str, root: Path) -> str:

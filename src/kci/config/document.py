@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 from array import array
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,6 @@ class Document:
         self.path = path
         self.text = text
         self.data = data
-        self._places: Places | None = None
 
     def key_span(self, key_path: KeyPath) -> Span | None:
         """Position of the path's last key, or of the nearest parent in the file."""
@@ -56,20 +56,22 @@ class Document:
         return self._nearest(key_path, 1)
 
     def at_key(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        return finding(rule, message, hint=hint, path=self.path, span=self.key_span(key_path))
+        return finding(rule, message, self.path, hint=hint, span=self.key_span(key_path))
 
     def at_value(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        return finding(rule, message, hint=hint, path=self.path, span=self.value_span(key_path))
+        return finding(rule, message, self.path, hint=hint, span=self.value_span(key_path))
 
     def place(self, key_path: KeyPath) -> tuple[str, int]:
         """File and line of a value; line 0 if it is not in the file."""
         span = self.value_span(key_path) if key_path else None
         return self.path, span.line if span else 0
 
+    @cached_property
+    def _places(self) -> Places:
+        return Places(self.text)
+
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """Positions of key and value; None if the syntax tree has no such path."""
-        if self._places is None:
-            self._places = Places(self.text)
         return self._places.get(key_path)
 
     def source(self, key_path: KeyPath) -> str:
@@ -77,18 +79,13 @@ class Document:
         spans = self.spans(key_path)
         if spans is None or spans[1].line != spans[1].end_line:
             return ""
-        return (self.line(spans[1].line) or "")[spans[1].column - 1 : spans[1].end_column - 1]
+        value = spans[1]
+        return self.text.split("\n")[value.line - 1][value.column - 1 : value.end_column - 1]
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
-        for length in range(len(key_path), 0, -1):
-            if spans := self.spans(key_path[:length]):
-                return spans[which if length == len(key_path) else 0]
-        return None
-
-    def line(self, number: int) -> str | None:
-        """The text of a line, counted from 1."""
-        lines = self.text.split("\n")
-        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else None
+        if spans := self.spans(key_path):
+            return spans[which]
+        return self._nearest(key_path[:-1], 0) if key_path else None
 
 
 def read_document(path: Path, shown_as: str) -> Document:
@@ -100,14 +97,14 @@ def read_bytes(path: Path, shown_as: str) -> bytes:
     """Read at most `MAX_BYTES + 1` bytes; errors as `read_document`."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would block
-            raise refuse(finding("KCI002", "not a regular file", path=shown_as, hint=_NO_FILE))
+            raise refuse(finding("KCI002", "not a regular file", shown_as, hint=_NO_FILE))
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise refuse(finding("KCI001", f"there is no {path.name} here", path=shown_as, hint=_NO_FILE)) from None
+        raise refuse(finding("KCI001", f"there is no {path.name} here", shown_as, hint=_NO_FILE)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown_as)) from None
+        raise refuse(finding("KCI002", f"cannot be read: {reason}", shown_as)) from None
 
 
 _NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"
@@ -117,9 +114,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     """Parse the bytes of a TOML file; errors as `read_document`."""
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 1024} KiB"
-        raise refuse(
-            finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not contain them")
-        )
+        raise refuse(finding("KCI002", message, shown_as, hint="a build.toml lists sources; it does not contain them"))
     try:
         text = raw.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -127,12 +122,12 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
 
         span = place_after(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"
-        raise refuse(finding("KCI003", message, path=shown_as, span=span, hint="save the file as UTF-8")) from None
+        raise refuse(finding("KCI003", message, shown_as, span=span, hint="save the file as UTF-8")) from None
     _refuse_long_keys(text, shown_as)
     try:
         return Document(shown_as, text, tomli.loads(text))
     except RecursionError:
-        raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
+        raise refuse(finding("KCI004", "values are nested too deeply", shown_as)) from None
     except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits
         from kci.config.syntax import syntax_error
 
@@ -148,9 +143,7 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
     total = 0
     crowded = text.count(".") > MAX_DOTTED
     for number, line in enumerate(text.split("\n"), start=1):
-        if not crowded and line.count(".") < MAX_KEY_PARTS:
-            continue
-        if line.lstrip(" \t").startswith("#"):
+        if (not crowded and line.count(".") < MAX_KEY_PARTS) or line.lstrip(" \t").startswith("#"):
             continue
         dotted = re.match(_DOTTED, line)
         total += dotted[0].count(".") if dotted else 0
@@ -159,7 +152,7 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
             column = long.start() + 1 if long else 1
             message = f"a key of more than {MAX_KEY_PARTS} parts" if long else f"more than {MAX_DOTTED} dotted keys"
             span = Span(number, column, number, column + 1)
-            raise refuse(finding("KCI004", message, path=shown_as, span=span))
+            raise refuse(finding("KCI004", message, shown_as, span=span))
 
 
 def refuse(*diagnostics: Diagnostic) -> FindingsError:
@@ -181,6 +174,10 @@ def syntax_tree(raw: bytes) -> Tree:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
 
 
+def _parts(node: Node) -> list[Node]:
+    return [child for child in node.named_children if child.type != "comment"]
+
+
 class Places:
     """Positions in a TOML text. The value of a table is its header; elements of arrays are read on demand."""
 
@@ -191,12 +188,10 @@ class Places:
         self.positions: dict[KeyPath, tuple[Span, Span]] = {}
         self.tables: dict[KeyPath, int] = {}  # number of elements in arrays of tables
         self.arrays: dict[KeyPath, Node] = {}  # arrays whose elements have no position yet
-        for node in syntax_tree(raw).root_node.named_children:
-            if len(self.positions) >= MAX_PLACES:
-                return
-            if node.type == "pair":
-                self._pair(node, ())
-            elif node.type in ("table", "table_array_element"):
+        root = syntax_tree(raw).root_node
+        self._pairs(root, ())
+        for node in root.named_children:
+            if node.type in ("table", "table_array_element") and len(self.positions) < MAX_PLACES:
                 self._table(node)
 
     def get(self, path: KeyPath) -> tuple[Span, Span] | None:
@@ -206,17 +201,14 @@ class Places:
         return self.positions.get(path)
 
     def _expand(self, path: KeyPath) -> None:
-        elements = (child for child in self.arrays.pop(path).named_children if child.type != "comment")
-        for index, element in enumerate(elements):
+        for index, element in enumerate(_parts(self.arrays.pop(path))):
             if len(self.positions) >= MAX_PLACES:
                 return
             self._note((*path, index), element, element)
             self._value(element, (*path, index))
 
     def _table(self, node: Node) -> None:
-        header = next((child for child in node.named_children if child.type != "comment"), None)
-        if header is None:
-            return
+        header = _parts(node)[0]
         keys = self._keys(header)
         path: KeyPath = ()
         for position, (key, key_node) in enumerate(keys):
@@ -228,17 +220,15 @@ class Places:
             if path in self.tables:
                 path = (*path, self.tables[path])
                 self._note(path, key_node, header)
+        self._pairs(node, path)
+
+    def _pairs(self, node: Node, path: KeyPath) -> None:
         for child in node.named_children:
-            if len(self.positions) >= MAX_PLACES:
-                return
-            if child.type == "pair":
+            if child.type == "pair" and len(self.positions) < MAX_PLACES:
                 self._pair(child, path)
 
     def _pair(self, node: Node, path: KeyPath) -> None:
-        parts = [child for child in node.named_children if child.type != "comment"]
-        if len(parts) < 2:
-            return
-        key_node, value = parts[0], parts[-1]
+        key_node, *_, value = _parts(node)
         for key, single in self._keys(key_node):
             path = (*path, key)
             self._note(path, single, value)
@@ -246,29 +236,22 @@ class Places:
 
     def _value(self, node: Node, path: KeyPath) -> None:
         if node.type == "inline_table":
-            for child in node.named_children:
-                if child.type == "pair":
-                    self._pair(child, path)
+            self._pairs(node, path)
         elif node.type == "array":
             self.arrays.setdefault(path, node)
 
     def _keys(self, node: Node) -> list[tuple[str, Node]]:
-        if node.type != "dotted_key":
-            return [(self._key_text(node), node)]
         keys: list[tuple[str, Node]] = []
         while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop survives hostile depths
-            parts = [child for child in node.named_children if child.type != "comment"]
-            keys.extend((self._key_text(part), part) for part in reversed(parts[1:]))
-            node = parts[0]
+            node, *more = _parts(node)
+            keys.extend((self._key_text(part), part) for part in reversed(more))
         keys.append((self._key_text(node), node))
         return keys[::-1]
 
     @staticmethod
     def _key_text(node: Node) -> str:
         raw = (node.text or b"").decode("utf-8", "replace")
-        if raw[:1] in ("'", '"'):
-            return next(iter(tomli.loads(f"{raw} = 0")), raw)
-        return raw
+        return next(iter(tomli.loads(f"{raw} = 0")), raw) if raw[:1] in ("'", '"') else raw
 
     def _note(self, path: KeyPath, key: Node, value: Node) -> None:
         if len(self.positions) < MAX_PLACES and path not in self.positions:

@@ -34,16 +34,11 @@ class Flag(NamedTuple):
 def compiler_flags(kernel: Kernel) -> Iterator[Flag]:
     """Yield every compiler flag."""
     build = kernel.build
-    lists: list[tuple[str, KeyPath, tuple[str, ...] | None, tuple[str, ...]]] = []
-    for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)):
-        if table is not None:
-            lists.append(("", (name, "cxx-flags"), table.cxx_flags, table.src))
-    for label, component in build.kernel.items():
-        mine = {"cxx-flags": component.cxx_flags, BACKENDS[component.backend].flags: component.device_flags}
-        lists += [(component.backend, ("kernel", label, key), flags, component.src) for key, flags in mine.items()]
-    for backend, key, flags, src in lists:
-        for index, text in enumerate(flags or ()):
-            yield Flag(backend, (*key, index), text, src)
+    components = ((part.backend, ("kernel", label), part) for label, part in build.kernel.items())
+    for backend, place, table in (("", ("torch",), build.torch), ("", ("tvm-ffi",), build.tvm_ffi), *components):
+        for key in ("cxx-flags", BACKENDS[backend].flags if backend else ""):
+            for index, text in enumerate(getattr(table, key.replace("-", "_"), None) or ()):
+                yield Flag(backend, (*place, key, index), text, table.src if table else ())
 
 
 def _joined_flags(kernel: Kernel) -> Iterator[tuple[Flag, str]]:
@@ -126,16 +121,15 @@ def version_spelling(kernel: Kernel) -> Iterator[LintFinding]:
             yield path, message, hint
 
 
-def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
-    """Yield every version of torch, stable ABI and CUDA."""
+def versions(kernel: Kernel) -> list[tuple[KeyPath, Version]]:
+    """Every version of torch, stable ABI and CUDA."""
+    found: list[tuple[KeyPath, Version | None]] = []
     for table, least, most in _bounds(kernel):
-        for key, version in (("minver", least), ("maxver", most)):
-            if version is not None:
-                yield (*table, key), version
-    yield from _abi_versions(kernel)
+        found += [((*table, "minver"), least), ((*table, "maxver"), most)]
+    found += _abi_versions(kernel)
     for label, component in kernel.build.kernel.items():
-        if component.minver is not None:
-            yield ("kernel", label, BACKENDS[component.backend].minver), component.minver
+        found.append((("kernel", label, BACKENDS[component.backend].minver), component.minver))
+    return [(path, version) for path, version in found if version is not None]
 
 
 def repo_id_missing(kernel: Kernel) -> Iterator[LintFinding]:
@@ -154,14 +148,13 @@ _REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCI
 def repo_id_malformed(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI140: a repository id that the Hub rejects."""
     general = kernel.build.general
-    ids: list[tuple[KeyPath, str]] = []
-    if general.hub is not None and general.hub.repo_id is not None:
-        ids.append((("general", "hub", "repo-id"), general.hub.repo_id))
+    own = general.hub.repo_id if general.hub else None
+    ids: list[tuple[KeyPath, str | None]] = [(("general", "hub", "repo-id"), own)]
     for backend, table in general.tables.items():
         for index, dependency in enumerate(getattr(table, "kernel_depends", None) or ()):
             ids.append(((*_general(backend), "kernel-depends", index, "repo-id"), dependency.repo_id))
     for path, repo_id in ids:
-        if problem := repo_id_problem(repo_id):
+        if repo_id is not None and (problem := repo_id_problem(repo_id)):
             message = f"{quoted(repo_id[:100])} is not a repository id: {problem}"
             yield path, message, _repo_hint(repo_id)
 
@@ -178,8 +171,10 @@ def _repo_hint(repo_id: str) -> str:
 def repo_id_problem(repo_id: str) -> str:
     """The reason why the Hub rejects a repository id; empty if it is valid."""
     owner, slash, name = repo_id.partition("/")
-    if not slash or not owner or not name:
-        return "it has no owner" if not slash else "owner or name is empty"
+    if not slash:
+        return "it has no owner"
+    if not owner or not name:
+        return "owner or name is empty"
     if "/" in name:
         return "it has more than one slash"
     if len(owner) > 96 or len(name) > 96:
@@ -222,9 +217,9 @@ def python_depend_unknown(kernel: Kernel) -> Iterator[LintFinding]:
     for backend, table in kernel.build.general.tables.items():
         if backend and not BACKENDS[backend].depends_recorded:
             continue
-        prefix, allowed = _general(backend), tables.get(backend) if backend else general
+        prefix, allowed = _general(backend), tables.get(backend, []) if backend else general
         for index, name in enumerate(table.python_depends or ()):
-            if name not in (allowed or ()):
+            if name not in allowed:
                 message = f"{quoted(name[:60])} is not a Python dependency that {'.'.join(prefix)} can have"
                 hint = _python_hint(name, general, tables, allowed)
                 yield (*prefix, "python-depends", index), message, hint
@@ -234,14 +229,11 @@ def _general(backend: str) -> tuple[str, ...]:
     return ("general", backend) if backend else ("general",)
 
 
-def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str] | None) -> str:
-    homes = ["general.python-depends"] if name in general else []
-    homes += [f"general.{backend}.python-depends" for backend, names in tables.items() if name in names]
-    if homes:
-        return f"it belongs in `{homes[0]}`"
-    if not allowed:
-        return "this list has to be empty"
-    return suggestion(name, allowed) or one_of(allowed)
+def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str]) -> str:
+    for backend, names in {"": general, **tables}.items():
+        if name in names:
+            return f"it belongs in `{'.'.join(_general(backend))}.python-depends`"
+    return (suggestion(name, allowed) or one_of(allowed)) if allowed else "this list has to be empty"
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[LintFinding]:
@@ -282,20 +274,14 @@ def relocatable_device_code(kernel: Kernel) -> Iterator[LintFinding]:
 
 def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
     stable = kernel.build.torch.stable_abi if kernel.build.torch else None
-    if stable is not None and stable.every is not None:
-        yield ("torch", "stable-abi"), stable.every
-    for backend, version in stable.by_backend.items() if stable is not None else ():
-        yield ("torch", "stable-abi", backend), version
+    for backend, version in (stable or {}).items():
+        yield ("torch", "stable-abi", *filter(None, [backend])), version
 
 
 def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:
-    torch = kernel.build.torch
-    bounds: list[tuple[tuple[str, ...], Version | None, Version | None]] = []
-    for backend, table in kernel.build.general.tables.items():
-        bounds.append((_general(backend), getattr(table, "minver", None), getattr(table, "maxver", None)))
-    if torch is not None:
-        bounds.append((("torch",), torch.minver, torch.maxver))
-    return bounds
+    tables: list[tuple[tuple[str, ...], object]] = [(("torch",), kernel.build.torch)]
+    tables[:0] = [(_general(backend), table) for backend, table in kernel.build.general.tables.items()]
+    return [(place, getattr(table, "minver", None), getattr(table, "maxver", None)) for place, table in tables]
 
 
 class _Licenses(Dated, frozen=True):

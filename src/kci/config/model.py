@@ -175,19 +175,19 @@ class AnyComponent(Table, frozen=True, tag_field="backend"):
     @property
     def archs(self) -> tuple[str, ...]:
         """The archs to build for; empty for all usual ones."""
-        return self._own(BACKENDS[self.backend].archs) or ()
+        return self._own("archs") or ()
 
     @property
     def device_flags(self) -> tuple[str, ...]:
-        return self._own(BACKENDS[self.backend].flags) or ()
+        return self._own("flags") or ()
 
     @property
     def minver(self) -> Version | None:
-        minver: Version | None = self._own(BACKENDS[self.backend].minver)
+        minver: Version | None = self._own("minver")
         return minver
 
-    def _own(self, key: str) -> Any:
-        return getattr(self, key.replace("-", "_"), None)
+    def _own(self, fact: str) -> Any:
+        return getattr(self, getattr(BACKENDS[self.backend], fact).replace("-", "_"), None)
 
 
 class CpuComponent(AnyComponent, frozen=True, tag="cpu"):
@@ -268,23 +268,3 @@ class Build(Table, frozen=True):
     def data_extensions(self) -> tuple[str, ...]:
         """Extensions of package data files (docs/format.md#frameworks)."""
         return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
-
-
-def to_data(value: Any) -> Any:
-    """Convert a build config to the plain data of its file; equal data means equal content."""
-    if isinstance(value, msgspec.Struct):
-        tag = value.__struct_config__.tag
-        data = {"backend": tag} if tag else {}
-        fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        return data | {key: to_data(part) for key, name in fields if (part := getattr(value, name)) is not None}
-    if isinstance(value, Version):
-        return value.text
-    if isinstance(value, StableAbi):
-        return value.every.text if value.every is not None else to_data(value.by_backend)
-    if isinstance(value, Upstream):
-        return to_data(value.to_toml())
-    if isinstance(value, dict):
-        return {str(key): to_data(part) for key, part in value.items()}
-    if isinstance(value, tuple):
-        return [to_data(part) for part in value]
-    return str(value) if isinstance(value, str) else value

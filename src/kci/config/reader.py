@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import astuple, replace
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
 from kci.config.facts import BACKENDS, HOST
 from kci.config.model import GENERAL_BACKENDS, Build
 from kci.config.values import Backend, quoted
-from kci.diagnostics import Diagnostic, Related, Severity, Span, finding, in_file_order
+from kci.diagnostics import Diagnostic, Related, Severity, finding, in_file_order
 from kci.errors import FindingsError
 from kci.utils.shipped import to_type
 from kci.utils.suggest import command_line, one_of, suggestion
@@ -21,26 +22,20 @@ def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
     """List the keys that need `edition = 5`."""
     general = _table(data, "general")
     newer = ("kernel-depends", *(backend for backend in GENERAL_BACKENDS if BACKENDS[backend].general_since_5))
-    paths: list[KeyPath] = [("general", key) for key in newer if key in general]
-    for backend in GENERAL_BACKENDS:
-        if backend not in newer and "kernel-depends" in _table(general, backend):
-            paths.append(("general", backend, "kernel-depends"))
-    if isinstance(_table(data, "torch").get("stable-abi"), dict):
-        paths.append(("torch", "stable-abi"))
-    return paths
+    older = [backend for backend in GENERAL_BACKENDS if backend not in newer]
+    return [
+        *(("general", key) for key in newer if key in general),
+        *(("general", key, "kernel-depends") for key in older if "kernel-depends" in _table(general, key)),
+        *([("torch", "stable-abi")] if isinstance(_table(data, "torch").get("stable-abi"), dict) else []),
+    ]
 
 
 def newer_key_problems(document: Document) -> list[Diagnostic]:
     """One error per key of `newer_keys`, for a file without an edition."""
-    return [
-        document.at_key(
-            path,
-            "KCI105",
-            f"`{'.'.join(map(str, path))}` exists from edition 5 on, and this file has no `edition`",
-            "add `edition = 5` to `[general]`",
-        )
-        for path in newer_keys(document.data)
-    ]
+    message = "`{}` exists from edition 5 on, and this file has no `edition`"
+    hint = "add `edition = 5` to `[general]`"
+    paths = newer_keys(document.data)
+    return [document.at_key(path, "KCI105", message.format(".".join(map(str, path))), hint) for path in paths]
 
 
 def old_version_error(document: Document) -> FindingsError | None:
@@ -114,19 +109,16 @@ def to_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, An
         for label, part in data["kernel"].items():
             if not isinstance(part, dict):
                 read["kernel"][label] = part
-                continue
-            problem = _problem(document, data, label, part)
-            if problem is None:
-                read["kernel"][label] = _component(part)
-            else:
+            elif problem := _problem(document, data, label, part):
                 problems.append(problem)
+            else:
+                read["kernel"][label] = _component(part)
     return read, problems
 
 
 def _problem(document: Document, data: dict[str, Any], label: str, part: dict[str, Any]) -> Diagnostic | None:
     def at(rule: str, key: str, message: str, hint: str = "") -> Diagnostic:
-        path: KeyPath = ("kernel", label, key)
-        return document.at_value(path, rule, message, hint)
+        return document.at_value(("kernel", label, key), rule, message, hint)
 
     language = part.get("language")
     known = [*CPP, RUST]
@@ -136,7 +128,7 @@ def _problem(document: Document, data: dict[str, Any], label: str, part: dict[st
         return at("KCI102", "language", f"`kernel.{label}` lacks the key `language`", one_of(known))
     if "backend" in part:
         return at("KCI101", "backend", f"`kernel.{label}` has `language`, which says the backend", "remove `backend`")
-    if not isinstance(language, str) or language not in known:
+    if language not in known:
         hint = suggestion(str(language), known) or one_of(known)
         return at("KCI104", "language", f"{quoted(str(language)[:40])} is not a language for a component", hint)
     if language != RUST:
@@ -152,10 +144,8 @@ def _problem(document: Document, data: dict[str, Any], label: str, part: dict[st
 
 
 def _component(part: dict[str, Any]) -> dict[str, Any]:
-    language = part.get("language")
-    if language is None:
-        return part
-    kept = {key: value for key, value in part.items() if key != "language"}
+    kept = dict(part)
+    language = kept.pop("language", None)
     if language == RUST:
         manifest = kept.pop("cargo-manifest")
         if isinstance(kept.get("src"), list):
@@ -180,10 +170,6 @@ class Kernel(msgspec.Struct, frozen=True):
     """Warnings and notes."""
     edition: int = 5
     """Edition of the file; 4 if it has none."""
-
-    def place(self, path: KeyPath) -> tuple[str, int]:
-        """File and line of a key path; line 0 if it is not in the file."""
-        return self.document.place(path)
 
 
 def read_kernel(directory: str | Path) -> Kernel:
@@ -212,27 +198,20 @@ def interpret(document: Document, directory: str) -> Kernel:
         notes += more
     problems = [note for note in notes if note.severity is Severity.ERROR]
     problems += _framework_problems(document)
-    build: Build | None = None
     try:
         build = read_as(document, Build, data)
     except FindingsError as error:
         problems += error.diagnostics
     if edition == 4:
         problems += newer_key_problems(document)
-        older = old_version_error(document) if build is None or problems else None
-        if older is not None:
+        if problems and (older := old_version_error(document)):
             raise older
-    if problems or build is None:
+    if problems:
         raise refuse(*sorted(problems, key=in_file_order))
     if edition == 4:
-        notes.append(
-            document.at_key(
-                ("general",),
-                "KCI107",
-                "no `edition`: read as edition 4 and upgraded in memory",
-                f"`{command_line('update', place=directory)}` writes edition 5",
-            )
-        )
+        message = "no `edition`: read as edition 4 and upgraded in memory"
+        hint = f"`{command_line('update', place=directory)}` writes edition 5"
+        notes.append(document.at_key(("general",), "KCI107", message, hint))
     if edition > EDITION:
         message = f"edition {edition} is not released: published readers refuse it, and it may still change"
         hint = f"keep to `edition = {EDITION}` until they take it"
@@ -254,23 +233,21 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
         findings = explain(document, data, shape)
         if not findings:  # msgspec and `explain` disagree, a bug: report it
             message = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
-            findings = [finding("KCI103", message, path=document.path)]
+            findings = [finding("KCI103", message, document.path)]
         if rule:
-            spans = [Span(item.line, item.column, item.end_line, item.end_column) for item in findings]
-            pairs = zip(findings, spans, strict=True)
-            findings = [finding(rule, item.message, hint=item.hint, path=item.path, span=span) for item, span in pairs]
+            findings = [replace(item, rule=rule, severity=finding(rule, "").severity) for item in findings]
         raise refuse(*findings) from None
 
 
 def detect_edition(document: Document) -> int:
     """The edition key of a file; 4 without one. Raises FindingsError for an unknown edition."""
-    general = document.data.get("general")
-    if not isinstance(general, dict) or "edition" not in general:
+    general = _table(document.data, "general")
+    if "edition" not in general:
         return 4
     edition = general["edition"]
-    if edition == EDITION and type(edition) is int:
-        return EDITION
-    if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
+    if type(edition) is int and edition in KNOWN_EDITIONS:
+        return edition
+    if type(edition) is not int or not 0 <= edition < 2**32:
         from kci.config.type_errors import toml_type
 
         written = document.source(("general", "edition"))[:40]
@@ -278,25 +255,24 @@ def detect_edition(document: Document) -> int:
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(document.at_value(("general", "edition"), "KCI105", message, "write `edition = 5`"))
 
-    if edition in KNOWN_EDITIONS:
-        return edition
     hint = f"the newest edition that this kci knows is {KNOWN_EDITIONS[-1]}; is there a newer kci?"
     if edition < EDITION:
         hint = "version 4 files have no `edition` at all; write `edition = 5`"
     raise refuse(document.at_value(("general", "edition"), "KCI105", f"unsupported build edition {edition}", hint))
 
 
-_NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_archs"}
+NOARCH_KEYS = ("cuda-capabilities", "rocm-archs")
+"""Of `[torch-noarch]`, where the reference reads them in snake_case only."""
 
 
 def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic]]:
     # the reference documents kebab-case keys and reads snake_case ones (docs/format.md#key-spelling)
     table = document.data.get("torch-noarch")
-    if not isinstance(table, dict) or not _NOARCH_KEYS.keys() & table.keys():
+    if not isinstance(table, dict):
         return document.data, []
     notes, respelled = [], {}
     for key, value in table.items():
-        snake = _NOARCH_KEYS.get(key, key)
+        snake = key.replace("-", "_") if key in NOARCH_KEYS else key
         if snake != key and snake in table:
             message = f"`{key}` and `{snake}` are the same key; keep `{snake}`"
             notes.append(document.at_key(("torch-noarch", key), "KCI110", message))
@@ -312,20 +288,14 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
     if not present:
         message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` is required"
         hint = "an empty `[torch-noarch]` is enough for a kernel of Python only"
-        return [finding("KCI106", message, hint=hint, path=document.path)]
+        return [finding("KCI106", message, document.path, hint=hint)]
     if len(present) == 1:
         return []
     first = document.key_span((present[0],))
-    related = (Related("the first framework is here", document.path, *msgspec.structs.astuple(first)),) if first else ()
+    related = [Related("the first framework is here", document.path, *astuple(first))] if first else []
+    message = f"`[{{}}]` cannot be combined with `[{present[0]}]`; a kernel has one framework"
+    hint, spans = "remove one of the two tables", {name: document.key_span((name,)) for name in present[1:]}
     return [
-        msgspec.structs.replace(
-            document.at_key(
-                (name,),
-                "KCI106",
-                f"`[{name}]` cannot be combined with `[{present[0]}]`; a kernel has one framework",
-                "remove one of the two tables",
-            ),
-            related=related,
-        )
-        for name in present[1:]
+        finding("KCI106", message.format(name), document.path, hint=hint, span=span, related=related)
+        for name, span in spans.items()
     ]

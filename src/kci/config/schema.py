@@ -24,7 +24,8 @@ Hook = Callable[[type], dict[str, Any]]
 
 def build_schema() -> dict[str, Any]:
     """The JSON Schema of build.toml, editions 4 and 5."""
-    schema = document_schema(Build, "build.toml of a GPU kernel", _reference, file="build.schema.json")
+    title, file = "build.toml of a GPU kernel", "build.schema.json"
+    schema = document_schema(Build, title, file, lambda type_: {"$ref": f"#/$defs/{type_.__name__}"})
     schema["oneOf"] = [{"required": [name]} for name in ("torch", "torch-noarch", "tvm-ffi")]
     definitions = schema["$defs"]
     definitions["General"]["properties"]["edition"]["const"] = 5
@@ -38,33 +39,17 @@ PUBLISHED_AT = f"https://raw.githubusercontent.com/{REPOSITORY}/main/docs/schema
 """Base of schema ids; SchemaStore's catalog names it too."""
 
 
-def document_schema(
-    struct: type[msgspec.Struct], title: str, hook: Hook | None = None, *, file: str = ""
-) -> dict[str, Any]:
+def document_schema(struct: type[msgspec.Struct], title: str, file: str, hook: Hook) -> dict[str, Any]:
     """Make the JSON Schema of a struct; `hook` gives the schema of other types, `file` the id."""
-    definitions = {name: _tidy(part) for name, part in _definitions(struct, hook).items()}
-    document = definitions.pop(struct.__name__)
-    head = {"$schema": DIALECT} | ({"$id": PUBLISHED_AT + file} if file else {})
-    return {**head, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
-
-
-def _reference(type_: type) -> dict[str, Any]:
-    return {"$ref": f"#/$defs/{type_.__name__}"}
-
-
-def _definitions(root: type[msgspec.Struct], hook: Hook | None) -> dict[str, dict[str, Any]]:
-    _, definitions = msgspec.json.schema_components([root], schema_hook=hook, ref_template="#/$defs/{name}")
-    for definition in definitions.values():
+    _, made = msgspec.json.schema_components([struct], schema_hook=hook, ref_template="#/$defs/{name}")
+    for name, definition in made.items():
         if "description" in definition:  # Python 3.11 keeps the indentation of docstrings
             definition["description"] = inspect.cleandoc(definition["description"])
-    for name, struct in vars(sys.modules[root.__module__]).items():
-        if (
-            isinstance(struct, type)
-            and issubclass(struct, msgspec.Struct)
-            and "properties" in definitions.get(name, {})
-        ):
-            _describe(definitions[name]["properties"], struct)
-    return definitions
+        if "properties" in definition:
+            _describe(definition["properties"], getattr(sys.modules[struct.__module__], name))
+    definitions = {name: _tidy(part) for name, part in sorted(made.items())}
+    document = definitions.pop(struct.__name__)
+    return {"$schema": DIALECT, "$id": PUBLISHED_AT + file, **document, "title": title, "$defs": definitions}
 
 
 def schema_text(schema: dict[str, Any]) -> str:

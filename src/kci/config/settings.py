@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from msgspec import field
@@ -112,14 +111,6 @@ class BackendImages(Table, frozen=True):
     x86_64_linux: str | dict[str, str] | None = field(default=None, name="x86_64-linux")
     disk_gb: Unsigned | None = None
     """The free disk that the image and a build in it need; kci frees space on a hosted runner with less."""
-
-    def images(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the keys below the backend, and the image."""
-        for system, named in (("aarch64-linux", self.aarch64_linux), ("x86_64-linux", self.x86_64_linux)):
-            if isinstance(named, str):
-                yield (system,), named
-            elif named:
-                yield from (((system, compute), image) for compute, image in named.items())
 
 
 class Limit(Table, frozen=True):

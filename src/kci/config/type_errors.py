@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Container, Iterator
 from functools import cache
 from itertools import islice
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
@@ -40,7 +40,7 @@ def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diag
     problems = list(islice(_Walk(document).check(schema, data, ()), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:
         message = f"the first {MAX_PROBLEMS} problems: there are more"
-        problems[-1] = finding("KCI116", message, path=document.path)
+        problems[-1] = finding("KCI116", message, document.path)
     return sorted(problems, key=in_file_order)
 
 
@@ -81,7 +81,7 @@ class _Walk:
     def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
         if expected == "a string" and path[-1] == "repo-id":
             return 'such as "owner/name"'
-        if expected == "a string" and isinstance(value, int | float) and not isinstance(value, bool):
+        if expected == "a string" and type(value) in (int, float):
             return f"write it as {toml_string(self.document.source(path) or str(value))}"
         text = str(value).strip() if isinstance(value, str | float) else ""
         if expected == "an integer" and re.fullmatch(r"[0-9]{1,18}(\.0)?", text, re.ASCII):
@@ -100,19 +100,17 @@ class _Walk:
         origin, arguments = get_origin(expected_type), get_args(expected_type)
         if origin in (Union, types.UnionType):
             yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
+        elif origin is tuple and not isinstance(value, list):
+            of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
+            name = ".".join(part for part in path if isinstance(part, str))
+            hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
+            yield self.wrong_type("an array", value, path, hint)
         elif origin is tuple:
-            if not isinstance(value, list):
-                of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
-                name = ".".join(part for part in path if isinstance(part, str))
-                hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
-                yield self.wrong_type("an array", value, path, hint)
-                return
             for index, element in enumerate(value):
                 yield from self.check(arguments[0], element, (*path, index))
+        elif origin is dict and not isinstance(value, dict):
+            yield self.wrong_type("a table", value, path)
         elif origin is dict:
-            if not isinstance(value, dict):
-                yield self.wrong_type("a table", value, path)
-                return
             kind, inner = arguments
             for key, element in value.items():
                 if issubclass(kind, enum.StrEnum) and key not in list(kind):
@@ -125,39 +123,31 @@ class _Walk:
             yield from self.check_plain(expected_type, value, path)
 
     def check_unsigned(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if isinstance(value, bool) or not isinstance(value, int):
+        if type(value) is not int:
             yield self.wrong_type("an integer", value, path)
         elif not 0 <= value <= 2**63 - 1:
             what = "must not be negative" if value < 0 else "is too large"
             yield self.document.at_value(path, "KCI104", f"`{path_text(path)}` {what}")
 
     def check_plain(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if expected_type in _SHAPES:
-            yield from _SHAPES[expected_type](self, value, path)
+        if expected_type in _SEVERAL:
+            yield from self.check_several(expected_type, value, path)
         elif expected_type in _NEAR:
             yield from self.check_parsed(expected_type, value, path)
         elif issubclass(expected_type, enum.StrEnum):
-            known = [str(member) for member in expected_type]
-            if not isinstance(value, str):
-                yield self.wrong_type("a string", value, path, one_of(known))
-            elif value not in known:
-                yield self.bad_choice(value, path, known, _KINDS.get(expected_type.__name__, "possible value"))
+            kind = _KINDS.get(expected_type.__name__, "possible value")
+            yield from self.check_choice(value, path, [str(member) for member in expected_type], kind)
         elif issubclass(expected_type, msgspec.Struct):
-            if isinstance(value, dict):
-                yield from self.check_struct(expected_type, value, path)
-            else:
-                yield self.wrong_type("a table", value, path)
-        elif expected_type is float and isinstance(value, int) and not isinstance(value, bool):
-            return  # TOML integers are valid numbers
-        elif not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
+            yield from self.check_struct(expected_type, value, path)
+        elif type(value) is not expected_type and (expected_type, type(value)) != (float, int):
             yield self.wrong_type("a number" if expected_type is float else _TOML_NAME[expected_type], value, path)
 
     def check_union(self, parts: list[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if len(parts) == 1:
             yield from self.check(parts[0], value, path)
             return
-        if plain := next((part for part in parts if part in (str, bool)), None):  # one value, or several of them
-            several = next(part for part in parts if part is not plain)
+        several, *_, plain = sorted(parts, key=lambda part: part in (str, bool))
+        if plain in (str, bool):  # one value, or several of them
             shape = dict if get_origin(several) is dict else list
             if isinstance(value, shape):
                 yield from self.check(several, value, path)
@@ -173,12 +163,10 @@ class _Walk:
             for key in value:
                 if key not in known:
                     yield self.unknown_key(key, path, known, value)
-        elif not isinstance(value["backend"], str):
-            yield self.wrong_type("a string", value["backend"], (*path, "backend"), one_of(tags))
-        elif value["backend"] not in tags:
-            yield self.bad_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
+        elif value["backend"] in list(tags):
+            yield from self.check_struct(tags[value["backend"]], value, path)
         else:
-            yield from self.check_struct(tags[value["backend"]], value, path, known={"backend"})
+            yield from self.check_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
 
     def check_parsed(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         text = value if isinstance(value, str) else self.document.source(path)
@@ -194,53 +182,39 @@ class _Walk:
         except ValueError as error:
             yield self.document.at_value(path, "KCI104", f"`{path_text(path)}`: {error}", hint)
 
-    def check_struct(
-        self,
-        struct: type[msgspec.Struct],
-        value: dict[str, Any],
-        path: KeyPath,
-        known: set[str] = frozenset(),  # type: ignore[assignment]
-    ) -> Iterator[Diagnostic]:
-        hints = _hints(struct)
-        fields = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
-        optional = set(struct.__struct_fields__[len(struct.__struct_fields__) - len(struct.__struct_defaults__) :])
-        alternatives = {
-            nearest_name(key, sorted({*fields, *known})) for key in value if key not in fields and key not in known
-        }
+    def check_struct(self, struct: type[msgspec.Struct], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if not isinstance(value, dict):
+            yield self.wrong_type("a table", value, path)
+            return
+        fields = _fields(struct)
+        known = sorted({*fields, *filter(None, [struct.__struct_config__.tag_field])})
+        alternatives = {nearest_name(key, known) for key in value if key not in known}
         for key, field in fields.items():
-            if key not in value and field not in optional and key not in alternatives:  # else that key is reported
+            if key not in value and field.required and key not in alternatives:  # else that key is reported
                 place = f"`{path_text(path)}` lacks" if path else "the file lacks"
                 yield self.document.at_key(path, "KCI102", f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"))
         for key, element in value.items():
             if key in fields:
-                yield from self.check(hints[fields[key]], element, (*path, key))
+                yield from self.check(fields[key].type, element, (*path, key))
             elif key not in known:
-                yield self.unknown_key(key, path, sorted({*fields, *known}), value)
+                yield self.unknown_key(key, path, known, value)
         if struct is KernelDependency and ("version" in value) == ("revision" in value):
             yield self.document.at_value(
                 path, "KCI104", "a kernel dependency needs exactly one of `version` and `revision`"
             )
 
-    def check_stable_abi(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+    def check_several(self, shape: type, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        one, several, expected, hint = _SEVERAL[shape]
         if isinstance(value, str):
-            yield from self.check_parsed(Version, value, path)
-        elif not isinstance(value, dict):
-            yield self.wrong_type("a version or a table of backend to version", value, path, 'such as "2.11"')
+            yield from self.check_parsed(one, value, path)
+        elif not isinstance(value, several):
+            yield self.wrong_type(expected, value, path, hint)
         else:
-            for key, element in value.items():
-                if key not in list(Backend):
-                    yield self.unknown_key(key, path, [str(backend) for backend in Backend], value)
+            for key, element in value.items() if several is dict else enumerate(value):
+                if isinstance(key, str) and key not in _BACKENDS:
+                    yield self.unknown_key(key, path, _BACKENDS, value)
                 else:
-                    yield from self.check_parsed(Version, element, (*path, key))
-
-    def check_upstream(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if isinstance(value, str):
-            yield from self.check_parsed(GitUrl, value, path)
-        elif not isinstance(value, list):
-            yield self.wrong_type("a git URL, or a list of git URLs", value, path)
-        else:
-            for index, element in enumerate(value):
-                yield from self.check_parsed(GitUrl, element, (*path, index))
+                    yield from self.check_parsed(one, element, (*path, key))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str], siblings: Container[str]) -> Diagnostic:
         where = f"`[{path_text(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
@@ -263,11 +237,14 @@ class _Walk:
             hint = suggestion(key, known) or one_of(known)
         return self.document.at_key((*path, key), rule, message, hint)
 
-    def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
-        hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
-        if kind == "C++ dependency" and value in depends_table().general:
-            hint = "it is a package of Python: name it in `python-depends` of `[general]`"
-        return self.document.at_value(path, "KCI104", f"{quoted(shorten(value))} is not a {kind}", hint)
+    def check_choice(self, value: Any, path: KeyPath, known: list[str], kind: str) -> Iterator[Diagnostic]:
+        if not isinstance(value, str):
+            yield self.wrong_type("a string", value, path, one_of(known))
+        elif value not in known:
+            hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
+            if kind == "C++ dependency" and value in depends_table().general:
+                hint = "it is a package of Python: name it in `python-depends` of `[general]`"
+            yield self.document.at_value(path, "KCI104", f"{quoted(shorten(value))} is not a {kind}", hint)
 
 
 def _near_version(text: str) -> str:
@@ -311,16 +288,18 @@ _ADD = {
 """Hints for missing keys, where an example helps."""
 
 
-_SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {
-    StableAbi: _Walk.check_stable_abi,
-    Upstream: _Walk.check_upstream,
+_BACKENDS = [str(backend) for backend in Backend]
+
+_SEVERAL: dict[type, tuple[type, Any, str, str]] = {
+    StableAbi: (Version, dict, "a version or a table of backend to version", 'such as "2.11"'),
+    Upstream: (GitUrl, list, "a git URL, or a list of git URLs", ""),
 }
-"""Types with several spellings."""
+"""Types that one value can stand for, or several: of which type, and what messages say."""
 
 
 @cache
-def _hints(type_: type) -> dict[str, Any]:
-    return get_type_hints(type_, include_extras=True)
+def _fields(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    return {field.encode_name: field for field in msgspec.structs.fields(struct)}
 
 
 def path_text(path: KeyPath) -> str:

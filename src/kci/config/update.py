@@ -5,14 +5,16 @@ from __future__ import annotations
 import difflib
 import re
 import shutil
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
-from kci.config.model import Build, to_data
-from kci.config.reader import BUILD_TOML, EDITION, Kernel, interpret, parse_kernel
+from kci.config.model import Build
+from kci.config.reader import BUILD_TOML, EDITION, NOARCH_KEYS, interpret, parse_kernel
 from kci.diagnostics import Span, finding
 from kci.errors import FindingsError
 
@@ -65,35 +67,31 @@ def _spread_stable_abi(edits: Edits, build: Build) -> None:
 
 
 def _respell_noarch(edits: Edits) -> None:
-    table = edits.document.data.get("torch-noarch", {})
-    for name in ("cuda-capabilities", "rocm-archs"):
-        if name in table:
+    for name in NOARCH_KEYS:
+        if name in edits.document.data.get("torch-noarch", {}):
             span, _ = edits.spans(("torch-noarch", name))
-            key = edits.text_at(span)
-            snake = key.replace("-", "_") if name in key else name.replace("-", "_")
-            edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
+            key, snake = edits.text_at(span), name.replace("-", "_")
+            edits.replace(span, key.replace(name, snake) if name in key else snake, f"`{snake}` in snake_case")
 
 
 def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
     # a result with another meaning is a bug of kci
-    try:
-        kernel: Kernel | None = parse_kernel(after, shown_as=shown_as)
-    except FindingsError:
-        kernel = None
-    if kernel is None or kernel.edition != target or _meaning(kernel.build) != _meaning(build):
-        raise _not_updatable(shown_as)
+    with suppress(FindingsError):
+        kernel = parse_kernel(after, shown_as=shown_as)
+        if kernel.edition == target and _meaning(kernel.build) == _meaning(build):
+            return
+    raise _not_updatable(shown_as)
 
 
 def _not_updatable(shown_as: str) -> FindingsError:
     hint = "write the edition by hand, and report this file as a bug of kci"
-    return refuse(finding("KCI114", "the file is written in a way that kci cannot update", hint=hint, path=shown_as))
+    return refuse(finding("KCI114", "the file is written in a way that kci cannot update", shown_as, hint=hint))
 
 
-def _meaning(build: Build) -> Any:
-    data = to_data(build)
-    data.get("torch", {}).pop("stable-abi", None)
-    versions = {str(backend): build.stable_abi(backend) for backend in build.general.backends}
-    return data, {backend: version and version.text for backend, version in versions.items()}
+def _meaning(build: Build) -> str:
+    # whatever the form of the stable ABI
+    torch = build.torch and replace(build.torch, stable_abi=None)
+    return repr((replace(build, torch=torch), *map(build.stable_abi, build.general.backends)))
 
 
 class Edits:
@@ -102,9 +100,7 @@ class Edits:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.lines = document.text.split("\n")
-        self.starts = [0]
-        for line in self.lines:
-            self.starts.append(self.starts[-1] + len(line) + 1)
+        self.starts = [*accumulate((len(line) + 1 for line in self.lines), initial=0)]
         self.changes: list[str] = []
         self.edits: list[tuple[int, int, str]] = []
 
@@ -135,21 +131,17 @@ class Edits:
         value_start, value_end = self.offsets(value)
         line_end = self.starts[value.end_line] - 1
         rest = text[value_end:line_end].strip(" \t\r")
+        at, new = value_end, f", edition = {EDITION}"
+        if not rest or rest.startswith("#"):
+            prefix, old_key, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
+            new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
+            aligned = _align(equals, len(new_key) - len(old_key))
+            at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
+            last = self.lines[min(value.end_line, len(self.lines) - 1) - 1]  # of the lines that have a line end
+            ending = "\r\n" if last.endswith("\r") else "\n"
+            new = f"{ending}{prefix}{new_key}{aligned}{EDITION}"
+        self.edits.append((at, at, new))
         self.changes.append(f"`edition = {EDITION}`")
-        if rest and not rest.startswith("#"):
-            self.edits.append((value_end, value_end, f", edition = {EDITION}"))
-            return
-        prefix, old_key, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
-        new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
-        aligned = _align(equals, len(new_key) - len(old_key))
-        at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
-        self.edits.append((at, at, f"{self.line_ending(value.end_line)}{prefix}{new_key}{aligned}{EDITION}"))
-
-    def line_ending(self, number: int) -> str:
-        """The line end of a line; a last line without one takes that of the line before."""
-        if number == len(self.lines):
-            number -= 1
-        return "\r\n" if number and self.lines[number - 1].endswith("\r") else "\n"
 
     def apply(self, with_bom: bool) -> bytes:
         """The edited document as bytes."""
@@ -174,16 +166,9 @@ def write_update(path: Path, update: Update) -> None:
             replacement.staging.write_bytes(update.after)
             shutil.copymode(target, replacement.staging)
             if target.read_bytes() != update.before:
-                message = "the file changed while it was being updated"
-                raise refuse(finding("KCI115", message, path=update.path, hint=_AGAIN))
+                raise FindingsError("the file changed while it was being updated")
             replacement.commit()
-    except OSError as error:
-        message = f"cannot be written: {error.strerror or error}"
-        raise refuse(finding("KCI115", message, path=update.path, hint=_AGAIN)) from None
-    except FindingsError as error:
-        if error.diagnostics:
-            raise
-        raise refuse(finding("KCI115", error.message, path=update.path, hint=_AGAIN)) from None
-
-
-_AGAIN = "the file is unchanged; fix the cause and run `kci update` again"
+    except (OSError, FindingsError) as error:
+        message = error.message if isinstance(error, FindingsError) else f"cannot be written: {error.strerror or error}"
+        hint = "the file is unchanged; fix the cause and run `kci update` again"
+        raise refuse(finding("KCI115", message, update.path, hint=hint)) from None

@@ -61,7 +61,7 @@ class Upstream(tuple[GitUrl, ...]):
 
     def to_toml(self) -> str | tuple[str, ...]:
         """A single URL as a string, because older readers know no list."""
-        urls = tuple(str(url) for url in self)
+        urls = tuple(map(str, self))
         return urls[0] if len(urls) == 1 else urls
 
 
@@ -72,13 +72,13 @@ def url_scheme(url: str) -> str | None:
     if not match:
         return None
     scheme, rest = match[1].lower(), url[match.end() :]
-    if scheme in _SPECIAL:
-        authority = re.split(r"[/\\?#]", rest.lstrip("/\\"), maxsplit=1)[0]
-        return scheme if _good_authority(authority, special=True) else None
-    if rest.startswith("//") and scheme != "file":
-        authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
-        return scheme if _good_authority(authority, special=False) else None
-    return scheme
+    special = scheme in _SPECIAL
+    if special:
+        rest = "//" + rest.lstrip("/\\").replace("\\", "/")
+    elif scheme == "file" or not rest.startswith("//"):
+        return scheme
+    authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
+    return scheme if _good_authority(authority, special=special) else None
 
 
 def _good_authority(authority: str, *, special: bool) -> bool:
@@ -118,8 +118,7 @@ def _is_domain(host: str) -> bool:
     if not host or _NOT_IN_DOMAIN & set(host) or not all(_good_label(label) for label in host.split(".")):
         return False
     pieces = host.removesuffix(".").split(".")
-    ends_in_number = re.fullmatch(r"[0-9]+|0[xX][0-9a-fA-F]*", pieces[-1])
-    return not ends_in_number or _is_ipv4(pieces)
+    return not re.fullmatch(r"[0-9]+|0[xX][0-9a-fA-F]*", pieces[-1]) or _is_ipv4(pieces)
 
 
 _IGNORED = frozenset("\u00ad\u200b\u2060\ufeff")

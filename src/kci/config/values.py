@@ -122,14 +122,12 @@ class Version(tuple[int, ...]):
         pieces = stripped.split(".")
         if not all(piece.isascii() and piece.removeprefix("+").isdigit() for piece in pieces):
             raise ValueError(f"expected a version such as '2.12', got {quoted(shorten(text))}")
-        if any(len(piece.lstrip("+0")) > _DIGITS for piece in pieces):
+        digits = [piece.lstrip("+0") or "0" for piece in pieces]
+        if any(len(part) > _DIGITS or int(part) > _LARGEST for part in digits):
             raise ValueError(f"a version part is too large: {quoted(shorten(text))}")
-        numbers = [int(piece.lstrip("+0") or "0") for piece in pieces]
-        if any(number > _LARGEST for number in numbers):
-            raise ValueError(f"a version part is too large: {quoted(shorten(text))}")
-        while numbers and numbers[-1] == 0:
-            numbers.pop()
-        version = cls(numbers)
+        while digits and digits[-1] == "0":
+            digits.pop()
+        version = cls(map(int, digits))
         version.text = stripped
         return version
 
@@ -182,43 +180,21 @@ def toml_string(text: str) -> str:
     return f'"{"".join(escaped)}"'
 
 
-class StableAbi:
-    """`torch.stable-abi`: one version for all backends, or a table (docs/format.md#stable-abi)."""
-
-    __slots__ = ("by_backend", "every")
-
-    def __init__(self, every: Version | None = None, by_backend: dict[Backend, Version] | None = None) -> None:
-        self.every = every
-        self.by_backend = by_backend or {}
+class StableAbi(dict[str, Version]):
+    """`torch.stable-abi`: versions by backend, or a single one by the empty text (docs/format.md#stable-abi)."""
 
     @classmethod
     def parse(cls, value: object) -> StableAbi:
         """Accept a version or a table of backend to version. Raises ValueError."""
         if isinstance(value, str):
-            return cls(every=Version.parse(value))
+            return cls({"": Version.parse(value)})
         if not isinstance(value, dict):
             raise ValueError("expected a version such as '2.11', or a table of backend to version")
-        versions: dict[Backend, Version] = {}
-        for key, text in value.items():
-            if key not in list(Backend):
-                raise ValueError(f"{quoted(shorten(key))} is not a backend")
-            versions[Backend(key)] = Version.parse(text)
-        return cls(by_backend=versions)
+        return cls({Backend(key): Version.parse(text) for key, text in value.items()})
 
     def version_for(self, backend: str) -> Version | None:
         """The version for a backend; None for the full ABI."""
-        return self.every if self.every is not None else self.by_backend.get(Backend(backend))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StableAbi):
-            return NotImplemented
-        return (self.every, self.by_backend) == (other.every, other.by_backend)
-
-    def __hash__(self) -> int:
-        return hash((self.every, tuple(sorted(self.by_backend.items()))))
-
-    def __repr__(self) -> str:
-        return f"StableAbi({self.every!r}, {self.by_backend!r})"
+        return self.get("") or self.get(backend)
 
 
 class KernelName(str):

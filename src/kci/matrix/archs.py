@@ -40,8 +40,9 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
     tables = tables or arch_tables()
     if too_old(component, compute):
         return ()
-    if not BACKENDS[component.backend].capabilities:
-        names = tables.names.get(BACKENDS[component.backend].archs, ())
+    facts = BACKENDS[component.backend]
+    if not facts.capabilities:
+        names = tables.names.get(facts.archs, ())
         return tuple(sorted(set(component.archs) & set(names))) if component.archs else names
     default = tables.cuda_default(compute)
     return intersect_capabilities(component.archs, default, exact=tables.exact) if component.archs else default

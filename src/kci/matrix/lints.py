@@ -32,17 +32,12 @@ class Subject:
     def variants(self) -> tuple[Variant, ...]:
         return select(self.kernel, self.catalog).variants
 
-    def computes(self, backend: str) -> list[Version]:
-        """The compute versions of compiled variants of a backend, oldest first."""
-        return self._computes.get(backend, [])
-
     @cached_property
-    def _computes(self) -> dict[str, list[Version]]:
-        by_backend: dict[str, set[Version]] = {}
-        for variant in self.variants:
-            if variant.compute and variant.kind is not Kind.NOARCH:
-                by_backend.setdefault(variant.backend, set()).add(variant.compute)
-        return {backend: sorted(versions) for backend, versions in by_backend.items()}
+    def computes(self) -> dict[str, list[Version]]:
+        """The compute versions of compiled variants by backend, oldest first."""
+        compiled = {(item.compute, item.backend) for item in self.variants if item.kind is not Kind.NOARCH}
+        pairs = sorted((compute, backend) for compute, backend in compiled if compute)
+        return {name: [compute for compute, backend in pairs if backend == name] for name in Backend}
 
     def usable(self, backend: Backend) -> list[Row]:
         """The rows for a backend that a release could use, without bounds."""
@@ -55,7 +50,7 @@ class Subject:
 
     def toolkits_of(self, component: Component) -> list[Version]:
         """The compute versions at which a component is compiled."""
-        return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
+        return [compute for compute in self.computes[component.backend] if not too_old(component, compute)]
 
 
 def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
@@ -106,12 +101,14 @@ def capability_gone(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.entries:
         if entry.too_new:
             new = toolkits().new_name(entry.text, entry.too_new[0])
-            what = f"is called {new}" if new else "is not supported any more"
-            message = f"capability {entry.text} {what} by CUDA {_list(entry.too_new)}: not built there"
-            hint = (
-                f"list {new} as well" if new else "remove it, or bound `general.cuda.maxver`, if that is not intended"
+            what, hint = (
+                "is not supported any more",
+                "remove it, or bound `general.cuda.maxver`, if that is not intended",
             )
-            if not new or new not in entry.siblings:
+            if new:
+                what, hint = f"is called {new}", f"list {new} as well"
+            if new not in entry.siblings:
+                message = f"capability {entry.text} {what} by CUDA {_list(entry.too_new)}: not built there"
                 yield entry.place, message, hint
 
 
@@ -185,20 +182,16 @@ def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
     for label, component in subject.kernel.build.kernel.items():
-        capabilities = component.archs
-        versions = subject.toolkits_of(component)
-        archs_by_version = {
-            version: set(component_archs(component, version, subject.catalog.archs)) for version in versions
+        archs = component.archs
+        built = {
+            version: {arch.removesuffix(PTX) for arch in component_archs(component, version, subject.catalog.archs)}
+            for version in subject.toolkits_of(component)
         }
-        plain = {version: {arch.removesuffix(PTX) for arch in archs} for version, archs in archs_by_version.items()}
-        reported: set[str] = set()
-        for index, text in enumerate(capabilities):
-            if text in reported or not toolkits().ever_built(text):
-                continue
-            reported.add(text)
-            entry = _Entry(("kernel", label, BACKENDS[component.backend].archs, index), text, capabilities, [], [], [])
-            for version in versions:
-                is_kept = text.removesuffix(PTX) in plain[version]
+        for text in filter(toolkits().ever_built, dict.fromkeys(archs)):
+            place: KeyPath = ("kernel", label, BACKENDS[component.backend].archs, archs.index(text))
+            entry = _Entry(place, text, archs, [], [], [])
+            for version, kept in built.items():
+                is_kept = text.removesuffix(PTX) in kept
                 if toolkits().builds(text, version):
                     entry.lost.extend([] if is_kept else [version])
                 elif is_kept:
@@ -211,7 +204,7 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
 def nothing_left(subject: Subject) -> Iterator[LintFinding]:
     """KCI158: `cuda-minver` leaves every component out of a variant, or one component out of all."""
     for backend, facts in BACKENDS.items():
-        versions, parts = subject.computes(backend), subject.kernel.build.components(backend)
+        versions, parts = subject.computes[backend], subject.kernel.build.components(backend)
         missing = {label: {version for version in versions if too_old(part, version)} for label, part in parts.items()}
         bare = sorted(set.intersection(*missing.values())) if missing else []
         for label, without in missing.items():
@@ -242,11 +235,10 @@ def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
         message = (
             f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with which {which} is built"
         )
-        place: KeyPath = ("torch", "stable-abi")
-        if table is not None and table.every is None:
-            place = (*place, backend)
+        one_for_all = "" in (table or ())
+        place: KeyPath = ("torch", "stable-abi", *([] if one_for_all else [backend]))
         yield place, message, f"use at most {versions[0].minor_text}"
-        if table is not None and table.every is not None:
+        if one_for_all:
             return
 
 

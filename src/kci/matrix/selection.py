@@ -9,29 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from kci.config.document import KeyPath
 from kci.config.facts import BACKENDS, HOST, floors
 from kci.config.model import Build
 from kci.config.reader import Kernel
-from kci.config.values import SYSTEMS, Tier, Version
+from kci.config.values import SYSTEMS, Tier, Version, text_of
 from kci.matrix.archs import variant_archs
 from kci.matrix.catalog.loading import for_kernel, outside_range
 from kci.matrix.catalog.rows import ArchTables, Catalog, Overlay, RemovedRow, Row
 from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, Kind, Matrix, Variant, variant_name
 
 
-class FilterReason(msgspec.Struct, frozen=True):
-    """The reason why a filter drops a variant; without a place for the command line."""
+class Decision(msgspec.Struct, frozen=True):
+    """The reason why a candidate is dropped."""
 
     rule: str
     reason: str
-    path: str = ""
-    line: int = 0
+    cause: KeyPath = ()
+    """The key of build.toml; empty for the catalog's row."""
+    place: tuple[str, int] | None = None
+    """File and line of another cause, which is a filter; without a file for the command line."""
 
 
-Narrow = Callable[[Kernel, Sequence[Variant]], Sequence[FilterReason | None]]
+Narrow = Callable[[Kernel, Sequence[Variant]], Sequence[Decision | None]]
 """A filter: None to keep a variant, or the reason to drop it."""
 
 
@@ -91,12 +93,7 @@ def select(
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(variant for _, variant in ordered),
-        dropped=tuple(
-            sorted(
-                choice.dropped.values(),
-                key=lambda item: (item.system, item.backend, item.torch or "", item.compute or "", item.rule),
-            )
-        ),
+        dropped=tuple(sorted(choice.dropped.values(), key=lambda item: [text or "" for text in astuple(item)[:5]])),
         kept=tuple(choice.kept(row, variant) for row, variant in ordered) if explain else (),
     )
 
@@ -126,16 +123,10 @@ class _Selection:
         for row in supported:
             self.drop(row, why_excluded(self.build, row) or _SUPPORTED)
         released = self.released([row for row in supported if self.build.stable_abi(row.backend) is not None])
-        chosen = [pair for pair in released if pair[1].kind is Kind.STABLE_ABI]
-        for row, variant in released:
-            if variant.kind is not Kind.STABLE_ABI:
-                self.drop(row, _SUPPORTED)
-        rows = [*supported, *outside]
-        pairs = self.beside(chosen, outside)
-        torches = {
-            system: [row.torch for row in rows if (row.backend, row.system) == (HOST, system)] for system in SYSTEMS
-        }
-        loads = [_loads(item, torches[item.system]) if item.backend == HOST else () for _, item in pairs]
+        pairs = self.beside([pair for pair in released if pair[1].kind is Kind.STABLE_ABI], outside)
+        host = [row for row in (*supported, *outside) if row.backend == HOST]
+        torches = {system: [row.torch for row in host if row.system == system] for system in SYSTEMS}
+        loads = (_loads(item, torches[item.system]) if item.backend == HOST else () for _, item in pairs)
         return [(row, replace(item, loads=each)) for (row, item), each in zip(pairs, loads, strict=True)]
 
     def oldest_and_newest(self, variant: Variant, rows: list[Row]) -> tuple[str, ...]:
@@ -145,7 +136,9 @@ class _Selection:
         if variant.stable_abi is not None and variant.backend == HOST:  # for which there is each torch
             least = self.build.torch.minver if self.build.torch is not None else None
             return _loads(variant, [max(variant.stable_abi, least or variant.stable_abi)])
-        versions = _loads(variant, _torches(variant, (row for row in rows if why_excluded(self.build, row) is None)))
+        same = (variant.backend, variant.system, variant.compute)
+        suitable = (row for row in rows if row.bundled and (row.backend, row.system, row.compute) == same)
+        versions = _loads(variant, [row.torch for row in suitable if why_excluded(self.build, row) is None])
         return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
 
     def pr(self, candidates: list[Row]) -> Pairs:
@@ -184,8 +177,7 @@ class _Selection:
         """Keep the newest torch per system, backend and compute version; a bundled one before a nightly."""
         newest: dict[tuple[str, str], Row] = {}
         for item in candidates:
-            compute = item.compute.text if item.compute else ""
-            group = (item.system, f"{item.backend}-{compute}")
+            group = (item.system, f"{item.backend}-{text_of(item.compute)}")
             if group not in newest or (item.bundled, item.torch) > (newest[group].bundled, newest[group].torch):
                 newest[group] = item
         newest_rows = [newest[group] for group in sorted(newest)]
@@ -204,54 +196,47 @@ class _Selection:
     def first_of_name(self, pairs: Pairs) -> Pairs:
         first: dict[tuple[str, str], tuple[Row, Variant]] = {}
         for row, variant in pairs:
-            key = (variant.system, variant.name)
-            if key in first:
+            earlier, _ = first.setdefault((variant.system, variant.name), (row, variant))
+            if earlier is not row:
                 reason = f"{variant.name} is built from an earlier row: both have this name"
-                covered = variant.kind is Kind.STABLE_ABI and row.compute == first[key][0].compute
+                covered = variant.kind is Kind.STABLE_ABI and row.compute == earlier.compute
                 self.drop(row, _one_for_all(row) if covered else Decision("KCI209", reason))
-            else:
-                first[key] = (row, variant)
         return list(first.values())
 
     def backends_without_rows(self, candidates: list[Row]) -> None:
         present = {row.backend for row in candidates}
         for index, backend in enumerate(self.build.general.backends):
             if self.explain and backend not in present:
-                path, line = self.kernel.place(("general", "backends", index))
+                place = self.kernel.document.place(("general", "backends", index))
                 reason = f"the catalog has no row for {backend}"
-                self.dropped[~index] = DroppedCandidate("", backend, None, None, "KCI212", reason, path, line)
+                self.dropped[~index] = DroppedCandidate("", backend, None, None, "KCI212", reason, *place)
 
     def drop(self, row: Row, decision: Decision) -> None:
         if self.explain:
-            place = self.kernel.place(decision.cause) if decision.cause else row.line()
-            self.note(row, FilterReason(decision.rule, decision.reason, *place))
+            place = self.kernel.document.place(decision.cause) if decision.cause else decision.place or row.line()
+            compute = text_of(row.compute) or None
+            self.dropped[id(row)] = DroppedCandidate(
+                row.system, row.backend, row.torch.text, compute, decision.rule, decision.reason, *place
+            )
 
     def removed(self, rows: Iterable[RemovedRow]) -> None:
         for removed in rows if self.explain else ():
             excluded = why_excluded(self.build, removed.row)
-            if excluded is not None and excluded.rule == "KCI201":
-                self.drop(removed.row, excluded)
-            else:
-                self.note(removed.row, FilterReason("KCI213", removed.reason, *removed.line()))
+            if excluded is None or excluded.rule != "KCI201":
+                excluded = Decision("KCI213", removed.reason, place=removed.line())
+            self.drop(removed.row, excluded)
 
     def narrowed(self, pairs: Pairs, narrow: Narrow) -> Pairs:
         verdicts = narrow(self.kernel, [variant for _, variant in pairs])
         remaining: Pairs = []
-        for pair, filtered in zip(pairs, verdicts, strict=True):
-            if filtered is None:
+        for pair, excluded in zip(pairs, verdicts, strict=True):
+            if excluded is None:
                 remaining.append(pair)
-            elif self.explain:
-                self.note(pair[0], filtered)
+            else:
+                self.drop(pair[0], excluded)
         return remaining
 
-    def note(self, row: Row, why: FilterReason) -> None:
-        compute = row.compute.text if row.compute else None
-        self.dropped[id(row)] = DroppedCandidate(
-            row.system, row.backend, row.torch.text, compute, why.rule, why.reason, why.path, why.line
-        )
-
     def kept(self, row: Row, variant: Variant) -> KeptCandidate:
-        path, line = row.line()
         match variant.kind:
             case Kind.STABLE_ABI:
                 reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
@@ -262,15 +247,7 @@ class _Selection:
                 reason = f"no compiled code for {variant.backend}"
             case _:
                 reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
-        return KeptCandidate(variant.name, variant.system, reason, path, line)
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """The reason why a candidate is dropped; `cause` is the key of build.toml, empty for the catalog."""
-
-    rule: str
-    reason: str
-    cause: KeyPath = ()
+        return KeptCandidate(variant.name, variant.system, reason, *row.line())
 
 
 def why_excluded(build: Build, row: Row) -> Decision | None:
@@ -322,11 +299,6 @@ def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
     versions, least = sorted({variant.torch, *torches}), variant.stable_abi or variant.torch
     own = {variant.torch: variant.wheel or variant.torch.minor_text}
     return tuple(dict.fromkeys(own.get(item, item.minor_text) for item in versions if item >= least))
-
-
-def _torches(variant: Variant, rows: Iterable[Row]) -> list[Version]:
-    same = (variant.backend, variant.system, variant.compute)
-    return [row.torch for row in rows if row.bundled and (row.backend, row.system, row.compute) == same]
 
 
 def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:

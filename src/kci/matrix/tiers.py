@@ -19,7 +19,7 @@ from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Where, WhereError, parse_where
 from kci.matrix.catalog.loading import FIELDS as ROW_FIELDS
 from kci.matrix.catalog.loading import subject, where_problem
-from kci.matrix.selection import FilterReason, Narrow
+from kci.matrix.selection import Decision, Narrow
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 
@@ -30,28 +30,23 @@ def tier_of(name: str, repository: RepositorySettings, *, thinned: bool = True) 
     if tier is None or repository.document is None:
         names = [*(str(tier) for tier in Tier), *sorted(repository.settings.tiers)]
         raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, names) or one_of(names))
-    span = repository.document.key_span(("tiers", name))
-    place, setting = (repository.document.path, span.line if span else 0), f"tier {name}: {{}}"
-    filters = [
-        by_choice(
-            systems=tier.systems, backends=tier.backends, only=tier.only, rule="KCI214", setting=setting, place=place
-        )
-    ]
+    place, setting = repository.document.place(("tiers", name)), f"tier {name}: {{}}"
+    rule = "KCI214"
+    filters = [by_choice(tier.systems, tier.backends, tier.only, rule=rule, setting=setting, place=place)]
     if tier.where is not None:
         try:
             where = parse_where(tier.where, FIELDS)
         except WhereError as error:
             raise refuse(where_problem(repository.document, ("tiers", name, "where"), tier.where, error)) from None
-        filters.append(by_expression(where, rule="KCI214", setting=setting.format("where"), place=place))
+        filters.append(by_expression(where, rule=rule, setting=setting.format("where"), place=place))
     if tier.pairwise and thinned:
-        filters.append(
-            _pairwise(FilterReason("KCI215", f"tier {name}: other variants cover each of its pairs", *place))
-        )
+        reason = f"tier {name}: other variants cover each of its pairs"
+        filters.append(_pairwise(Decision("KCI215", reason, place=place)))
     return tier.base, filters
 
 
-def _pairwise(left_out: FilterReason) -> Narrow:
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
+def _pairwise(left_out: Decision) -> Narrow:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Decision | None]:
         chosen = {id(variant) for variant in choose(variants)}
         return [None if id(variant) in chosen else left_out for variant in variants]
 
@@ -63,41 +58,38 @@ FIELDS = {**ROW_FIELDS, "kind": [str(kind) for kind in Kind], "name": (), "stabl
 
 
 def by_choice(
-    *,
     systems: Collection[str] = (),
     backends: Collection[str] = (),
     only: Sequence[str] = (),
+    *,
     rule: str = "KCI211",
     setting: str = "--{}",
     place: tuple[str, int] = ("", 0),
 ) -> Narrow:
     """A filter by system, backend and name patterns; `rule`, `setting` and `place` explain a dropped variant."""
 
-    def reason(variant: Variant) -> str | None:
-        if systems and variant.system not in systems:
-            return f"{setting.format('system')} {' '.join(systems)} excludes it"
-        if backends and variant.backend not in backends:
-            return f"{setting.format('backend')} {' '.join(backends)} excludes it"
-        if only and not any(fnmatch.fnmatchcase(variant.name, glob) for glob in only):
-            return f"{setting.format('only')} {' '.join(only)} excludes it"
+    def judge(variant: Variant) -> Decision | None:
+        for name, chosen, fits in (
+            ("system", systems, variant.system in systems),
+            ("backend", backends, variant.backend in backends),
+            ("only", only, any(fnmatch.fnmatchcase(variant.name, glob) for glob in only)),
+        ):
+            if chosen and not fits:
+                return Decision(rule, f"{setting.format(name)} {' '.join(chosen)} excludes it", place=place)
         return None
 
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
-        reasons = [reason(variant) for variant in variants]
-        return [FilterReason(rule, text, *place) if text else None for text in reasons]
-
-    return narrow
+    return lambda _, variants: [judge(variant) for variant in variants]
 
 
 def by_expression(
     where: Where, *, rule: str = "KCI211", setting: str = "--where", place: tuple[str, int] = ("", 0)
 ) -> Narrow:
     """A filter by an expression; `newest` and `oldest` refer to the variants of one kernel."""
+    left_out = Decision(rule, f"{setting} {where.text!r} excludes it", place=place)
 
-    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Decision | None]:
         subjects = [subject(variant) for variant in variants]
         test = where.over(subjects)
-        left_out = FilterReason(rule, f"{setting} {where.text!r} excludes it", *place)
         return [None if test(fields) else left_out for fields in subjects]
 
     return narrow
@@ -106,12 +98,11 @@ def by_expression(
 def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
     """A filter by the backends of arguments such as `kernels/relu[cuda,rocm]`, by kernel directory."""
 
-    def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[FilterReason | None]:
+    def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[Decision | None]:
         backends = scopes.get(kernel.directory)
-        if backends is None:
-            return [None] * len(variants)
-        left_out = FilterReason("KCI211", f"{kernel.directory}[{','.join(backends)}] excludes it")
-        return [None if variant.backend in backends else left_out for variant in variants]
+        reason = f"{kernel.directory}[{','.join(backends or ())}] excludes it"
+        left_out = Decision("KCI211", reason, place=("", 0))
+        return [None if backends is None or item.backend in backends else left_out for item in variants]
 
     return narrow
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict, replace
 
 from kci.config.facts import BACKENDS, HOST
 from kci.config.values import SYSTEMS, Backend, Version
@@ -66,23 +67,16 @@ def variant_name(
         if compute is None:
             raise ValueError(f"{backend} needs a compute version")
         part = prefix + digits(compute)
-    vv = digits(framework_version)
-    match kind:
-        case Kind.STABLE_ABI:
-            return f"torch-stable-abi{vv}-{part}-{system}"
-        case Kind.TVM_FFI:
-            return f"tvm-ffi{vv}-{part}-{system}"
-        case _:
-            cxx11 = "-cxx11" if system.endswith("-linux") else ""
-            return f"torch{vv}{cxx11}-{part}-{system}"
+    cxx11 = "-cxx11" if kind is Kind.FULL and system.endswith("-linux") else ""
+    return f"{_FRAMEWORKS[kind]}{digits(framework_version)}{cxx11}-{part}-{system}"
 
 
+_FRAMEWORKS = {Kind.STABLE_ABI: "torch-stable-abi", Kind.TVM_FFI: "tvm-ffi", Kind.FULL: "torch"}
 _PARTS = (f"{facts.compute_prefix}[0-9]{{2,}}" if facts.compute_prefix else name for name, facts in BACKENDS.items())
 _COMPUTE = f"(?P<compute>{'|'.join(_PARTS)})"
-_SYSTEM = r"(?P<cpu>x86_64|aarch64)-(?P<os>linux|darwin|windows)"
+_SYSTEM = r"(?P<system>(?:x86_64|aarch64)-(?:linux|darwin|windows))"
 _ARCH_NAME = (
-    rf"(?:torch-stable-abi(?P<stable>[0-9]{{2,}})|tvm-ffi(?P<tvm>[0-9]{{2,}})"
-    rf"|torch(?P<torch>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?)-{_COMPUTE}-{_SYSTEM}"
+    rf"(?P<framework>{'|'.join(_FRAMEWORKS.values())})(?P<vv>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?-{_COMPUTE}-{_SYSTEM}"
 )
 _OLD_NAMES = {old: str(name) for name, facts in BACKENDS.items() for old in facts.old_names}
 _NOARCH_NAME = rf"torch-({'|'.join([*BACKENDS, *_OLD_NAMES, 'universal'])})"
@@ -93,21 +87,17 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, _OLD_NAMES.get(noarch[1], noarch[1]))
     match = re.fullmatch(_ARCH_NAME, name)
-    if match is None or f"{match['cpu']}-{match['os']}" not in SYSTEMS:
+    if match is None or match["system"] not in SYSTEMS or (match["cxx"] and match["framework"] != "torch"):
         raise ValueError(f"{name!r} is not a variant name")
-    if match["cxx"] and match["os"] != "linux":
+    if match["cxx"] and not match["system"].endswith("-linux"):
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
     part, vv = match["compute"].rstrip("0123456789"), match["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
     backend = next((backend for backend, facts in BACKENDS.items() if facts.compute_prefix == part), part)
     compute = f"{vv[:-1]}.{vv[-1]}" if vv else None  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
     if compute is not None and known:
         compute = _resolve(backend, compute, known)
-    system = f"{match['cpu']}-{match['os']}"
-    if match["stable"]:
-        return VariantName(Kind.STABLE_ABI, backend, system, _split_short(match["stable"]), compute)
-    if match["tvm"]:
-        return VariantName(Kind.TVM_FFI, backend, system, _split_short(match["tvm"]), compute)
-    return VariantName(Kind.FULL, backend, system, _split_short(match["torch"]), compute)
+    kind = next(kind for kind, framework in _FRAMEWORKS.items() if framework == match["framework"])
+    return VariantName(kind, backend, match["system"], f"{match['vv'][0]}.{int(match['vv'][1:])}", compute)
 
 
 def is_variant_name(name: str) -> bool:
@@ -119,18 +109,11 @@ def is_variant_name(name: str) -> bool:
     return True
 
 
-def _split_short(vv: str) -> str:
-    return f"{vv[0]}.{int(vv[1:])}"
-
-
 def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:
     # The one known version with these digits; `compute` itself if there are none or several
-    versions = [(*version, 0, 0)[:2] for other, version in known if other == backend]
-    short = tuple(int(part) for part in compute.split("."))
-    candidates = {version for version in versions if digits(version) == digits(short)}
-    if len(candidates) != 1:
-        return compute
-    return ".".join(str(part) for part in candidates.pop())
+    versions = {(*version, 0, 0)[:2] for other, version in known if other == backend}
+    candidates = [version for version in versions if digits(version) == compute.replace(".", "")]
+    return ".".join(map(str, candidates[0])) if len(candidates) == 1 else compute
 
 
 def this_system() -> str:
@@ -145,9 +128,6 @@ def this_system() -> str:
 def cpu_of(system: str) -> str:
     """The CPU of a system or GCC triplet, `x86_64`."""
     return system.partition("-")[0]
-
-
-_UNSAFE = r"[^A-Za-z0-9._+-]"
 
 
 def artifact_stem(kernel: str, name: str) -> str:
@@ -192,7 +172,7 @@ def artifact_name(kernel: str, variant: str, *, zstd: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(_UNSAFE, lambda match: "".join(f"%{byte:02x}" for byte in match[0].encode()), text)
+    return re.sub(r"[^A-Za-z0-9._+-]", lambda match: "".join(f"%{byte:02x}" for byte in match[0].encode()), text)
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -264,7 +244,6 @@ class KernelMatrix(msgspec.Struct, frozen=True):
 
     def loading(self, backends: Collection[str]) -> KernelMatrix:
         """The same, of which only variants of these backends are loaded."""
-        replace = msgspec.structs.replace
         variants = (item if item.backend in backends else replace(item, loads=()) for item in self.variants)
         return replace(self, variants=tuple(variants))
 
@@ -304,5 +283,5 @@ def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
 
 def _variant(variant: Variant) -> dict[str, Any]:
     left_out = {"archs_since", *(key for key in ("loads", "wheel") if not getattr(variant, key))}
-    facts = msgspec.structs.asdict(variant).items()
+    facts = asdict(variant).items()
     return {key: value.text if isinstance(value, Version) else value for key, value in facts if key not in left_out}

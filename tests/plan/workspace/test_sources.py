@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from conftest import add_package
 from kci import open_workspace, plan_run
 from kci.config.reader import Kernel
 from kci.config.sources import package_rules
+from kci.config.sources.imports import PackageModule
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
@@ -139,13 +141,13 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     (tmp_path / "kernel").mkdir()
     place, kept = kernel(tmp_path / "kernel", "import numpy\n"), tmp_path / "kept"
     parsed: list[str] = []
-    judged = package_rules._check_file
+    judged = package_rules.read_module
 
-    def counted(name: str, text: bytes, package: package_rules.Package) -> object:
+    def counted(name: str, tree: ast.Module) -> PackageModule:
         parsed.append(name)
-        return judged(name, text, package)
+        return judged(name, tree)
 
-    monkeypatch.setattr(package_rules, "_check_file", counted)
+    monkeypatch.setattr(package_rules, "read_module", counted)
     first = check_kernels([str(place)], remember=kept)
     assert check_kernels([str(place)], remember=kept) == first
     assert parsed == ["__init__.py"]

@@ -71,14 +71,13 @@ def render_card(kernel: Kernel) -> Card:
         if not Path(os.path.realpath(template)).is_relative_to(os.path.realpath(template.parent)):
             raise ValueError("it is a link that leads out of the kernel")
         answer = _ask(text=read_bounded(template, MAX_BYTES).decode("utf-8"), values=values, most=MAX_BYTES)
-    except subprocess.SubprocessError:
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
         message = f"it does not end within {SECONDS} seconds, or takes more memory than a card may"
+        message = message if isinstance(error, subprocess.SubprocessError) else f"cannot read it: {error}"
         answer = _Answer(findings=(("KCI775", message, 0),))
-    except (OSError, ValueError) as error:
-        answer = _Answer(findings=(("KCI775", f"cannot read it: {error}", 0),))
     shown = str(template)
     found = [(rule, text[:300], Span(line, 1, line, 2) if line else None) for rule, text, line in answer.findings]
-    return Card(answer.text, tuple(finding(rule, text, path=shown, span=span) for rule, text, span in found))
+    return Card(answer.text, tuple(finding(rule, text, shown, span=span) for rule, text, span in found))
 
 
 def _ask(**question: Any) -> _Answer:

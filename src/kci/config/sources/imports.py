@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import PurePosixPath
 
 import msgspec
@@ -125,20 +127,18 @@ class ImportGraph:
         owner = self.modules.get(base)
         if owner is None or "*" in {*owner.names, *site.names}:
             return None
-        special = (name for name in site.names if name.startswith("__") and name.endswith("__"))
-        lacking = [
-            name for name in site.names if name not in {*owner.names, *special} and _join(base, name) not in self._known
-        ]
+        unbound = (name for name in site.names if name not in owner.names and not re.fullmatch("__.*__", name))
+        lacking = [name for name in unbound if _join(base, name) not in self._known]
         return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
     """The absolute name of a relative import in the package; None if it leads out or is absolute."""
-    parts = module.name.split(".") if module.name else []
-    up = site.level - (1 if module.package else 0)
-    if not site.level or up > len(parts):
+    parts = [*filter(None, module.name.split("."))]
+    stays = len(parts) - site.level + module.package
+    if not site.level or stays < 0:
         return None
-    base = parts[: len(parts) - up] + (site.module.split(".") if site.module else [])
+    base = [*parts[:stays], *filter(None, site.module.split("."))]
     return ".".join(base[:-1] if base[-1:] == ["__init__"] else base)
 
 
@@ -148,16 +148,14 @@ def _join(base: str, name: str) -> str:
 
 def with_parents(name: str) -> list[str]:
     """List a module and its parents: `a.b` gives ``, `a` and `a.b`."""
-    parts = name.split(".") if name else []
-    return [".".join(parts[:length]) for length in range(len(parts) + 1)]
+    return ["", *accumulate(name.split("."), _join)]
 
 
 def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator[ImportSite]:
     for node in body:
         match node:
             case ast.Import(names=names):
-                for alias in names:
-                    yield ImportSite(alias.name, (), 0, reach, guarded, node_span(node))
+                yield from (ImportSite(alias.name, (), 0, reach, guarded, node_span(node)) for alias in names)
             case ast.ImportFrom(module=module, names=names, level=level):
                 imported = tuple(alias.name for alias in names)
                 yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
@@ -176,7 +174,7 @@ def _blocks(node: ast.stmt) -> list[_Block]:
     match node:
         case ast.If(test=test, body=then, orelse=other):
             holds = _holds(test)
-            return [(then, holds, False), (other, None if holds is None else not holds, False)]
+            return [(then, holds, False), (other, _negated(holds), False)]
         case ast.Try(body=tried, handlers=handlers, orelse=other, finalbody=final):
             kinds = (handler.type for handler in handlers)
             caught = any(_catches_import(kind.elts if isinstance(kind, ast.Tuple) else [kind]) for kind in kinds)
@@ -191,8 +189,11 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             return [(inner, True, False)]
         case _:  # a function, loop or match
             parts = (node, *getattr(node, "cases", ()))
-            bodies = (getattr(part, name, ()) for part in parts for name in ("body", "orelse"))
-            return [([*body], None, False) for body in bodies]
+            return [([*getattr(part, name, ())], None, False) for part in parts for name in ("body", "orelse")]
+
+
+def _negated(holds: bool | None) -> bool | None:
+    return None if holds is None else not holds
 
 
 def _holds(test: ast.expr) -> bool | None:
@@ -202,8 +203,7 @@ def _holds(test: ast.expr) -> bool | None:
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
             return False
         case ast.UnaryOp(op=ast.Not(), operand=inner):
-            holds = _holds(inner)
-            return None if holds is None else not holds
+            return _negated(_holds(inner))
         case ast.Compare(
             left=ast.Attribute(attr="version_info"), ops=[ast.GtE() | ast.Gt()], comparators=[ast.Tuple(elts=parts)]
         ):
@@ -248,14 +248,15 @@ def _registered(tree: ast.Module) -> frozenset[str]:
     registered: set[str] = set()
     for node in tree.body:
         match node:
-            case ast.Assign(
-                targets=[ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name)))]
-            ):
-                registered.add(name)
-            case ast.Expr(
-                value=ast.Call(
-                    func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="setdefault"),
-                    args=[ast.Constant(value=str(name)), _],
+            case (
+                ast.Assign(
+                    targets=[ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name)))]
+                )
+                | ast.Expr(
+                    value=ast.Call(
+                        func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="setdefault"),
+                        args=[ast.Constant(value=str(name)), _],
+                    )
                 )
             ):
                 registered.add(name)

@@ -57,12 +57,9 @@ def _registers(function: str, name: str, rest: list[ast.expr]) -> bool:
 
 def _name_of_op(decorator: ast.Call, function: str, name: ast.expr) -> Iterator[Diagnostic]:
     called = last_name(name.func) if isinstance(name, ast.Call) else ""
-    if not called:
-        message = f"{function} takes its op name without {PREFIX}"
-        yield finding("KCI772", message, hint=_IMPORT_IT, span=node_span(decorator))
-    elif called not in _PREFIXES:
-        message = f"{function} takes its op name by {called}, and not by {PREFIX}"
-        yield finding("KCI779", message, hint=_IMPORT_IT, span=node_span(decorator))
+    if called not in _PREFIXES:
+        rule, how = ("KCI779", f"by {called}, and not by") if called else ("KCI772", "without")
+        yield finding(rule, f"{function} takes its op name {how} {PREFIX}", hint=_IMPORT_IT, span=node_span(decorator))
 
 
 def _has_namespace(node: ast.AST) -> bool:
@@ -97,7 +94,7 @@ def check_cpp(
             with open(path, "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading it
                 text = file.read(_MAX_BYTES)
         except OSError as error:
-            yield finding("KCI700", f"cannot read it: {error.strerror}", path=shown)
+            yield finding("KCI700", f"cannot read it: {error.strerror}", shown)
             continue
         if b"TORCH_LIBRARY" in text:
             texts[shown] = text.decode("utf-8", "replace")
@@ -114,7 +111,7 @@ def _libraries(texts: Mapping[str, str]) -> Iterator[Diagnostic]:
             if first != shown:
                 message = f"it defines the library {match[3]}, as {first} does: no process can load the variant"
                 hint = "keep one of them; the other can register with TORCH_LIBRARY_FRAGMENT or TORCH_LIBRARY_IMPL"
-                yield finding("KCI782", message, hint=hint, path=shown, span=span)
+                yield finding("KCI782", message, shown, hint=hint, span=span)
 
 
 def _macros(text: str) -> Iterator[tuple[re.Match[str], Span, bool]]:
@@ -138,4 +135,4 @@ def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
             continue
         message = f"{name} registers ops under the fixed name {namespace}"
         hint = f'#include "registration.h", then {name}_EXPAND(TORCH_EXTENSION_NAME, ...)'
-        yield finding("KCI781", message, hint=hint, path=shown, span=span)
+        yield finding("KCI781", message, shown, hint=hint, span=span)

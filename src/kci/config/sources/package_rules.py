@@ -9,6 +9,7 @@ import re
 import stat
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -76,9 +77,10 @@ class Package(msgspec.Struct, frozen=True):
         """True for an allowed module and for its submodules."""
         return not self.allowed.isdisjoint(with_parents(module))
 
-    def backends_without(self, module: str) -> tuple[str, ...]:
-        """Backends that lack an allowed module."""
-        return next((self.lacking.get(name, ()) for name in with_parents(module) if name in self.allowed), ())
+    def backends_without(self, modules: Iterable[str]) -> str:
+        """The backends that lack one of some allowed modules, in words."""
+        tops = (next((name for name in with_parents(module) if name in self.allowed), "") for module in modules)
+        return ", ".join(sorted({backend for name in tops for backend in self.lacking.get(name, ())}))
 
 
 def make_package(
@@ -86,17 +88,17 @@ def make_package(
 ) -> Package:
     """Describe the package of a kernel; `depends` has `python-depends` names with their backends."""
     table = provided_table()
-    allowed = {module for modules in table.modules.values() for module in modules}
-    allowed.update({"tvm_ffi"} if tvm_ffi else ())
+    allowed = {"tvm_ffi"} if tvm_ffi else set[str]()
+    allowed.update(*table.modules.values())
     names = tuple(map(str, backends))
-    only = {module: set(having) for module, having in table.only.items()}
+    only = defaultdict(set, {module: set(having) for module, having in table.only.items()})
     for backend in names:
         for module in table.backends.get(backend, ()):
-            only.setdefault(module, set()).add(backend)
+            only[module].add(backend)
     for depend, backend in depends:
         package = depends_table().lookup(depend, backend)
         for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
-            only.setdefault(module, set()).update({backend} if backend else names)
+            only[module].update([backend] if backend else names)
     lacking = {module: tuple(item for item in names if item not in having) for module, having in only.items()}
     kept = {module: without for module, without in lacking.items() if without and module not in allowed}
     return Package(python_name(name), frozenset(allowed | only.keys()), kept)
@@ -108,38 +110,34 @@ def check_package(
     """Yield the findings about a package; `shown` is its path in messages, `generated` lists the build's modules."""
     modules: list[tuple[str, PackageModule]] = []
     others = set(generated)
-    for item in files:
-        if not item.regular or item.link or is_bytecode(item.name):
-            continue
+    for item in _own(files):
         if item.name.endswith((".py", *_NATIVE)):
             others.add(module_name(item.name))
-        if item.name.endswith(".py"):
-            where = f"{shown}/{item.name}"
-            try:
-                with item.path.open("rb") as file:
-                    text = file.read(MAX_BYTES + 1)
-            except OSError as error:
-                yield finding("KCI700", f"cannot read it: {error.strerror}", path=where)
-                continue
-            module, findings = _check_file(item.name, text, package)
-            yield from (msgspec.structs.replace(one, path=where) for one in findings)
-            modules += [(where, module)] if module is not None else []
+        if not item.name.endswith(".py"):
+            continue
+        where = f"{shown}/{item.name}"
+        try:
+            with item.path.open("rb") as file:
+                text = file.read(MAX_BYTES + 1)
+            if len(text) > MAX_BYTES:
+                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            tree = _tree(text)
+            modules.append((where, read_module(item.name, tree)))
+            if item.name != f"{OPS}.py" and any(word in text for word in _OF_OPS):  # most files have none
+                yield from (msgspec.structs.replace(one, path=where) for one in check_ops(tree, package.name))
+        except OSError as error:
+            yield finding("KCI700", f"cannot read it: {error.strerror}", where)
+        except SyntaxError as error:
+            message = f"it does not parse for Python {python_table().loader}: {error.msg}"
+            line, column = error.lineno or 1, max(1, error.offset or 1)
+            yield finding("KCI770", message, where, span=Span(line, column, line, column + 1))
+        except (ValueError, RecursionError, MemoryError) as error:
+            yield finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}", where)
     yield from _check_imports(ImportGraph((module for _, module in modules), others), modules, package)
 
 
-def _check_file(name: str, text: bytes, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
-    try:
-        if len(text) > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-        tree = _tree(text)
-        own = name != f"{OPS}.py" and any(word in text for word in _OF_OPS)  # most files have none
-        return read_module(name, tree), list(check_ops(tree, package.name)) if own else []
-    except SyntaxError as error:
-        message = f"it does not parse for Python {python_table().loader}: {error.msg}"
-        line, column = error.lineno or 1, max(1, error.offset or 1)
-        return None, [finding("KCI770", message, span=Span(line, column, line, column + 1))]
-    except (ValueError, RecursionError, MemoryError) as error:
-        return None, [finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}")]
+def _own(files: Iterable[Entry]) -> list[Entry]:
+    return [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
 
 
 _OF_OPS = (b"library", b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
@@ -159,7 +157,7 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
                 case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if asked != version:
                     if name.rpartition("/")[2] in own:
                         message = f"it loads version {asked} of {name}, and build.toml has version {version}"
-                        yield finding("KCI783", message, path=shown, span=node_span(place))
+                        yield finding("KCI783", message, shown, span=node_span(place))
 
 
 def _tree(text: bytes) -> ast.Module:
@@ -213,20 +211,15 @@ def _check_imports(
         if site.level:
             reason = graph.import_problem(module, site)
             if reason and loaded and not site.guarded:
-                yield finding("KCI776", f"its relative import fails: {reason}", path=where, span=site.span)
+                yield finding("KCI776", f"its relative import fails: {reason}", where, span=site.span)
         elif reach is Reach.NEVER or top in python_table().modules or top in graph.registered:
             continue
         elif top == package.name or not all(map(package.allows, site.imported)):
             yield _foreign(site, package, where, loaded=loaded)
-        elif loaded and not site.guarded and top not in gaps:
-            without = ", ".join(
-                sorted({backend for name in site.imported for backend in package.backends_without(name)})
-            )
-            message = f"it imports {site.module}, which torch for {without} does not bring and nothing declares for it"
-            hint = "import it in the function that needs it, catch the ImportError, or take "
-            if without:
-                hint = f"{hint}{without} out of `backends`"
-                gaps[top] = finding("KCI771", message, hint=hint, path=where, span=site.span)
+        elif loaded and not site.guarded and top not in gaps and (these := package.backends_without(site.imported)):
+            message = f"it imports {site.module}, which torch for {these} does not bring and nothing declares for it"
+            hint = f"import it in the function that needs it, catch the ImportError, or take {these} out of `backends`"
+            gaps[top] = finding("KCI771", message, where, hint=hint, span=site.span)
     yield from gaps.values()
 
 
@@ -249,15 +242,8 @@ def checker_version() -> str:
     """A hash of what judges sources: what was found by another kci is not remembered."""
     kci = Path(__file__).parents[2]
     digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
-    for file in sorted(
-        [
-            *kci.glob("config/**/*.[pt]*"),
-            *kci.glob("matrix/**/*.[pt]*"),
-            *kci.glob("plan/inputs/*.py"),
-            *kci.glob("rules/*.toml"),
-            kci / "diagnostics.py",
-        ]
-    ):
+    read = ("config/**/*.[pt]*", "matrix/**/*.[pt]*", "plan/inputs/*.py", "rules/*.toml", "diagnostics.py")
+    for file in sorted(file for pattern in read for file in kci.glob(pattern)):
         if file.suffix in (".py", ".toml"):
             digest.update(file.read_bytes())
     return digest.hexdigest()
@@ -273,28 +259,28 @@ def source_findings(kernel: Kernel, settings: RepositorySettings, seen: StatCach
 
 def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Diagnostic]:
     """Yield the findings about a kernel's sources; `seen` caches findings of unchanged files."""
-    build, shown = kernel.build, kernel.directory
-    kernel_dir = Path(shown)
+    build, kernel_dir = kernel.build, Path(kernel.directory)
+    prefix = "" if kernel.directory == "." else f"{kernel.directory.rstrip('/')}/"
     tvm_ffi = build.framework_name == "tvm-ffi"
     name = python_name(build.name)
     relative = f"{'tvm-ffi-ext' if tvm_ffi else 'torch-ext'}/{name}"
-    where = relative if shown == "." else f"{shown.rstrip('/')}/{relative}"
-    root = kernel_dir / relative
+    where, root = prefix + relative, kernel_dir / relative
     if not (root / "__init__.py").is_file():
         yield kernel.document.at_value(("general", "name"), "KCI774", f"there is no {relative}/__init__.py")
         return
     if os.path.lexists(root / name):
-        yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
-    package = make_package(build.name, _depends(build), build.general.backends, tvm_ffi=tvm_ffi)
+        yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", where)
+    tables = build.general.tables.items()
+    depends = [(name, backend) for backend, table in tables for name in table.python_depends or ()]
+    package = make_package(build.name, depends, build.general.backends, tvm_ffi=tvm_ffi)
     try:
-        files = walk(root)
+        own = _own(walk(root))
     except FindingsError as error:
-        yield finding("KCI700", error.message, path=where)
+        yield finding("KCI700", error.message, where)
         return
-    listed = list(_source_paths(kernel_dir, shown, build))
-    base, prefix = os.path.realpath(root), "" if shown == "." else f"{shown.rstrip('/')}/"
-    together = [sorted(f"{prefix}{name}" for name in names) for names in _variants(build)]
-    own = [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
+    listed = [(prefix + name, file) for name, file in _source_paths(kernel_dir, build)]
+    base = os.path.realpath(root)
+    together = [sorted(prefix + name for name in names) for names in _variants(build)]
     every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
     every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
     paths = sorted(companion(kernel_dir, TESTS).rglob("*.py"))
@@ -302,14 +288,13 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
 
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
-        code = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
         unfetched = "it is a pointer of Git LFS, and not the file"
         return [
-            *(finding("KCI732", unfetched, path=path, hint=FETCH_LFS) for path in pointers),
+            *(finding("KCI732", unfetched, path, hint=FETCH_LFS) for path in pointers),
             *_names(own, where),
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
-            *check_cpp(code, together),
+            *check_cpp([(file, path) for path, file in listed if path.endswith(SUFFIXES)], together),
             *render_card(kernel).findings,
         ]
 
@@ -331,7 +316,7 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
     for item in files:
         other = collision(item.name, seen)
         if reason := unsafe_name(item.name) or (f"it differs from {other!r} in case only" if other else ""):
-            yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", path=f"{where}/{item.name}")
+            yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", f"{where}/{item.name}")
 
 
 def _variants(build: Build) -> Iterator[set[str]]:
@@ -341,15 +326,10 @@ def _variants(build: Build) -> Iterator[set[str]]:
         yield binding.union(*(part.src for part in build.components(backend).values()))
 
 
-def listed_sources(build: Build) -> set[str]:
-    """Sources in build.toml, relative to the kernel's directory."""
-    listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
-    return listed | {name for component in build.kernel.values() for name in component.src}
-
-
-def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[str, str]]:
+def _source_paths(kernel_dir: Path, build: Build) -> Iterator[tuple[str, str]]:
     root, real = os.path.realpath(kernel_dir), cache(os.path.realpath)
-    for name in sorted(listed_sources(build)):
+    listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
+    for name in sorted(listed.union(*(component.src for component in build.kernel.values()))):
         folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):
             place = f"{real(folder)}/{base}"  # a realpath of each file costs ten times as much
@@ -357,9 +337,4 @@ def _source_paths(kernel_dir: Path, shown: str, build: Build) -> Iterator[tuple[
                 place = real(place)
                 mode = os.lstat(place).st_mode
             if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
-                yield name if shown == "." else f"{shown.rstrip('/')}/{name}", place
-
-
-def _depends(build: Build) -> list[tuple[str, str]]:
-    tables = build.general.tables.items()
-    return [(name, backend) for backend, table in tables for name in table.python_depends or ()]
+                yield name, place

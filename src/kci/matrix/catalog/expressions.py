@@ -104,18 +104,12 @@ class _Parser:
         return f"`{self.got}`" if self.got else "the end"
 
     def expression(self, depth: int) -> Part:
-        parts = [self.conjunction(depth)]
-        while self.got == "or":
+        alternatives = [[self.part(depth)]]
+        while (word := self.got) in ("or", "and"):
             self.advance()
-            parts.append(self.conjunction(depth))
-        return lambda subject, ends: any(part(subject, ends) for part in parts)
-
-    def conjunction(self, depth: int) -> Part:
-        parts = [self.part(depth)]
-        while self.got == "and":
-            self.advance()
-            parts.append(self.part(depth))
-        return lambda subject, ends: all(part(subject, ends) for part in parts)
+            alternatives += [[]] if word == "or" else []
+            alternatives[-1].append(self.part(depth))
+        return lambda subject, ends: any(all(part(subject, ends) for part in parts) for parts in alternatives)
 
     def part(self, depth: int) -> Part:
         if depth > _MAX_DEPTH:

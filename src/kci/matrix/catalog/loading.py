@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from kci.config.discovery import RepositorySettings
 from kci.config.document import Document, KeyPath, read_document, refuse
@@ -18,7 +19,7 @@ from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
-from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, RowChange, expand
+from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, expand
 from kci.matrix.variants import Variant
 
 FIELDS: dict[str, Sequence[str]] = {
@@ -43,22 +44,21 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
     """Parse an overlay table at `place`, empty for a file; FindingsError for an expression (KCI128) or row (KCI120)."""
     problems: list[Diagnostic] = []
 
-    def parse(text: str, at: KeyPath) -> Where:
+    def parse(text: str, *at: str | int) -> Where:
         try:
             return parse_where(text, FIELDS)
         except WhereError as error:
-            problems.append(where_problem(document, at, text, error))
+            problems.append(where_problem(document, (*place, *at), text, error))
             return parse_where("torch != 0", FIELDS)
 
     keep, drop = (
-        tuple((parse(text, (*place, key, index)), (*place, key, index)) for index, text in enumerate(texts))
+        tuple((parse(text, key, index), (*place, key, index)) for index, text in enumerate(texts))
         for key, texts in (("keep", table.keep), ("drop", table.drop))
     )
     change = tuple(
-        RowChange(parse(item.where, (*place, "change", index, "where")), item.bundled, item.tvm_ffi,
-               (*place, "change", index))
+        (parse(item.where, "change", index, "where"), item, (*place, "change", index))
         for index, item in enumerate(table.change)
-    )  # fmt: skip
+    )
     if problems:
         raise refuse(*problems)
     rows = expand(document, table.row, place, document.path)
@@ -88,7 +88,7 @@ def where_problem(document: Document, place: KeyPath, text: str, error: WhereErr
     if span is not None and span.line == span.end_line and span.end_column - span.column == len(text) + 2:
         column = span.column + 1 + min(error.column, len(text))  # a plain string: one quote, then its characters
         span = Span(span.line, column, span.line, column + 1)
-    return finding("KCI128", error.message, hint=error.hint, path=document.path, span=span)
+    return finding("KCI128", error.message, document.path, hint=error.hint, span=span)
 
 
 def subject(item: Row | Variant) -> Subject:
@@ -113,10 +113,10 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
     gone = tuple(item for item in (*catalog.removed, *removed) if item.row.key not in present)
-    name = f"{catalog.name}+{overlay.document.path}"
-    return msgspec.structs.replace(
+    added_name = f"+{overlay.document.path}"
+    return replace(
         catalog,
-        name=catalog.name if catalog.name.endswith(f"+{overlay.document.path}") else name,
+        name=catalog.name.removesuffix(added_name) + added_name,
         rows=tuple(rows),
         overlays=(*catalog.overlays, overlay),
         removed=gone,
@@ -126,40 +126,32 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
 def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
     """The rows with each `[[change]]` applied, in order; a changed row has the place of its change."""
     result = list(rows)
-    for change in overlay.change:
-        test = change.where.over([subject(row) for row in rows])
-        for index, row in enumerate(result):
-            if test(subject(row)):
-                result[index] = msgspec.structs.replace(
-                    row,
-                    bundled=row.bundled if change.bundled is None else change.bundled,
-                    tvm_ffi=change.tvm_ffi or row.tvm_ffi,
-                    tvm_ffi_unknown_since=None if change.tvm_ffi else row.tvm_ffi_unknown_since,
-                    place=change.place,
-                    document=overlay.document,
-                )
+    for where, change, place in overlay.change:
+        test = where.over([subject(row) for row in rows])
+        changed = {"place": place, "document": overlay.document}
+        if change.bundled is not None:
+            changed["bundled"] = change.bundled
+        if change.tvm_ffi is not None:
+            changed |= {"tvm_ffi": change.tvm_ffi, "tvm_ffi_unknown_since": None}
+        result = [replace(row, **changed) if test(subject(row)) else row for row in result]
     return result
 
 
 def filter_rows(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[RemovedRow]]:
     """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest` refer to `among`."""
     subjects = [subject(row) for row in among]
-    tests = [(where.over(subjects), True, where, place) for where, place in overlay.keep]
-    tests += [(where.over(subjects), False, where, place) for where, place in overlay.drop]
+    tests = [(where.over(subjects), True, f"keeps only {where.text}", place) for where, place in overlay.keep]
+    tests += [(where.over(subjects), False, f"drops {where.text}", place) for where, place in overlay.drop]
     remaining: list[Row] = []
     removed: list[RemovedRow] = []
     for row in rows:
         fields = subject(row)
-        by = next(
-            ((must_match, where, place) for test, must_match, where, place in tests if test(fields) is not must_match),
-            None,
-        )
-        if by is None:
+        for test, must_match, what, place in tests:
+            if test(fields) is not must_match:
+                removed.append(RemovedRow(row, f"the overlay {what}", overlay.document, place))
+                break
+        else:
             remaining.append(row)
-            continue
-        must_match, where, place = by
-        reason = f"the overlay keeps only {where.text}" if must_match else f"the overlay drops {where.text}"
-        removed.append(RemovedRow(row, reason, overlay.document, place))
     return remaining, removed
 
 
@@ -232,10 +224,7 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
     They are rows that are not bundled, and of neighbor editions the next older and newer torch, and supported torch
     versions with other compute versions.
     """
-    rows = list(_outside_range(catalog))
-    if not catalog.overlays:
-        return rows, []
-
+    rows = _outside_range(catalog)
     own = {removed.row.key for removed in catalog.removed}
     rows = [row for row in rows if row.key not in own]
     table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
@@ -246,22 +235,20 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
     return rows, gone
 
 
-def _outside_range(catalog: Catalog) -> Iterator[Row]:
-    keys = {row.key for row in catalog.rows if row.bundled}
+def _outside_range(catalog: Catalog) -> list[Row]:
+    bundled = {row.key for row in catalog.rows if row.bundled}
     supported = sorted({row.torch for row in catalog.rows if row.bundled})
-    for row in catalog.rows:
-        if row.key not in keys:
-            keys.add(row.key)
-            yield row
-    for name in catalog.neighbors:
-        neighbor = load_catalog(name)
+    candidates = list(catalog.rows)
+    for neighbor in map(load_catalog, catalog.neighbors):
         torches = sorted({row.torch for row in neighbor.rows})
         below = [torch for torch in torches if supported and torch < supported[0]][-1:]
         above = [torch for torch in torches if supported and torch > supported[-1]][:1]
-        for row in neighbor.rows:
-            if row.key not in keys and row.torch in (*below, *above, *supported):
-                keys.add(row.key)
-                yield row
+        candidates += [row for row in neighbor.rows if row.torch in (*below, *above, *supported)]
+    first: dict[object, Row] = {}
+    for row in candidates:
+        if row.key not in bundled:
+            first.setdefault(row.key, row)
+    return list(first.values())
 
 
 OUTDATED_DAYS = 56

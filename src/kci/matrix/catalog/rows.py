@@ -10,10 +10,11 @@ import msgspec
 
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.facts import BACKENDS
-from kci.config.settings import RowTable
+from kci.config.settings import ChangeTable, RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.matrix.catalog.expressions import Where
 from kci.utils.shipped import Dated, shipped
+from kci.utils.suggest import one_of
 
 OLDEST = datetime.date.min.isoformat()
 
@@ -102,18 +103,14 @@ class Toolkits(Dated, frozen=True):
 
     def new_name(self, capability: str, version: Version) -> str:
         """The new name of a capability that a toolkit renamed, with its suffix; else empty."""
-        for entry in self.renamed:
-            if capability.startswith(entry.old) and entry.since <= version:
-                return entry.new + capability[len(entry.old) :]
-        return ""
+        known = (entry for entry in self.renamed if capability.startswith(entry.old) and entry.since <= version)
+        return next((entry.new + capability.removeprefix(entry.old) for entry in known), "")
 
 
 def _builds(toolkit: _Toolkit, capability: str) -> bool:
-    match = _CAPABILITY.fullmatch(capability)
-    if match is None:
+    if (match := _CAPABILITY.fullmatch(capability)) is None:
         return False
-    base, suffix = match[1], match[2]
-    return base in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[suffix]
+    return match[1] in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[match[2]]
 
 
 toolkits = shipped("matrix/catalog/data/toolkits.toml", Toolkits)
@@ -141,8 +138,7 @@ class Row(msgspec.Struct, frozen=True):
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
-        span = self.document.key_span(self.place)
-        return self.document.path, span.line if span else 0
+        return self.document.place(self.place)
 
 
 class RemovedRow(msgspec.Struct, frozen=True):
@@ -157,15 +153,6 @@ class RemovedRow(msgspec.Struct, frozen=True):
         return self.document.place(self.place)
 
 
-class RowChange(msgspec.Struct, frozen=True):
-    """A `[[change]]` of an overlay."""
-
-    where: Where
-    bundled: bool | None
-    tvm_ffi: Version | None
-    place: KeyPath
-
-
 class Overlay(msgspec.Struct, frozen=True):
     """A parsed overlay with the places of its parts."""
 
@@ -175,7 +162,7 @@ class Overlay(msgspec.Struct, frozen=True):
     replace: bool
     keep: tuple[tuple[Where, KeyPath], ...]
     drop: tuple[tuple[Where, KeyPath], ...]
-    change: tuple[RowChange, ...]
+    change: tuple[tuple[Where, ChangeTable, KeyPath], ...]
     rows: tuple[Row, ...]
 
 
@@ -213,9 +200,8 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
     for index, entry in enumerate(tables):
         at: KeyPath = (*place, "row", index)
         if bool(BACKENDS[entry.backend].compute_prefix) != bool(entry.compute):
-            needed = "needs" if not entry.compute else "has no"
-            message = f"a {entry.backend} row {needed} `compute` versions"
-            raise refuse(document.at_key(at, "KCI120", message))
+            needed = "has no" if entry.compute else "needs"
+            raise refuse(document.at_key(at, "KCI120", f"a {entry.backend} row {needed} `compute` versions"))
         if not _is_exact(entry):
             message = f"`release` must be one of torch {entry.torch}, and `index` part of torch's indexes or an address"
             hint = 'such as `release = "2.16.0rc1"` with `index = "test"`'
@@ -223,16 +209,13 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
         wheel = f"{entry.release}@{entry.index or ''}" if entry.release else None
         for position, system in enumerate(entry.systems):
             if system not in SYSTEMS:
-                hint = f"one of: {', '.join(SYSTEMS)}"
-                raise refuse(
-                    document.at_value((*at, "systems", position), "KCI120", f"{quoted(system)} is not a system", hint)
-                )
-        for compute in entry.compute or (None,):
-            for system in entry.systems:
-                rows.append(
-                    Row(
-                        entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi,
-                        edition, at, document, getattr(entry, "tvm_ffi_unknown_since", None), wheel,
-                    )
-                )  # fmt: skip
+                place, message = (*at, "systems", position), f"{quoted(system)} is not a system"
+                raise refuse(document.at_value(place, "KCI120", message, one_of(SYSTEMS)))
+        unknown_since = getattr(entry, "tvm_ffi_unknown_since", None)
+        rows += [
+            Row(entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi, edition, at, document,
+                unknown_since, wheel)
+            for compute in entry.compute or (None,)
+            for system in entry.systems
+        ]  # fmt: skip
     return tuple(rows)

@@ -89,8 +89,12 @@ class Runners(msgspec.Struct, frozen=True):
         values: dict[str, Any] = {}
         for entry in self.limits:
             if entry.kernel in (None, kernel) and entry.backend in (None, backend):
-                values |= {key: value for key, value in asdict(entry).items() if value is not None}
+                values |= _given(entry)
         return Limit(**values)
+
+
+def _given(table: Limit | Machine) -> dict[str, Any]:
+    return {key: value for key, value in asdict(table).items() if value is not None}
 
 
 class _RunnerTable(Dated, frozen=True):
@@ -224,12 +228,12 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
     # The disk of another image is unknown
     image, single = dict(base.image), dict(base.images)
-    for (system, *compute), image_name in images.images():
-        if compute:
-            single[system] = {**single.get(system, {}), compute[0]: image_name}
+    for system, named in (("aarch64-linux", images.aarch64_linux), ("x86_64-linux", images.x86_64_linux)):
+        if isinstance(named, str):
+            image[system] = named
+        elif named:
+            single[system] = single.get(system, {}) | named
             image.setdefault(system, "")
-        else:
-            image[system] = image_name
     disk = base.disk if images.disk_gb is None else images.disk_gb
     return replace(base, image=image, images=single, disk=disk)
 
@@ -251,7 +255,7 @@ def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, s
 
 
 def _overlay(runner: Runner, machine: Machine) -> Runner:
-    set_here = {key: value for key, value in asdict(machine).items() if value is not None}
+    set_here = _given(machine)
     if machine.labels is not None or machine.group is not None:
         set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
     return replace(runner, **set_here)
