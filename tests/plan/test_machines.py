@@ -18,7 +18,8 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import Runner, default_runners, hosted_runners, runners_from
 from kci.matrix.selection import compute_matrix
 from kci.plan.github_limits import github_matrix
-from kci.plan.legs import PlanOptions, RunnerGroup, make_plan
+from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import RunnerGroup
 from kci.plan.settings_lints import cron_problem, lint_settings
 from planning import parse_settings
 

@@ -134,4 +134,4 @@ def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
 def test_a_pool_is_shared_by_what_runs_at_once() -> None:
     legs = [msgspec.structs.replace(item, pool=Pool("own", 4)) for item in split_leg(7)]
     legs += [leg(f"v{number}", "flash", pool=Pool("own", 4)) for number in range(8)]
-    assert allowances(legs, [0] * len(legs), 1) == [(2, 2)]
+    assert allowances(("", leg) for leg in legs) == {("", False): 2, ("", True): 2}

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from kci.config.discovery import (
@@ -29,6 +28,7 @@ from kci.matrix.catalog.loading import catalog_of, editions, load_catalog, overl
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant, this_system
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line, containing, count, nearest, nearest_name, suggestion
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BACKENDS = tuple(str(backend) for backend in Backend)
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Choice(Frozen, kw_only=True):
     """A tier and filters. Different filters narrow, several entries of one filter widen; empty means all."""
 
     tier: str = str(Tier.RELEASE)
@@ -76,7 +76,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 _ALL = Choice()
 
 
-class Workspace(msgspec.Struct, frozen=True, dict=True):
+class Workspace(Frozen, dict=True):
     """Kernels and everything that decides about their variants; see `open_workspace`."""
 
     kernels: tuple[Kernel, ...]

@@ -16,8 +16,8 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import ObjectUse, Word, parse_variant_name
 from kci.plan.durations import Seconds
-from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import tree_under_test
+from kci.plan.plan import Key
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata

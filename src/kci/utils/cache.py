@@ -16,6 +16,7 @@ import msgspec
 
 from kci.errors import FindingsError, KciError
 from kci.utils.atomic import in_use, replacing, write_atomic
+from kci.utils.frozen import Frozen
 
 CACHE_VARIABLE = "KCI_CACHE"
 
@@ -64,7 +65,7 @@ PART_DESCRIPTIONS = {
 }
 
 
-class CacheEntry(msgspec.Struct, frozen=True):
+class CacheEntry(Frozen):
     """An entry of the cache that can be removed by itself."""
 
     part: str
@@ -146,12 +147,12 @@ _MAX_ENTRIES = 200_000
 _T = TypeVar("_T")
 
 
-class _CachedDigest(msgspec.Struct, frozen=True, array_like=True):
+class _CachedDigest(Frozen, array_like=True):
     seen: tuple[int, int, int, int, int]
     digest: str
 
 
-class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
+class _CacheFile(Frozen, array_like=True):
     schema: int
     root: str
     entries: dict[str, _CachedDigest]
