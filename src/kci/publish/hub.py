@@ -48,10 +48,9 @@ def hub_client(token: str | bool) -> Any:
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint) from None
     except ValueError as error:
         raise UsageError(f"huggingface_hub does not take HF_ENDPOINT: {first_line_of(error)}") from None
-    if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
-        minimum = ".".join(map(str, OLDEST_CLIENT))
-        hint = "pip install --upgrade 'kci[hf]'"
-        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint)
+    if tuple(map(int, re.findall(r"\d+", __version__)[:2])) < OLDEST_CLIENT:
+        needed = f"kci needs {'.'.join(map(str, OLDEST_CLIENT))} or newer"
+        raise MissingToolError(f"huggingface_hub is {__version__} here; {needed}", "pip install --upgrade 'kci[hf]'")
     for handler in logging.getLogger("huggingface_hub").handlers:  # it logs the address that it asks again
         handler.addFilter(_without_secrets)
     return HfApi(token=_sendable(token) if isinstance(token, str) else token)
@@ -68,14 +67,6 @@ def _sendable(token: str) -> str:
         hint = "set it again, as one line: a token has no line breaks, spaces and letters beyond ASCII"
         raise UsageError("the token for the Hub cannot be sent", hint)
     return token
-
-
-def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
-    """Call the client; FindingsError begins with `failed` and ends with the client's reason."""
-    try:
-        return question()
-    except Exception as error:  # the client raises its own errors and those of its HTTP library
-        raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint) from error
 
 
 def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
@@ -174,13 +165,9 @@ def list_tree(tree: Path) -> TreeListing:
     except FindingsError:
         manifest = None
     prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
-    variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
+    directories = (entry for entry in sorted(tree.iterdir()) if is_variant_name(entry.name))
+    variants = (_variant(directory, prints.get(directory.name)) for directory in directories)
     return TreeListing(str(tree), tuple(variants), tree)
-
-
-def variant_directories(tree: Path) -> list[Path]:
-    """The entries of a tree with a variant name, sorted."""
-    return sorted(entry for entry in tree.iterdir() if is_variant_name(entry.name))
 
 
 def variant_in_path(path: str) -> str | None:
@@ -222,7 +209,7 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
     """The files of a kernel repository or of a folder in it; errors of the client pass through."""
     entries = client.list_repo_tree(repo_id, folder, recursive=True, revision=revision, repo_type="kernel")
     return [
-        HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
+        HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
         for entry in entries
         if hasattr(entry, "size")
     ]
@@ -234,8 +221,12 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
     source = f"{repo_id}@{revision}"
 
     def ask(question: Callable[[], _Answer]) -> _Answer:
-        hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
-        return ask_hub(question, f"{source} cannot be read", hint)
+        try:
+            return question()
+        except Exception as error:  # the client raises its own errors and those of its HTTP library
+            reason = printable(first_line_of(error), " ")
+            hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+            raise FindingsError(f"{source} cannot be read: {reason}", hint) from error
 
     def read(file: HubFile) -> bytes | None:
         if file.size > MAX_BYTES:
