@@ -11,9 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.errors import rule_error
 from kci.plan.plan import Key
-from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.bounded_json import read_json, reading, require_schema
 from kci.utils.frozen import Frozen
 
 SCHEMA = 1
@@ -44,15 +43,10 @@ def recorded_minutes(entries: Iterable[Duration]) -> dict[Key, int]:
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
     """Read a file of `Duration`s; FindingsError (KCI611) for any other file."""
-    try:
+    with reading(path, "a file of recorded durations", "remove the file; the plan then uses kci's estimates"):
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)
-        return read.durations
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-    except ValueError as error:
-        message = f"{path} is not a file of recorded durations: {error}"
-    raise rule_error("KCI611", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
+    return read.durations
 
 
 def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:

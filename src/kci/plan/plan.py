@@ -15,10 +15,9 @@ from msgspec import Meta
 from kci.config.discovery import FaultyKernel
 from kci.config.settings import Ignore
 from kci.config.values import NAME_PATTERN, StaleVariants
-from kci.errors import rule_error
 from kci.matrix.catalog.runners import Pool, Runner
 from kci.matrix.variants import Kind, parse_variant_name
-from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.bounded_json import read_json, reading, require_schema
 from kci.utils.frozen import Frozen
 from kci.utils.walk import duplicate_names
 
@@ -276,20 +275,14 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 def read_plan(path: Path) -> Plan:
     """Read a plan's JSON, ignoring unknown keys; FindingsError (KCI611) for any other file."""
-    try:
+    with reading(path, "a plan", "kci plan --format json makes one"):
         plan = read_json(path, Plan, _MAX_BYTES)
         if repeated := duplicate_names(kernel.name for kernel in plan.kernels):
             raise ValueError(f"it names the kernel {repeated[0]} twice")
         for kernel in plan.kernels:
             for variant in (*kernel.planned, *kernel.elsewhere):
                 parse_variant_name(variant)
-    except OSError as error:
-        message = f"cannot read the plan {path}: {error.strerror}"
-    except ValueError as error:
-        message = f"{path} is not a plan: {error}"
-    else:
-        return plan
-    raise rule_error("KCI611", message, hint="kci plan --format json makes one", path=str(path))
+    return plan
 
 
 MAX_MATRIX = 256

@@ -21,7 +21,7 @@ from kci.plan.plan import Key
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
-from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.bounded_json import read_json, reading, require_schema
 from kci.utils.suggest import first_of
 from kci.version import __version__
 
@@ -253,13 +253,8 @@ def read_manifest(tree: Path) -> Manifest | None:
 
 
 def _load(path: Path, hint: str) -> Manifest:
-    try:
+    with reading(path, "a manifest", hint):
         return read_json(path, Manifest)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-    except ValueError as error:
-        message = f"{path} is not a manifest: {error}"
-    raise rule_error("KCI611", message, path, hint=hint)
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
