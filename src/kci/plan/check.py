@@ -19,7 +19,7 @@ from kci.config.discovery import (
     same_names,
 )
 from kci.config.file_lints import lint_file
-from kci.config.reader import Kernel, build_toml_path, read_kernel
+from kci.config.reader import Kernel, build_toml_path
 from kci.config.sources.package_rules import checker_version, source_findings
 from kci.diagnostics import Diagnostic, errors_in, in_file_order
 from kci.errors import FindingsError, KciError
@@ -118,8 +118,9 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | Non
 def _check_group(
     directories: list[str], catalog: str | None, remember: Path | None, progress: Progress
 ) -> tuple[CheckResult, Workspace]:
-    files: list[str] = []
-    diagnostics: list[Diagnostic] = []
+    kernels, unread = read_kernels(directories)
+    files = [build_toml_path(directory) for directory in directories]
+    diagnostics = [item for kernel in unread for item in kernel.diagnostics]
     settings = RepositorySettings()
     try:
         settings = find_settings(directories[0])
@@ -132,22 +133,14 @@ def _check_group(
         overlays = overlays_of(settings)
     except FindingsError as error:
         diagnostics += error.diagnostics
-    kernels: list[Kernel] = []
     trees = SourceTrees(remember)
     tree = trees.of(directories[0])
     of_sources: list[Diagnostic] = []
-    for number, directory in enumerate(directories):
-        progress(number, len(directories))
-        files.append(build_toml_path(directory))
-        try:
-            kernel = read_kernel(directory)
-        except FindingsError as error:
-            diagnostics += error.diagnostics
-            continue
-        kernels.append(kernel)
+    for number, kernel in enumerate(kernels):
+        progress(number, len(kernels))
         unlisted = list(include_not_listed(kernel, settings, tree))
         catalog_rows = for_kernel(rows, overlays, kernel.build.name)
-        diagnostics += lint_kernel(kernel, catalog_rows, tree.at(Path(directory)), unlisted)
+        diagnostics += lint_kernel(kernel, catalog_rows, tree.at(Path(kernel.directory)), unlisted)
         of_sources += source_findings(kernel, settings, tree.remembered)
     trees.save()
     names = {kernel.build.name for kernel in kernels}
