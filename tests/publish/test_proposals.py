@@ -16,9 +16,9 @@ from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import Publication, Publisher, PublishState
 from kci.publish.targets import hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub
-from publish.test_publish import OTHER, REPO, hub, make_tree, there, token
+from publish.test_publish import OTHER, REPO, hub, make_tree, there
 
-__all__ = ["hub", "token"]
+__all__ = ["hub"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -106,7 +106,6 @@ def test_kci_toml_says_which_kernels_are_proposed(
     proposed: bool,
     hub: FakeHub,
     branch: str,
-    token: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,7 +157,7 @@ def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "m
 
 
 def test_main_has_the_first_version_too_where_kci_toml_says_so(
-    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored(tmp_path, monkeypatch)
     tree = make_tree(tmp_path / "made")
@@ -185,7 +184,6 @@ def test_main_has_the_first_version_too_where_kci_toml_says_so(
 )
 def test_nothing_else_is_mirrored(
     hub: FakeHub,
-    token: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     version: int,
