@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kci.config.document import parse_document
@@ -15,7 +16,7 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant
-from kci.plan.plan import Leg, Plan
+from kci.plan.plan import KernelPlan, Leg, Plan
 
 
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:
@@ -37,6 +38,15 @@ def parse_settings(raw: bytes) -> Settings:
 def plan(legs: Iterable[Leg], **keys: Any) -> Plan:
     """A plan of some legs."""
     return Plan(1, "release", (), tuple(legs), **keys)
+
+
+def whole_plan(legs: Iterable[Leg]) -> Plan:
+    """A plan that has the kernels of its legs, too."""
+    made, names = plan(legs), dict[str, list[str]]()
+    for item in made.legs:
+        names.setdefault(item.kernel, []).extend(item.variants)
+    kernels = (KernelPlan(name, f"kernels/{name}", 1, tuple(variants)) for name, variants in names.items())
+    return msgspec.structs.replace(made, kernels=tuple(kernels))
 
 
 def matrix(kernels: dict[str, list[Variant]]) -> Matrix:

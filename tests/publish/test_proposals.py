@@ -83,8 +83,7 @@ def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tmp_path: P
 
 def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tmp_path: Path) -> None:
     done = publish(make_tree(tmp_path))
-    assert done.code == 1
-    assert f"{REPO} has no branch v1: 403" in done.stderr
+    assert (done.code, f"{REPO} has no branch v1: 403" in done.stderr) == (1, True)
     assert f"make it first, as an account that may write to {REPO}" in done.stderr
     assert hub[REPO].proposals == {}
 
