@@ -108,7 +108,8 @@ def cli_page() -> str:
             for below in command.list_commands(group):
                 inner = command.get_command(group, below)
                 assert inner is not None
-                lines.append(_command_row(f"kci {name} {below}", inner, inner.get_short_help_str(200)))
+                text = inner.get_short_help_str(200).rstrip(".")
+                lines.append(_command_row(f"kci {name} {below}", inner, text[:1].lower() + text[1:]))
     return HEAD + "\n".join(lines) + "\n" + CLI_END
 
 
@@ -124,8 +125,8 @@ def actions_page() -> str:
 
     parts = [
         "# Actions\n",
-        "Rendered workflows consist of these actions; [a workflow of your own](workflows.md#a-workflow-around-the-actions) can use them",
-        "too. An action ends with exit code 2 if a required input is empty or a value is not valid. It installs kci from its own commit,",
+        "Rendered workflows consist of these actions; [a workflow of your own](rendered.md#a-workflow-around-the-actions) can use them",
+        "too. An action exits with 2 if a required input is empty or a value is not valid. It installs kci from its own commit, its",
         "dependencies by their hashes, and a Python if the runner has none.",
     ]
     for folder in ACTIONS:

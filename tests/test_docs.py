@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from conftest import ROOT
 from forked import fork_server
 from kci.diagnostics import rules
@@ -32,3 +34,9 @@ def test_no_link_is_called_by_the_name_of_a_file() -> None:
         (page.name, link) for page in pages for link in re.findall(r"\[[a-z-]+\.md\]", page.read_text(encoding="utf-8"))
     ]
     assert named == []
+
+
+@pytest.mark.parametrize("words", ["^### Upgrade$", "^### Uninstall$", "^## Debug a test$", "LOCAL_KERNELS"])
+def test_a_search_of_the_pages_finds(words: str) -> None:
+    texts = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
+    assert any(re.search(words, text, re.MULTILINE) for text in texts)

@@ -84,7 +84,7 @@ def test_the_session_is_what_a_terminal_of_100_columns_shows() -> None:
 
 
 def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -> None:
-    text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)[-1]
+    text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "rendered.md").read_text(), flags=re.DOTALL)[-1]
     jobs = read_yaml(text)["jobs"]
     used = [step["uses"] for job in jobs.values() for step in job["steps"]]
     assert {"kci/build/plan@v1", "kci/build@v1", "kci/build/merge@v1"} <= set(used)

@@ -37,6 +37,10 @@ INSTEAD = {
     r"\bput that right\b": "fix this",
     r"\bnobody (declares|is named)\b": "is not declared, there is no ...",
     r"\bsomebody has to decide\b": "the option or the key that decides",
+    r"\bat hand\b": "available",
+    r"\bfor want of\b": "because memory ran out: name the cause",
+    r"\b(can|cannot|could not) be had\b": "be installed, exist",
+    r"\b(is|are|was|were) passed over\b": "is ignored",
     r"is no (value|revision|directory|catalog|system|tree|backend|artifact|number)\b": "is not a",
 }
 """An idiom, and what to write."""

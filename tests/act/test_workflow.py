@@ -210,7 +210,7 @@ def digests(run: Run) -> dict[tuple[str, str], str]:
 def test_the_workflow_around_the_actions_does_what_the_page_says(
     one_leg: Path, installing: Runner, scratch: Path
 ) -> None:
-    _, page = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8").split("## A workflow around the actions\n")
+    _, page = (ROOT / "docs" / "rendered.md").read_text(encoding="utf-8").split("## A workflow around the actions\n")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     (one_leg / ".github" / "workflows" / "kernel.yml").write_text(text)
     commit_all(one_leg)

@@ -288,7 +288,7 @@ COMPLETE = KernelRecord("aa", 1, complete=True, present=(CPU,), manifest=Manifes
     ("results", "said"),
     [
         ("plan=success kernels=success", ""),
-        ("plan=success kernels=failure", "not every job ended well: kernels (failure)"),
+        ("plan=success kernels=failure", "some jobs did not succeed: kernels (failure)"),
         ("plan=failure kernels=success", "there is no plan: the plan job ended as failure"),
         ("plan=cancelled kernels=success", "there is no plan: the plan job ended as cancelled"),
     ],

@@ -89,7 +89,7 @@ def test_an_error_between_thousands_of_lines_is_shown() -> None:
     shown = error_excerpt(said, spot.line_index)
     assert "a.cu(1): error: this" in shown
     assert shown[0] == "... (4988 lines before it)"
-    assert shown[-1] == "... (4983 lines behind it)"
+    assert shown[-1] == "... (4983 lines after it)"
     assert len(shown) == 32
 
 
@@ -169,7 +169,7 @@ def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
 def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe, Request]) -> None:
     said = "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is required to use PyTorch."
     error = build_error(*planned, ProgramResult(1, NINJA.format(said=said)))
-    assert "needs C++20: leave `-std` out" in error.hint
+    assert "needs C++20: remove `-std` from the flags" in error.hint
 
 
 @pytest.mark.rule("KCI513", triggers=False)
@@ -179,7 +179,7 @@ def test_a_ninja_that_could_not_begin_is_no_compile_error(planned: tuple[Recipe,
     assert "ninja: error: build.ninja:3: bad" in error.message
 
 
-AGAIN = "correct that, and give the same command again: what compiled is kept"
+AGAIN = "correct that, and run the same command again: kci keeps what compiled"
 
 
 @pytest.mark.parametrize(

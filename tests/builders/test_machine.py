@@ -60,7 +60,7 @@ def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CXX", "not-there")
     with pytest.raises(MissingToolError, match="CXX=not-there") as caught:
         cxx_compiler()
-    assert "unset CXX, or name a compiler that is here" in caught.value.hint
+    assert "unset CXX, or name a compiler that exists" in caught.value.hint
     monkeypatch.setenv("CXX", "my-g++ '")
     with pytest.raises(MissingToolError, match="CXX=my-g"):
         cxx_compiler()

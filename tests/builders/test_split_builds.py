@@ -132,5 +132,5 @@ def test_what_the_command_line_refuses(tmp_path: Path, words: list[str], said: s
 
 def test_a_variant_of_python_has_no_parts(tmp_path: Path) -> None:
     done = kci("build", ROOT / "examples" / "swiglu", "--variant=torch-cpu", "--part=1/2", "--pack", tmp_path)
-    assert (done.code, "has no objects to share out" in done.stderr) == (2, True), done.stderr
+    assert (done.code, "has no objects to split into parts" in done.stderr) == (2, True), done.stderr
     assert build_of(DATA / "bare").name == "bare"

@@ -86,7 +86,9 @@ def test_of_kci_toml_the_keys_that_changed_decide(repository: Path, old: str, ne
     plan = json.loads(kci("plan", repository / "norm", "--affected", "HEAD", "--format", "json").stdout)
     found = {leg["backend"] for leg in plan["legs"]}
     assert found <= backends if "catalog" in old else found == backends
-    reason = "it says something else of these variants" if backends else "it says the same of every planned variant"
+    reason = (
+        "what it says of these variants changed" if backends else "what it says of the planned variants is unchanged"
+    )
     assert [item["reason"] for item in plan["affected"]] == [reason]
 
 

@@ -214,7 +214,7 @@ def test_the_doctor_lists_the_trusted_publishers(tmp_path: Path, monkeypatch: py
     assert said() == []
     settings = tmp_path / "kci.toml"
     settings.write_text('[publish]\nenvironment = "release"\ntags = ["r*"]\n')
-    assert "one: it is not said where one is published" in said()[-2]
+    assert "one: nothing says where one is published" in said()[-2]
     settings.write_text(settings.read_text() + 'repo-prefix = "acme"\n')
     environment, publisher, _owner, *repositories = said()
     assert ("`release`" in environment, "`r*`" in environment) == (True, True)

@@ -582,7 +582,7 @@ def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
     hub: FakeHub, tmp_path: Path, status: int, headers: dict[str, str], seconds: str
 ) -> None:
     hub.fail("POST .*/commit/", status, times=100, **headers)
-    with pytest.raises(FindingsError, match=f"asks to be left alone for {seconds} seconds: {status}") as told:
+    with pytest.raises(FindingsError, match=f"asks for a pause of {seconds} seconds: {status}") as told:
         commit_goal(make_tree(tmp_path))
     assert re.match(r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC", told.value.hint)
     assert len(hub.asked("POST .*/commit/")) == 1

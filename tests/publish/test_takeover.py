@@ -139,7 +139,7 @@ def newer(hub: FakeHub, tmp_path: Path) -> bytes:
 @pytest.mark.rule("KCI815", triggers=True)
 def test_an_older_tree_does_not_replace_a_newer_one(hub: FakeHub, newer: bytes, tmp_path: Path) -> None:
     old = make_tree(tmp_path / "old", unique="2222222", commit=OLD, committed=1_750_000_000)
-    theirs = "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53, would make way"
+    theirs = "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53, would be replaced"
     refused(publish(old), "KCI815", theirs, "commit aaaaaaaaaaaa of 2025-06-15")
     refused(publish(old, "--dry-run"), "KCI815", "--older")
     assert hub[REPO].files("v1")["build/kci-manifest.json"] == newer
@@ -174,7 +174,7 @@ def test_a_main_branch_at_a_version_is_no_other_version(
 def test_a_newer_tree_says_what_makes_way_for_it(hub: FakeHub, newer: bytes, tmp_path: Path) -> None:
     done = publish(make_tree(tmp_path / "newest", unique="3333333", commit=OLD, committed=1_770_000_000))
     assert done.code == 0, done.stderr
-    assert "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53, make way" in done.stderr
+    assert "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53, are replaced" in done.stderr
 
 
 def test_an_older_build_of_the_same_inputs_is_not_older(hub: FakeHub, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import msgspec
@@ -15,13 +16,15 @@ from buildkit import quiet, write_tree
 from buildkit import variant as variant_of
 from cli.runner import kci
 from conftest import write_noarch
+from kci.builders.process.run import run
 from kci.builders.request import BuildOptions
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from kci.plan.plan import KernelPlan, Plan
 from kci.publish.branch_plan import read_release
 from kci.run import kernel_tests
+from kci.run import load_built as load_built_module
 from kci.run.gate import RunUploads, missing_results, publishable_kernels
-from kci.run.load_built import load_built
+from kci.run.load_built import fetching, load_built
 from kci.run.records import kernel_record
 from kci.tree.manifest import Loading, read_manifest
 from kci.tree.merge import merge
@@ -101,8 +104,8 @@ def test_a_variant_that_hangs_does_not_hold_a_job_up(tmp_path: Path, monkeypatch
     [
         ("class Bad(nn.Module):\n    def __init__(self): pass\n", "layers.Bad has a constructor"),
         ("class Bad(nn.Module):\n    def other(self): pass\n", "layers.Bad has members that nn.Module lacks: other"),
-        ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is no torch.nn.Module"),
-        ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is no torch.nn.Module"),
+        ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is not a torch.nn.Module"),
+        ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is not a torch.nn.Module"),
     ],
 )
 def test_a_layer_that_kernelize_refuses_is_an_error(tmp_path: Path, layers: str, said: str) -> None:
@@ -253,3 +256,33 @@ def test_a_variant_for_cuda_is_loaded_with_its_torch_and_without_a_gpu(
     loading = read_leg(pack_file).loaded
     assert loading is not None
     assert (len(loading.torch), loading.torch[0].rpartition("+")[2], loading.reason) == (1, "cu130", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [(CUDA, {}), (CPU, {}), (CUDA, {"load": False}), (CUDA, {"isolation": False})]
+)
+def test_a_torch_for_a_gpu_is_fetched_beside_the_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: dict[str, bool]
+) -> None:
+    """And the program that fetches it ends with a build that fails."""
+    begun, ended = threading.Event(), list[str]()
+
+    def fetch(torch: str, *, flavour: str, **_: object) -> None:
+        begun.set()
+        try:
+            run(["sleep", "600"])
+        finally:
+            ended.append(f"{torch} {flavour}")
+
+    monkeypatch.setattr(load_built_module, "ensure_runtime", fetch)
+    what = msgspec.structs.replace(variant_of(name), loads=("2.13",))
+    wanted = name == CUDA and not how
+
+    def build() -> None:
+        with fetching(what, BuildOptions(tmp_path, **how), quiet):  # type: ignore[arg-type]
+            assert not wanted or begun.wait(60)
+            raise BuildFailedError("it does not compile")
+
+    with pytest.raises(BuildFailedError):
+        build()
+    assert ended == (["2.13 cu130"] if wanted else [])

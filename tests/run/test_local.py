@@ -395,7 +395,7 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
         assert process.stderr is not None
         compiler.wait_for_start(process)
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
-        assert "the same command goes on" in process.stderr.read()
+        assert "the same command continues" in process.stderr.read()
         assert process.wait() == 130
     compiler.wait_for_end()
     assert not (kernel / "build").exists()

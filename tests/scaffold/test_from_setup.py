@@ -140,7 +140,7 @@ def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
     begins = [
         "setup.py: the include directory '/opt/other/include' lies outside of the project",
         "setup.py: the include directory 'other' is empty: fetch it (a submodule?)",
-        "setup.py: it links `magma`: build.toml has no key for libraries, so compile it in, or do without",
+        "setup.py: it links `magma`: build.toml has no key for libraries, so compile it in, or remove it",
         "csrc/ops.cpp:5: bind these in torch-ext/torch_binding.cpp: add, scale_",
         "a kernel is built without pybind11: include torch/all.h, and remove modules: csrc/ops.cpp:2",
         "1 test file of the project, such as tests/test_it.py, stayed there: ",
@@ -158,7 +158,7 @@ def test_nothing_is_run_that_nobody_allowed(here: Path, monkeypatch: pytest.Monk
     write_tree(here / "old", PROJECT)
     refused = kci("init", "adder", "--from", "old", "-y")
     assert refused.code == 2
-    assert "old/setup.py has to be run, and nobody allowed that" in refused.stderr
+    assert "kci has to run old/setup.py, and --run is missing" in refused.stderr
     assert "allow it with --run" in refused.stderr
     assert not (here / "adder").exists()
 

@@ -230,4 +230,4 @@ def test_a_trust_configuration_that_is_none(tree: Path, content: str | None) -> 
         place.write_text(content)
     for command in (("sign", tree), ("verify", tree, "--signatures", *OWN, "--trust-config", place, *IGNORED)):
         done = kci(*command)
-        assert (done.code, f"{place} is no trust configuration" in done.stderr) == (1, True), done.stderr
+        assert (done.code, f"{place} is not a trust configuration" in done.stderr) == (1, True), done.stderr

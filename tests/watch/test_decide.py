@@ -123,7 +123,7 @@ def test_one_cause_after_two_moves_is_two_issues() -> None:
     (one,) = watch.step(run(2, catalog="d", cpu="again", norm="pass"))
     (two,) = watch.step(run(3, catalog="e", cpu="again", norm="again"))
     assert (one.kind, two.kind) == (ActionKind.OPEN, ActionKind.OPEN)
-    assert "What moved: the catalog, from `c` to `d`. It passed last in run 1." in one.body
+    assert "What changed: the catalog, from `c` to `d`. It last passed in run 1." in one.body
     assert two.legs == (NORM,)
     assert one.id != two.id
     (more,) = watch.step(run(4, catalog="e", cpu="again", cuda="again", norm="again"))

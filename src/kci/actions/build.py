@@ -196,7 +196,7 @@ def keep_objects(leg: LegBuild) -> list[AnswerTable]:
         return []
     if (size := sum(path.stat().st_size for path in packed)) > MAX_OBJECT_BYTES:
         most = MAX_OBJECT_BYTES / 1e9
-        common.warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, and {most:.0f} are the most")
+        common.warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, more than the limit of {most:.0f} GB")
         return []
     reused, compiled, missing = leg.count_objects()
     made, name, minutes = reused + compiled, f"{leg.objects}-{leg.attempt}", leg.minutes_left()

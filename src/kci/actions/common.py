@@ -193,7 +193,7 @@ def unpacked(place: Path, digest: str = "") -> Path:
             if not digest:
                 fail(f"cannot unpack the tree {tar}: {error}", 5)
             show(f"cannot read {tar}: {error}")
-        show(f"{tar} is not the tree that was judged: it is not taken")
+        show(f"{tar} is not the tree that was judged: kci does not use it")
         shutil.rmtree(tree, ignore_errors=True)
     if not tars and is_judged(place, digest):
         return place

@@ -17,7 +17,7 @@ def main() -> None:
     pulls = PullRequestComments(github_api(repository), BOT)
     run = pulls.run(run_number(common.required_input("run")))
     if not run.is_for_pull_request:
-        common.show("the run is not one of kci.yml for a pull request")
+        common.show("the run is not a run of kci.yml for a pull request")
         return
     pull_requests = pulls.open_pull_requests(run)
     if not pull_requests:

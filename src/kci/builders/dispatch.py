@@ -104,7 +104,7 @@ def build_variant(request: Request, log: Log) -> BuildResult:
     """
     name = choose_builder(request.options.builder, request.variant)
     if request.part is not None and name != "native":
-        raise UsageError(f"{request.variant.name} has no objects to share out", "leave out --part")
+        raise UsageError(f"{request.variant.name} has no objects to split into parts", "leave out --part")
     started = time.monotonic()
     with with_kernel_paths(request.kernel_dir):
         request = msgspec.structs.replace(request, inputs=request.files())

@@ -1,6 +1,6 @@
 """The files that a build sees: a folder with copies of what build.toml lists (docs/format.md#visible-files).
 
-Compilers search includes beside a copy, so an unlisted file is not found, and no edit meets a build on its way.
+Compilers search includes beside a copy, so they do not find an unlisted file, and an edit during a build has no effect.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ COMMANDS = {
     "pack": "make the artifact of a built variant",
     "merge": "merge artifacts into one tree",
     "verify": "verify a tree, variant or kernel",
-    "gate": "hold what the jobs of a run did against its plan",
+    "gate": "compare what the jobs of a run did with its plan",
     "sign": "sign a tree or an artifact",
     "publish": "publish a verified, complete tree to the Hub",
     "compat": "compare expected and published variants; report scheduled runs",

@@ -52,7 +52,7 @@ from kci.run.records import ci_run, write_failure
 @click.option(
     "--load/--no-load",
     default=True,
-    help="Load it with each torch that it is for, which kci may have to install (default), or record that it was not.",
+    help="Load the variant with each torch that it is for (default), or record that it was not loaded.",
 )
 @option("--unique-id", "TEXT", "The kernel id (default: derived from the sources).")
 @ISOLATION
@@ -60,22 +60,22 @@ from kci.run.records import ci_run, write_failure
 @option(
     "--stop-after",
     "MINUTES",
-    "End the build after so long, and keep the objects that are done: the next one goes on from there.",
+    "End the build after this time and keep the objects that are done; the next build continues from there.",
     type=click.FloatRange(min=0),
 )
 @option("--part", "I/N", "Compile only this share of the objects, such as 3/16, and --pack them; no variant.")
-@flag("--link", "Make the variant of the objects of its parts; what is missing is compiled.")
+@flag("--link", "Link the variant from the objects of its parts, and compile what is missing.")
 @file_option(
     "--objects-from",
     "PATH",
-    "Objects of another build, or a folder of packs, to take from in place of the cache; repeat for more.",
+    "Take objects from this pack, or folder of packs, instead of the cache; repeat for more.",
     multiple=True,
 )
-@file_option("--objects-to", "FILE", "Pack all objects into this file, also if the build fails.")
+@file_option("--objects-to", "FILE", "Pack all objects into this file, even if the build fails.")
 @file_option(
     "--failures",
     "DIR",
-    "Also write why a variant was not built to this folder, for the gate, and go on with the next variant.",
+    "If a variant fails, write the reason to this folder, for the gate, and go on with the next variant.",
 )
 @flag("--dry-run", "Print the exact commands and build nothing.")
 def command(
@@ -89,8 +89,8 @@ def command(
 ) -> int:
     """Build variants of KERNEL, one after the other, and load each. Prints the directory of each.
 
-    Exits with 1 if one does not load or does not meet the requirements; its directory stays, since it may still serve
-    on this machine. One whose torch cannot be had is not loaded: no error here, and one in a job of a CI run.
+    Exit 1 if a variant does not load or does not meet the requirements; its directory stays, because it may still work
+    on this machine. A variant whose torch cannot be installed is not loaded; only in a CI run is that an error.
 
     Examples:
         # build one variant

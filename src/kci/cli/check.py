@@ -17,8 +17,7 @@ from kci.utils.suggest import count
 def command(kernels: tuple[str, ...], output: str) -> int:
     """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml. Exit 1 if there is an error.
 
-    A finding is suppressed by an entry of `[[lint.ignore]]` in kci.toml. Notes of severity info are counted, and shown
-    with -v.
+    An entry of `[[lint.ignore]]` in kci.toml suppresses a finding. Infos are only counted, unless -v shows them.
 
     Examples:
         # check every kernel in this directory and kci.toml

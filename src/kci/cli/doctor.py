@@ -27,9 +27,8 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 def command(kernels: tuple[str, ...]) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
-    With KERNEL (default: kernels in this directory) list only the toolkits of its backends, and also which of its
-    variants this machine can build, and the settings on GitHub and the Hub that the workflows need and that you make
-    there.
+    With KERNEL (default: kernels in this directory), list only the toolkits of its backends, which of its variants this
+    machine can build, and the settings that you have to make on GitHub and on the Hub.
 
     Examples:
         # list what this machine lacks, and how to install it
@@ -68,7 +67,7 @@ def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
         if kernels:
             raise
         if error.diagnostics:
-            say("build.toml is invalid, so nothing is said of kernels: `kci check` says where")
+            say("build.toml is invalid, so kernels are left out: `kci check` says where")
         return None  # the user did not ask about kernels
 
 

@@ -36,12 +36,12 @@ from kci.utils.suggest import count
 @click.argument("records", type=FileName(path_type=Path))
 @option("--kernel", "NAME", "Judge only this kernel; exit 1 unless its tree can be published.")
 @file_option(
-    "--trees", "FILE", "The newest tree of each kernel, for `kci plan --trees`; what this CI run made is added."
+    "--trees", "FILE", "A list of the newest tree of each kernel, for `kci plan --trees`; kci adds those of this run."
 )
 @file_option("--tree", "PATH", "With --kernel: exit 1 unless this is the tree that was judged.")
 @file_option("--junit", "FILE", "Also write the list as JUnit XML.")
 def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | None, junit: Path | None) -> int:
-    """Hold what the jobs of a run left in the folder RECORDS against its plan, and list what did not happen.
+    """Compare what the jobs of a run left in the folder RECORDS with its plan, and list what did not happen.
 
     RECORDS has the plan (kci-plan.json, from `kci plan --format json`), and the records of `kci merge --record` and
     `kci test --record --leg`. Exit 1 if a planned variant, tree or test is missing.

@@ -47,7 +47,7 @@ from kci.utils.suggest import command_line, count
 )
 @option("--repo-id", "OWNER/NAME", "The repository on the Hub to publish to.")
 @file_option("--from", "origin", "DIR", "Convert a kernel-builder repository, or a project with a setup.py; see --run.")
-@flag("--run", "may_run", "Run setup.py of --from, to see what it builds; in bubblewrap where it is.")
+@flag("--run", "may_run", "Run setup.py of --from to see what it builds, in bubblewrap if that is installed.")
 @flag("-y", "--yes", "Ask nothing, and use defaults.")
 def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **choices: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
@@ -56,9 +56,9 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
     has an error or no variant.
 
-    A setup.py is run with real setuptools and the torch of kci's cache, which kci makes if it is not there; nothing is
-    compiled. It is code of somebody else, so kci runs it only with --run. What comes out is a draft: kci lists what is
-    left to do, and `kci check` reports it until it is done.
+    kci runs a setup.py only with --run, because it is somebody else's code. It uses setuptools and a torch that it
+    installs into its cache, and compiles nothing. The result is a draft: kci lists what is left to do, and `kci check`
+    reports it until it is done.
 
     Examples:
         # write a new kernel, and ask for its options
@@ -100,7 +100,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     print_diagnostics([item for item in findings if item not in notes])
     if notes and not options().quiet:
         lists = command_line("check", "-v", place=target)
-        say(f"`{lists}` reports {count(len(notes), 'finding')} besides")
+        say(f"`{lists}` reports {count(len(notes), 'more finding')}")
     faulty = not draft and bool(errors_in(findings))
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     listed = "do what is listed above" if draft else ""
@@ -160,7 +160,7 @@ def _convert(
         raise UsageError(f"{origin} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint)
     if not may_run:
         hint = f"look at it, then allow it with --run; it runs {sandbox()}"
-        raise UsageError(f"{setup} has to be run, and nobody allowed that", hint)
+        raise UsageError(f"kci has to run {setup}, and --run is missing", hint)
     chosen = choose(name, repo_id=choices["repo_id"] or "")
     return chosen, from_setup_py(origin, chosen, default_cache(), progress_log())
 

@@ -27,7 +27,7 @@ from kci.tree.manifest import Manifest
 @file_option(
     "--record",
     "FILE",
-    "With --kernel: verify the tree too, and write what became of the kernel to this file, for `kci gate`.",
+    "With --kernel: verify the tree too, and write the result to this file, for `kci gate`.",
 )
 @flag("--json", "as_json", "Print the manifests.")
 def command(

@@ -29,7 +29,7 @@ from kci.utils.cache import default_cache
 @file_option(
     "--trees",
     "FILE",
-    "Build and test only what the trees of earlier runs have not; the file is from `kci gate --trees`.",
+    "Build and test only what the trees of earlier runs lack; the file is from `kci gate --trees`.",
 )
 @flag("--fingerprints", "Add the hash of each variant's inputs, which `kci merge --plan` records.")
 @file_option("--durations", "FILE", "Measured build times, from `kci merge --durations`.")

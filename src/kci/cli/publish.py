@@ -29,9 +29,9 @@ from kci.utils.suggest import count
     "Keep or remove older variants on the branch that the tree leaves out (default: from kci.toml).",
     of=[str(item) for item in StaleVariants if item is not StaleVariants.ASK],
 )
-@flag("--older", "Allow to replace variants by older ones.")
+@flag("--older", "Replace variants even by older ones.")
 @flag("--create-repo", "Create the repository if it does not exist.")
-@flag("--create-pr", "Open pull requests instead of a commit: needs no right to write.")
+@flag("--create-pr", "Open pull requests instead of a commit, for an account that may not write.")
 @flag("--dry-run", "Print what would change, and change nothing.")
 def command(place: Path, kernel: Path | None, leave_out: str | None, **target_options: Any) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.

@@ -35,7 +35,7 @@ from kci.workflows.snakemake import SNAKEFILE
 @click.option(
     "--short/--no-short",
     default=None,
-    help="Write two files of a few lines that call kci's reusable workflow, in place of every job.",
+    help="Write two short files that call kci's reusable workflow, or every job.",
 )
 @option("--branch", "TEXT", "Pushes to this branch build a release (default: the repository's default branch).")
 @choice_option(
@@ -60,7 +60,7 @@ from kci.workflows.snakemake import SNAKEFILE
 @option(
     "--output",
     "DIR",
-    "The root of the repository (default: this directory, or the root around it if it is inside of a kernel).",
+    "The root of the repository (default: this directory; in a kernel, the root that the kernel is in).",
     type=FileName(),
 )
 def command(
@@ -78,7 +78,7 @@ def command(
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel in this directory).
 
-    If `kci check` finds an error in a kernel, it writes nothing; exit 1.
+    If `kci check` finds an error in a kernel, kci writes nothing; exit 1.
 
     KERNEL is a directory with a build.toml, or a directory of kernels. Newer action pins in the committed files stay.
 

@@ -34,7 +34,7 @@ from kci.utils.suggest import count
     "--arch",
     "archs",
     "ARCH",
-    "Compile only for this GPU, such as 9.0a: faster, to test and not to publish; nothing is merged.",
+    "Compile only for this GPU, such as 9.0a: faster, but not for publishing; nothing is merged.",
 )
 def command(
     kernels: tuple[str, ...],
@@ -47,8 +47,8 @@ def command(
     """Build and load every variant of each KERNEL that this machine can build, merge them into a tree, and verify it.
 
     The tree is `build/` in the kernel's directory unless --into names another place. A variant that needs another
-    machine is skipped, and the table says why. One whose torch cannot be had is built and not loaded, and not fit for
-    publishing; that is no error here. A rerun reuses what an interrupted run has finished.
+    machine is skipped, and the table says why. A variant whose torch cannot be installed is built and not loaded: that
+    is not an error here, but it cannot be published. A rerun reuses what an interrupted run has finished.
 
     Examples:
         # build every variant that this machine can build, merge, verify
@@ -64,7 +64,7 @@ def command(
             places = local.tree_places(workspace, into)
             result = local.run_here(workspace, outcomes, places, how, display.changed, display.say)
     except KeyboardInterrupt:
-        say("the same command goes on: what was downloaded and compiled to its end is kept")
+        say("the same command continues: kci keeps finished downloads and objects")
         raise
     return _report(result, places if archs else {})
 
@@ -103,7 +103,7 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
         lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
         say(lacks if lacking else "nothing was built: every variant needs another machine")
-        say("  hint: `kci render` writes workflows that build them; with `--ci snakemake` for a cluster of yours")
+        say("  hint: `kci render` writes workflows that build them; with `--ci snakemake` for your cluster")
         return 3
     return code
 

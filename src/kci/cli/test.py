@@ -50,9 +50,9 @@ from kci.utils.cache import default_cache
 @option(
     "--leg",
     "NAME",
-    "With --record, for `kci gate`: the job of the plan that this is. Of --variant it tests those in the tree.",
+    "With --record, for `kci gate`: the name of this job in the plan. A --variant that is not in the tree is skipped.",
 )
-@flag("--allow-empty", "Exit 0 for a kernel without a test that ran.")
+@flag("--allow-empty", "Exit 0 even if no test ran.")
 def command(
     place: Path,
     kernel: Path | None,
@@ -77,7 +77,7 @@ def command(
         kci test --no-isolation
     """
     if keyword and record:
-        raise UsageError("-k and --record: a record of some tests would pass for one of all", "leave out one")
+        raise UsageError("-k and --record: a record of some tests would count as a record of all", "leave out one")
     if not kernel:
         place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel

@@ -42,8 +42,8 @@ def command(
 
     For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
 
-    What the options about the signer leave out comes from [signing] in the kci.toml of the repository you stand in,
-    unless that one may have come with the tree: neither may lie in the directory of the other.
+    `[signing]` in the kci.toml of the current repository says what the options about the signer leave out. That file
+    does not count if it may have come with the tree: neither may lie in the directory of the other.
 
     Examples:
         # verify a tree
@@ -52,7 +52,7 @@ def command(
         kci verify build --ignore KCI72
     """
     if (repository or workflow or trust_config) and not signatures:
-        raise UsageError("what must have signed is said with --signatures only", "add --signatures")
+        raise UsageError("--repository, --workflow and --trust-config need --signatures", "add --signatures")
     extra: list[Diagnostic] = []
     for path in paths if signatures else ():
         trees = [place.path for place in find_places(path) if place.kind is PlaceKind.TREE]
@@ -62,7 +62,7 @@ def command(
             signer = SigningContext(repository or signing.repository or "", "", workflow or signing.workflow or "")
             if not signer.repository:
                 hint = "name it with --repository: a kci.toml that may have come with the tree does not count"
-                raise UsageError(f"it is not said which repository must have signed {tree}", hint)
+                raise UsageError(f"nothing says which repository must have signed {tree}", hint)
             extra += check_signatures(Path(tree), tree, trust_config or own.trust_config, signer)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
     signature_findings = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings

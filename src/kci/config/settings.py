@@ -63,7 +63,7 @@ class OverlayTable(Table, frozen=True):
     """Expressions; a row goes if it matches one."""
     change: tuple[ChangeTable, ...] = ()
     row: tuple[RowTable, ...] = ()
-    """Rows to add; one that the table has already takes its place there."""
+    """Rows to add; each replaces an equal row of the table, or goes to its end."""
 
 
 class KernelOverlay(OverlayTable, frozen=True):
@@ -111,7 +111,7 @@ class BackendImages(Table, frozen=True):
     aarch64_linux: str | dict[str, str] | None = field(default=None, name="aarch64-linux")
     x86_64_linux: str | dict[str, str] | None = field(default=None, name="x86_64-linux")
     disk_gb: Unsigned | None = None
-    """The free disk that the image and a build in it need; a hosted runner with less is cleaned up first."""
+    """The free disk that the image and a build in it need; kci frees space on a hosted runner with less."""
 
     def images(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield the keys below the backend, and the image."""
@@ -123,7 +123,7 @@ class BackendImages(Table, frozen=True):
 
 
 class Limit(Table, frozen=True):
-    """Limits of the legs of one kernel, one backend, or both. Later entries go before earlier ones, key by key."""
+    """Limits of the legs of one kernel, one backend, or both. Later entries override earlier ones, key by key."""
 
     kernel: str | None = None
     """The name of a kernel; without it, every kernel."""
@@ -132,7 +132,7 @@ class Limit(Table, frozen=True):
     max_jobs: Unsigned | None = None
     """How many compilers run in parallel in one leg."""
     cores: Unsigned | None = None
-    """How many threads each of them may use, where it has threads: nvcc."""
+    """How many threads each nvcc may use."""
     timeout_minutes: Unsigned | None = None
     """The timeout of a leg."""
     parts: Unsigned | None = None
@@ -154,7 +154,7 @@ class UserTier(Table, frozen=True):
 
 
 class PlanTable(Table, frozen=True):
-    """How variants are shared out among jobs."""
+    """How variants are distributed over jobs."""
 
     group: Grouping = Grouping.VARIANT
     load: tuple[Backend, ...] | None = None
@@ -219,7 +219,7 @@ class Schedule(Table, frozen=True):
 
 
 class Publish(Table, frozen=True):
-    """Where a release goes. A kernel's own `general.hub` goes before this."""
+    """Where a release goes. A kernel's own `general.hub` overrides this."""
 
     repo_prefix: str | None = None
     """The owner on the Hub; the kernel's name is appended."""
@@ -299,7 +299,7 @@ class Signing(Table, frozen=True):
     workflow: str | None = None
     """The workflow that must have made them, as GitHub names it: `owner/name/.github/workflows/x.yaml@<ref>`."""
     trust_config: str | None = None
-    """A file relative to kci.toml: which Sigstore signs, and what it is trusted by; without it, the public one."""
+    """A trust configuration of a Sigstore of your own, relative to kci.toml; without it, the public one."""
 
 
 class Settings(Table, frozen=True):

@@ -26,7 +26,7 @@ class Backend(enum.StrEnum):
 
 
 class System(enum.StrEnum):
-    """An operating system on a processor, as variant names carry it."""
+    """A processor and an operating system, as in variant names."""
 
     AARCH64_DARWIN = "aarch64-darwin"
     AARCH64_LINUX = "aarch64-linux"

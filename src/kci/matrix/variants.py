@@ -214,7 +214,7 @@ class Variant(msgspec.Struct, frozen=True):
     archs_since: str | None = None
     """The day of the arch list for `archs`, of a compiled CUDA variant; None for the oldest."""
     loads: tuple[str, ...] = ()
-    """The torch versions to load it with, oldest first; none if no torch for it can be had, or kci.toml says so."""
+    """The torch versions to load it with, oldest first; none if kci has no torch for it, or kci.toml says so."""
 
     @property
     def must_load(self) -> bool:

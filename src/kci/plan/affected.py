@@ -293,7 +293,9 @@ def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None
 
 def _by_facts(path: str, view: _KernelChange, *, tests: bool) -> Touch:
     touched = view.changed_names(1)
-    reason = "it says something else of these variants" if touched else "it says the same of every planned variant"
+    reason = (
+        "what it says of these variants changed" if touched else "what it says of the planned variants is unchanged"
+    )
     if view.then is None:
         reason = "the kernel could not be planned at the base"
     return view.touched_by(path, touched, reason, tests=tests)
@@ -311,5 +313,5 @@ def _by_files(path: str, view: _KernelChange) -> Touch:
         why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
         reason = "; ".join(filter(None, ("read by the tests", why)))
     else:
-        reason = "no `src` of build.toml lists it, and no variant carries it"
+        reason = "no `src` of build.toml lists it, and no variant contains it"
     return view.touched_by(path, touched, reason, tests=is_test)

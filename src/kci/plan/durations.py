@@ -1,4 +1,4 @@
-"""The recorded build times of variants, which go before estimates."""
+"""The recorded build times of variants, which replace estimates."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> 
 
 
 def _changed_error(path: Path) -> FindingsError:
-    return FindingsError(f"{path} changed while it was published", "let nothing write there meanwhile")
+    return FindingsError(f"{path} changed while it was published", "let no other program write there meanwhile")
 
 
 MAIN_VERSION = 1
@@ -322,11 +322,11 @@ class BranchReplacement(Frozen):
         what = f"{first_of(sorted(replaced), _SHOWN)}, built from {_source(old)},"
         if not self._is_older(new, old):
             if old.commit != new.commit:
-                self.log(f"{self.place}: {what} make way for what is built from {_source(new)}")
+                self.log(f"{self.place}: {what} are replaced by builds from {_source(new)}")
             return
-        message = f"{self.place} is newer than the tree: {what} would make way for what is built from {_source(new)}"
+        message = f"{self.place} is newer than the tree: {what} would be replaced by builds from {_source(new)}"
         if not self.terms.older:
-            raise rule_error("KCI815", message, hint="publish a newer tree; to go back to this one, say --older")
+            raise rule_error("KCI815", message, hint="publish a newer tree; to go back to this one, pass --older")
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:

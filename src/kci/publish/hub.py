@@ -45,9 +45,9 @@ def hub_client(token: str | bool) -> Any:
         from huggingface_hub import HfApi, __version__
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
-        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint) from None
+        raise MissingToolError("huggingface_hub, which kci needs for the Hub, is not installed", hint) from None
     except ValueError as error:
-        raise UsageError(f"huggingface_hub does not take HF_ENDPOINT: {first_line_of(error)}") from None
+        raise UsageError(f"huggingface_hub does not accept HF_ENDPOINT: {first_line_of(error)}") from None
     if tuple(map(int, re.findall(r"\d+", __version__)[:2])) < OLDEST_CLIENT:
         needed = f"kci needs {'.'.join(map(str, OLDEST_CLIENT))} or newer"
         raise MissingToolError(f"huggingface_hub is {__version__} here; {needed}", "pip install --upgrade 'kci[hf]'")
@@ -225,7 +225,7 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
             return question()
         except Exception as error:  # the client raises its own errors and those of its HTTP library
             reason = printable(first_line_of(error), " ")
-            hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+            hint = "check that the repository has this branch, that the network works, and that HF_TOKEN gives access"
             raise FindingsError(f"{source} cannot be read: {reason}", hint) from error
 
     def read(file: HubFile) -> bytes | None:

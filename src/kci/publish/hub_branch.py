@@ -165,7 +165,7 @@ def _answer(error: Exception, repo_id: str) -> Exception:
         if any(map(_is_lost, chain)):
             return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {reason[:300]}")
         own = ", ".join(sorted(filter(_SETTINGS.fullmatch, os.environ)))
-        hint = f"set here, and asked by the client: {own}" if own else "is the network of this machine set up?"
+        hint = f"set here, and asked by the client: {own}" if own else "check the network of this machine"
         return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint)
     status = int(response.status_code)
     known = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY}

@@ -126,7 +126,7 @@ class Publisher(Frozen):
             if answer.obstacle is Obstacle.REFUSED:
                 message = f"{self.name} would refuse the front page: {answer.message}"
                 raise FindingsError(message, f"correct {card.path}; nothing was published") from answer
-            self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
+            self.log(f"{self.name} does not say whether it accepts the front page: {answer.message}")
 
     def commit_goal(
         self, goal: BranchGoal, message: str, replacement: tuple[Release, ReplacementPolicy] | None = None
@@ -168,11 +168,11 @@ class Publisher(Frozen):
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", _HINT) from answer
                 problem = answer
-        what = "cannot be read" if self.dry_run else f"did not take the commit in {self.attempts} attempts"
+        what = "cannot be read" if self.dry_run else f"did not accept the commit in {self.attempts} attempts"
         message, when = f"{self.name} {what}: {problem.message}", "later"
         if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
             at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
-            message = f"{self.name} asks to be left alone for {seconds:.0f} seconds: {problem.message}"
+            message = f"{self.name} asks for a pause of {seconds:.0f} seconds: {problem.message}"
             when = f"after {at:%Y-%m-%d %H:%M} UTC"
         hint = f"run the same command again {when}: what was uploaded is not uploaded twice"
         raise FindingsError(message, hint) from problem

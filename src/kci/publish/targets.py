@@ -1,4 +1,4 @@
-"""The repository and branch on the Hub that a kernel is published to, and what both have to be for it."""
+"""The repository and branch on the Hub that a kernel is published to, and their requirements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def target_of(
     branch = (branch_name or "v{version}").replace("{version}", str(version))
     if not repo_id:
         hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
-        raise UsageError(f"it is not said where {kernel} is published", hint)
+        raise UsageError(f"nothing says where {kernel} is published", hint)
     if repo_id.startswith(f"{PLACEHOLDER_OWNER}/"):
         raise UsageError(f"{repo_id} is what `kci init` wrote", "write your account on the Hub into `repo-id`")
     if not _REPOSITORY.fullmatch(repo_id):

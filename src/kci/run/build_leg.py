@@ -25,7 +25,7 @@ from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import image_of
 from kci.plan.workspace import Workspace
-from kci.run.load_built import load_built
+from kci.run.load_built import fetching, load_built
 from kci.run.records import VariantFailure
 from kci.tree import identity
 from kci.tree.manifest import LegRecord, leg_for
@@ -176,7 +176,8 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if image is None:
         # before the build: its files may change meanwhile
         card = render_card(kernel).text if artifact else None
-        record = make_variant_dir(kernel, variant, request.output, options, log)
+        with fetching(variant, options, log):
+            record = make_variant_dir(kernel, variant, request.output, options, log)
         with locked(directory, log):  # another build of the variant may replace it
             findings = tuple(verify(directory, select=_ABOUT_BINARIES, kernel=Path(kernel.directory)))
             if artifact:

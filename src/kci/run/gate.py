@@ -153,7 +153,7 @@ class RunUploads(Frozen):
             elif not record.passed:
                 reasons[test.kernel, test.name] = record.error or "it failed"
             elif not manifest or record.tree != tree_under_test(manifest.digests, test.variants):
-                reasons[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
+                reasons[test.kernel, test.name] = "it passed on another tree than the present one: run everything again"
         return reasons
 
 
@@ -229,7 +229,7 @@ def read_index(place: Path, log: Log) -> TreeIndex:
     except FileNotFoundError:
         log("there is no list of earlier trees: everything is built")
     except (OSError, ValueError) as error:  # another version of kci, or foreign
-        log(f"everything is built once more: {place} is no list of trees: {error}")
+        log(f"everything is built once more: {place} is not a list of trees: {error}")
     return TreeIndex()
 
 
@@ -285,7 +285,7 @@ def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
     ended = {name.partition("/")[0]: result for name, result in results.items()}
     bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
     if bad:
-        return f"all that was planned is there, but not every job ended well: {', '.join(bad)}"
+        return f"all that was planned is there, but some jobs did not succeed: {', '.join(bad)}"
     for name, result in results.items():
         job, _, needs = name.partition("/")
         succeeded = {ended.get(need) for need in needs.split(",")} == {JobResult.SUCCESS}

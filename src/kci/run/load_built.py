@@ -1,19 +1,21 @@
-"""Loads what was built, before anybody gets it: as users do, with each torch that it is for, in fresh processes."""
+"""Loads built variants as users do, before they are packed: with each torch that they are for, in fresh processes."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kci.builders.process.run import Log
+from kci.builders.process.run import Log, ProgramScope, StoppedError
 from kci.builders.request import BuildOptions
 from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.downloads import is_reachable
-from kci.builders.toolchains.environment import kci_environment
-from kci.config.facts import BACKENDS
+from kci.builders.toolchains.environment import ensure_runtime, kci_environment
+from kci.config.facts import BACKENDS, HOST
 from kci.diagnostics import finding, rules
 from kci.errors import FindingsError, KciError, MissingToolError, first_error, one_line
 from kci.matrix.variants import Variant, parse_variant_name, this_system
@@ -32,8 +34,8 @@ def load_built(
 ) -> Loading:
     """Load a built variant with its torch versions; `chosen` are the backends of `[plan] load`.
 
-    FindingsError if it does not load, or registers what the loader does not take. Where a torch cannot be had the
-    variant is not loaded; of one that must be, a job of a CI run raises MissingToolError.
+    FindingsError if it does not load, or registers what the loader does not take. If a torch cannot be installed, the
+    variant is not loaded; if it must be, a CI run raises MissingToolError.
     """
     must, metadata = variant.must_load and not options.archs, read_metadata(directory / FILE_NAME)
     loaded: list[str] = []
@@ -65,6 +67,35 @@ def load_built(
     result = Loading(tuple(dict.fromkeys(reversed(loaded))), reason, must)
     log(f"{variant.name}: {'loaded with ' if loaded else ''}{result}")
     return result
+
+
+@contextmanager
+def fetching(variant: Variant, options: BuildOptions, log: Log) -> Iterator[None]:
+    """Fetch the torch for a GPU that will load a variant while it is built: gigabytes, and ended with a failed build.
+
+    Nothing is raised: `load_built` says why a torch cannot be had.
+    """
+    flavour, scope = toolchains().flavour(variant.backend, variant.compute), ProgramScope()
+
+    def fetch() -> None:
+        made = (kci_environment(options.cache, torch, flavour).complete for torch in variant.loads)
+        with scope.entered(), suppress(KciError, StoppedError):
+            if not any(made):
+                ensure_runtime(variant.loads[0], cache=options.cache, log=log, flavour=flavour)
+
+    # that for the CPU compiles too, so the build fetches it
+    wanted = options.load and options.isolation and flavour != HOST and variant.loads
+    thread = threading.Thread(target=fetch)
+    if wanted:
+        thread.start()
+    try:
+        yield
+    except BaseException:
+        scope.stop()
+        raise
+    finally:
+        if wanted:
+            thread.join()
 
 
 class DriverMissingError(KciError):

@@ -84,7 +84,7 @@ def _layer_faults(module: type, function: type, layers: Any, tree: Path) -> list
             continue
         if not issubclass(layer, module):
             if listed is not None or (hasattr(layer, "forward") and not issubclass(layer, function)):
-                faults.append(f"layers.{name} is no torch.nn.Module")
+                faults.append(f"layers.{name} is not a torch.nn.Module")
         elif layer.__init__ is not module.__init__:  # type: ignore[misc]
             faults.append(f"layers.{name} has a constructor")
         elif more := {member for member, _ in inspect.getmembers(layer)} - usual:

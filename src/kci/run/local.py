@@ -41,7 +41,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
 from kci.run.build_leg import check_replaceable, make_variant_dir
-from kci.run.load_built import load_built
+from kci.run.load_built import fetching, load_built
 from kci.tree.manifest import Loading, Manifest, read_sealed
 from kci.tree.merge import merge
 from kci.tree.verify import verify_with_suppressions
@@ -116,7 +116,8 @@ class KeptBuilds:
             if kept := self.find(kernel, variant, fingerprint):
                 return kept
             inputs = self._of(kernel).inputs
-            leg = make_variant_dir(kernel, variant, output, self._options, log, builds, inputs)
+            with fetching(variant, self._options, log):
+                leg = make_variant_dir(kernel, variant, output, self._options, log, builds, inputs)
         self._forget_old(kernel, variant.name, output)
         return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
 

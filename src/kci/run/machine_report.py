@@ -74,7 +74,7 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
         health, message = Health.MISSING, f"{cache} cannot be written"
         remedy = "set KCI_CACHE to a directory that you can write"
     elif free < _ROOM:
-        health, remedy = Health.NOTE, "kci clean shows what can go; or set KCI_CACHE to another disk"
+        health, remedy = Health.NOTE, "kci clean shows what it can remove; or set KCI_CACHE to another disk"
     yield ToolReport("cache", health, message, remedy)
     index = without_secrets(address := toolchains().index_url(HOST))
     health, message, remedy = Health.NOTE, f"{index} cannot be reached", _ONLY_CUDA
@@ -116,12 +116,12 @@ def _helpers() -> Iterator[ToolReport]:
         require_engine()
         return f"{container_engine()} answers"
 
-    yield _examined_tool("containers", container, "builds then happen on this machine itself")
+    yield _examined_tool("containers", container, "builds then run on this machine itself")
     try:
         tool = find_compiler_cache(cxx_compiler())
     except KciError:
         tool = None
-    lacks = (Health.NOTE, "none", "install ccache, and rebuilds take a fraction")
+    lacks = (Health.NOTE, "none", "install ccache: rebuilds then take a fraction of the time")
     yield ToolReport("compiler cache", *((Health.OK, str(tool)) if tool else lacks))
     gpus = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     yield _program("GPU", gpus, "tests of GPU variants need one")

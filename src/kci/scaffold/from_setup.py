@@ -155,8 +155,8 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     bound = work.bound(files)
     registered = any(_DEFINED.search(data.decode("utf-8", "replace")) for data in files.values())
     if tests := sorted(name for name in project if re.search(r"(^|/)test_[^/]*\.py$", name)):
-        work.note(f"{count(len(tests), 'test file')} of the project, such as {tests[0]}, stayed there: take over what "
-                  "tests the operators into tests/, and mark it with `pytest.mark.kernels_ci`")  # fmt: skip
+        work.note(f"{count(len(tests), 'test file')} of the project, such as {tests[0]}, stayed there: copy those that "
+                  "test the operators to tests/, and mark them with `pytest.mark.kernels_ci`")  # fmt: skip
     if choice.placeholder:
         work.note(f"{BUILD_TOML}: `repo-id`: write your account in place of {choice.repo_id.partition('/')[0]}")
     files |= (python := work.python(root, package, names, backends))
@@ -248,7 +248,7 @@ class _Draft:
         for library in dict.fromkeys(libraries):
             if not _TORCH_LIBRARIES.match(library):
                 self.note(f"{SETUP_PY}: it links `{library}`: build.toml has no key for libraries, so compile"
-                          " it in, or do without")  # fmt: skip
+                          " it in, or remove it")  # fmt: skip
         include = list(dict.fromkeys(include))
         headers = _headers(self.project, sources, include)
         archs = _archs(item.flags("nvcc")) if device else ()
@@ -329,7 +329,7 @@ class _Draft:
             return str(canonicalize_license_expression(license_text.removesuffix(" License")[:200]))
         except InvalidLicenseExpression:
             self.note(
-                f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {license_text[:60]!r}, no SPDX expression"
+                f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {license_text[:60]!r}, not an SPDX expression"
             )
             return "other"
 

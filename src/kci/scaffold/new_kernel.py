@@ -101,7 +101,7 @@ def _check_stable_abi(text: str, framework: str) -> None:
     newest = max(row.torch for row in load_catalog().rows)
     if not OLDEST_STABLE_ABI <= version <= newest:
         message = f"the template needs a stable ABI from {OLDEST_STABLE_ABI.text} to {newest.text}, not {text}"
-        raise UsageError(message, f"--stable-abi {OLDEST_STABLE_ABI.text} serves the most versions of torch")
+        raise UsageError(message, f"--stable-abi {OLDEST_STABLE_ABI.text} supports the most versions of torch")
 
 
 def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:

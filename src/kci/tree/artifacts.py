@@ -77,7 +77,7 @@ def _search(folder: Path, skip: Path | None, report: Report) -> Iterator[Path]:
         elif plain and path.is_file() and path.name.startswith(PREFIX) and path.name.endswith(SUFFIXES):
             yield path
         elif path.name.lower().endswith(_ARCHIVES):
-            message = f"{path} is passed over: it is not called like an artifact"
+            message = f"{path} is ignored: its name is not that of an artifact"
             hint = "an artifact is called kci-<kernel>-<variant>.tar or .tar.zst; name the file itself to merge it"
             report(finding("KCI615", message, path, hint=hint))
 

@@ -149,9 +149,9 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
     if metadata.kci is not None and metadata.kci.variant != name:
         raise rule_error(
             "KCI612",
-            f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant",
+            f"{variant_dir} was built as {metadata.kci.variant}; renaming a directory does not make another variant",
             where,
-            hint=f"call it {metadata.kci.variant}, or build {name}",
+            hint=f"rename it to {metadata.kci.variant}, or build {name}",
         )
     return SealedVariant(metadata, hashes)
 

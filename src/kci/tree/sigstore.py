@@ -114,7 +114,7 @@ def _trust_config(path: Path) -> Any:
         config.trusted_root.get_fulcio_certs()
     except Exception as error:  # from several libraries
         raise FindingsError(
-            f"{path} is no trust configuration of a Sigstore: {first_line_of(error)}",
+            f"{path} is not a trust configuration of a Sigstore: {first_line_of(error)}",
             "--trust-config, or `trust-config` in [signing] of kci.toml",
         ) from error
     return config
@@ -232,7 +232,7 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
     except ValueError as error:
         return f"its signature is not a Sigstore bundle: {error}"
     if read.message_signature is None:
-        return "its signature is no signature of a file"
+        return "its signature is not a signature of a file"
     if not certificate:
         return "its signature has no certificate"
     digest = read.message_signature.message_digest

@@ -1,4 +1,4 @@
-"""Expected against published: which variants are missing, stale, corrupt or surplus, and what closes each gap."""
+"""Compares expected with published variants: which are missing, stale, corrupt or surplus, and what closes each gap."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def read_runs(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[R
                 if not path.name.startswith(f"{part.run:0{_DIGITS}d}-"):
                     raise ValueError(f"its name is not that of run {part.run}")
             except (OSError, ValueError) as error:
-                message = f"not a recorded run, and passed over: {error}"
+                message = f"not a recorded run, and ignored: {error}"
                 report(finding("KCI801", message, path, hint="restore it from an earlier commit"))
             else:
                 parts.append(part)

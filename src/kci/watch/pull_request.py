@@ -184,7 +184,7 @@ _ROWS, _FAILURES, _TEXT = 150, 20, 300
 _PATH = re.compile(r"(?!.*\.\.)[A-Za-z0-9_.][A-Za-z0-9_./-]{0,200}", re.ASCII)
 
 _ENDINGS = {
-    "success": "ended well",
+    "success": "succeeded",
     "failure": "failed",
     "cancelled": "was cancelled",
     "timed_out": "ran out of time",

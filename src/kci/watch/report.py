@@ -81,7 +81,7 @@ class GridCell(Frozen):
             for what, old, new in reversed(self.since.changes(self.before))
         ]
         new = "; ".join(changes) or "neither commit nor catalog changed: a package, an image or a machine did"
-        return f"{began} It was different last in run {self.before.run}. New then: {new}."
+        return f"{began} It last differed in run {self.before.run}. New then: {new}."
 
 
 class KernelCells(Frozen):

@@ -308,7 +308,7 @@ _DRIFT_FINDINGS = {
     Drift.CHANGED: ("KCI401", "the file is not what kci would write now", "run `kci render` and commit the result"),
     Drift.OBSOLETE: (
         "KCI401",
-        "kci wrote this file and has no use for it any more",
+        "kci wrote this file and no longer needs it",
         "run `kci render`, which removes it",
     ),
     Drift.EDITED: (

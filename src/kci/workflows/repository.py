@@ -236,7 +236,7 @@ def _compared(
 ) -> RenderedFiles:
     ignored = run_git(root, "check-ignore", "-z", "--stdin", stdin="\0".join(sorted(files)).encode())
     hidden = [
-        finding("KCI455", "git ignores this file, so that it never reaches the server", path, hint=_UNHIDE)
+        finding("KCI455", "git ignores this file, so it never reaches the server", path, hint=_UNHIDE)
         for path in os.fsdecode(ignored or b"").split("\0")
         if path
     ]

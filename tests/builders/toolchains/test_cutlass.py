@@ -143,7 +143,7 @@ def test_a_checkout_named_by_hand_is_taken_as_it_is(
         [],
     )
     find_headers([Depend.CUTLASS_3_8], tmp_path, said.append)
-    assert said == ["CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: taken as it is"]
+    assert said == ["CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: kci uses it as it is"]
     monkeypatch.setenv("CUTLASS_SRC_DIR", str(tmp_path))
     with pytest.raises(MissingToolError, match="holds no include"):
         find_headers([Depend.CUTLASS_4_0], tmp_path, quiet)

@@ -87,7 +87,7 @@ def test_a_download_is_told_when_it_begins(index: HalfAndHalf, tmp_path: Path) -
         (
             "PIP_INDEX_URL",
             "http://127.0.0.1:9/simple",
-            "there is no way to the package index http://127.0.0.1:9/simple: ",
+            "the package index http://127.0.0.1:9/simple cannot be reached: ",
         ),
     ],
 )

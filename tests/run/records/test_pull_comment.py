@@ -107,13 +107,13 @@ def test_the_comment_says_what_there_is_and_how_to_repeat_what_failed(world: Wor
 def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:
     world.upload("run-plan.1", PLAN_FILE, PLAN)
     world.upload("run-record.relu.1", RECORD_FILE, record("relu", CPU, CUDA))
-    assert "### kci: the run did not end well\n" in world.comment()
+    assert "### kci: the run did not succeed\n" in world.comment()
     world.state["runs"][0]["conclusion"] = "success"
     assert "### kci: all that was planned is there, in 1 kernel\n" in world.comment()
     (world.uploads / "run-plan.1" / PLAN_FILE).unlink()
     for file in world.records.rglob("*.json"):
         file.unlink()
-    assert "### kci: what the run came to is not known\n" in world.comment()
+    assert "### kci: the result of the run is unknown\n" in world.comment()
 
 
 def test_tests_that_run_nowhere_are_said(world: World) -> None:
@@ -188,7 +188,7 @@ def test_a_record_that_is_none_is_said_to_be_none(world: World, content: bytes, 
     world.upload("run-plan.1", PLAN_FILE, content)
     body = world.comment()
     assert said in body
-    assert "### kci: what the run came to is not known" in body
+    assert "### kci: the result of the run is unknown" in body
 
 
 def test_a_large_artifact_is_not_fetched_and_members_lead_nowhere(world: World) -> None:

@@ -127,10 +127,10 @@ def test_special_bits(tree: Path, name: str, bit: int) -> None:
     ("card", "says"),
     [
         (b"# caf\xe9\n", "not UTF-8 (byte 5)"),
-        (b"---\nlicense: [mit\n---\n", "no YAML"),
-        (b"---\n- a\n---\n", "no table"),
-        (b"---\nx: " + b"[" * 5_000 + b"\n---\n", "no YAML"),
-        (b"---\nx: !!python/object/apply:os.getcwd []\n---\n", "no YAML"),
+        (b"---\nlicense: [mit\n---\n", "not YAML"),
+        (b"---\n- a\n---\n", "not a table"),
+        (b"---\nx: " + b"[" * 5_000 + b"\n---\n", "not YAML"),
+        (b"---\nx: !!python/object/apply:os.getcwd []\n---\n", "not YAML"),
         (b"x" * (1024 * 1024 + 1), "larger than 1024 KiB"),
     ],
 )

@@ -319,7 +319,7 @@ def test_a_planned_variant_that_is_missing(tmp_path: Path) -> None:
 
 def test_a_tree_that_a_dead_merge_moved_aside_is_not_just_missing(tmp_path: Path) -> None:
     merged(tmp_path).rename(tmp_path / ".kci-build.old")
-    with pytest.raises(UsageError, match="a kci that died had moved it"):
+    with pytest.raises(UsageError, match="a killed kci had moved it"):
         check(tmp_path / "build")
 
 

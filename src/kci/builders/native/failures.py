@@ -62,7 +62,7 @@ _OTHER_PROCESSOR = re.compile(
     r"|(?:unsupported option|unknown argument) ['‘](?P<clang>-m[\w.+=-]+)['’]"
 )
 _BEFORE, _BEHIND, _SHOWN = 12, 20, 30
-_AGAIN = "correct that, and give the same command again: what compiled is kept"
+_AGAIN = "correct that, and run the same command again: kci keeps what compiled"
 
 
 class ErrorSpot(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ def error_excerpt(lines: Sequence[str], line_index: int) -> list[str]:
     shown = list(lines[start : start + _SHOWN])
     omitted = len(lines) - start - len(shown)
     before = [f"... ({start} lines before it)"] if start else []
-    return [*before, *shown, *([f"... ({omitted} lines behind it)"] if omitted else [])]
+    return [*before, *shown, *([f"... ({omitted} lines after it)"] if omitted else [])]
 
 
 def show_kernel_paths(line: str, kernel_dir: Path) -> str:
@@ -201,17 +201,17 @@ def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
             "(--container auto), or move the kernel to the stable ABI"
         )
     if standard := _OLD_STANDARD.search(done.output):
-        return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
+        return f"this torch needs {standard[1]}: remove `-std` from the flags, and kci sets the standard of each torch"
     if _PYBIND.search(done.output):
         return f"pybind11's headers do not compile with Python's limited API: {INSTEAD_OF_PYBIND}"
     if flag := _OTHER_PROCESSOR.search(done.output):
         named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
         return (
-            f"{named} is no flag of a compiler for {system}, and the flags of build.toml are for all systems: leave it "
-            "out, and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
+            f"compilers for {system} have no flag {named}, and the flags of build.toml are for all systems: remove it, "
+            "and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
         )
     if was_killed(done.output):
-        return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
+        return "a compiler was killed, most likely because memory ran out: use fewer --jobs, or more memory"
     return full_disk_program_hint(done.output, work, CACHE_VARIABLE)
 
 
@@ -222,5 +222,5 @@ def timeout_error(request: Request, objects: Objects) -> KciError:
         request.variant.name,
         done,
         objects.expected,
-        "" if objects.use().made else "nothing was done in this time; give it more",
+        "" if objects.use().made else "no object was finished in this time; allow more",
     )

@@ -122,9 +122,9 @@ def run_ninja(
             if output in tried:
                 hint = "build on a machine with more memory, or compile less at once: fewer archs (--arch), "
                 hint += "a source that is split"
-                message = f"compiling {objects[output]} was killed for want of memory, alone as well"
+                message = f"compiling {objects[output]} was killed because memory ran out, even alone"
                 raise BuildFailedError(f"{message}; this machine has {memory() / 2**30:.1f} GiB for a build", hint)
-            log(f"{objects[output]} was killed for want of memory: it is compiled again, alone")
+            log(f"{objects[output]} was killed because memory ran out: kci compiles it again, alone")
             tried.add(output)
             queue.append(output)
         if not killed and (done.code != 0 or not alone):

@@ -138,7 +138,7 @@ def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
                     archive.extract(place)
                     os.utime(place, (0, 0))
         except DamagedError as error:
-            log(f"{pack} is cut short or damaged ({error}): what is whole is taken")
+            log(f"{pack} is cut short or damaged ({error}): kci takes what is whole")
     return head
 
 

@@ -197,7 +197,9 @@ def container_engine() -> str:
     """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
     choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
-        raise UsageError(f"{ENGINE_VARIABLE}={choice} is no engine that kci knows", f"use one of {', '.join(ENGINES)}")
+        raise UsageError(
+            f"{ENGINE_VARIABLE}={choice} is not an engine that kci knows", f"use one of {', '.join(ENGINES)}"
+        )
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
 
@@ -295,7 +297,7 @@ def _tell_digest(image: str, log: Log) -> None:
         .rpartition("\n")[2]
     )
     message = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
-    log(f"{image} is a tag, which moves; {message}. An image by digest in kci.toml freezes it")
+    log(f"{image} is a tag, which moves; {message}. Name the image by its digest in kci.toml")
 
 
 def choose_image(option: str, image: str, log: Log) -> str | None:

@@ -38,7 +38,7 @@ def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
     program = own_program(choice or "ccache")
     if choice and not (program and is_compiler_cache(choice)):
         raise MissingToolError(
-            f"{CACHE_VARIABLE}={choice} names no compiler cache that is here",
+            f"{CACHE_VARIABLE}={choice} names no compiler cache on this machine",
             f"set {CACHE_VARIABLE} to sccache, the path of ccache or sccache, or off",
         )
     return Path(program).absolute() if program else None
@@ -74,7 +74,7 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
         if named := os.environ.get(variable):
             words = _ccbin_compiler(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
-                wrong = f"unset {variable}, or name a compiler that is here"
+                wrong = f"unset {variable}, or name a compiler that exists"
                 raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", wrong)
             return _for_nvcc(words, (), cuda)
     for name in _CXX_NAMES:

@@ -161,7 +161,7 @@ def _checkout_headers(depend: Depend, variable: str, folder: Path, release: Cutl
     has = f"{macros.get('MAJOR', '?')}.{macros.get('MINOR', '?')}"
     # SYCL*TLA has CUTLASS's version there
     if depend is not Depend.SYCL_TLA and not release.tag.startswith(f"v{has}."):
-        log(f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")
+        log(f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: kci uses it as it is")
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
 
 

@@ -134,7 +134,7 @@ def uv(*arguments: str) -> list[str]:
     """A command of uv. Raises MissingToolError without it."""
     own = own_program("uv")
     if own is None:
-        raise MissingToolError("uv is not installed, with which kci makes Python environments", "pip install uv")
+        raise MissingToolError("uv is not installed, and kci makes Python environments with it", "pip install uv")
     return [own, *arguments]
 
 
@@ -203,7 +203,7 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
             away = "PIP_NO_INDEX is set, so no index is asked"
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
             reason = str(fault).removeprefix("<urlopen error ").removesuffix(">")[:200]
-            away = f"there is no way to the package index {pip_index()}: {reason}"
+            away = f"the package index {pip_index()} cannot be reached: {reason}"
         none = "check that this Python has wheels for it" if "No solution found" in done.output else ""
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""

@@ -279,7 +279,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
             if check.code != 0:
                 raise MissingToolError(
                     f"torch {torch} does not import: {last_line(check.output)}",
-                    f"test with another torch, or have this one made again: rm -r {root}",
+                    f"test with another torch, or remove this one, and kci installs it again: rm -r {root}",
                 )
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python

@@ -202,7 +202,7 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     """The runners, images and limits of a repository: kci's with those of kci.toml.
 
     Each key is that of `runners.<backend>.<system>`, else of `runners.any.<system>`, else the default; labels and group
-    go together. An entry without either is no runner.
+    go together. An entry without either is not a runner.
     """
     defaults = defaults or default_runners()
     build = dict(defaults.build)

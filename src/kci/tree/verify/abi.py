@@ -291,7 +291,7 @@ def _exports(name: str) -> Exports:
     about = shipped(f"tree/verify/data/{name}.toml", ExportsTable)()
     packed = (DATA / f"{name}.bin").read_bytes()
     if hashlib.sha256(packed).hexdigest() != about.sha256:
-        raise ValueError(f"{name}.bin is not the one that {name}.toml speaks of")
+        raise ValueError(f"{name}.bin is not the one that {name}.toml describes")
     data = zlib.decompress(packed)
     (count,) = struct.unpack_from("<I", data)
     planes = [data[4 + count * plane : 4 + count * (plane + 1)] for plane in range(5)]

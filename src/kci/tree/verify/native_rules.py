@@ -59,7 +59,7 @@ def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKi
     if kind is BinaryKind.ARCHIVE:
         yield finding("KCI757", "it is a static library, which nothing can load", where)
     elif kind is None:
-        yield finding("KCI740", f"it is called like a library, and is no {expected.value} file", where)
+        yield finding("KCI740", f"it has the name of a library, and is not a {expected.value} file", where)
     elif kind is not expected:
         yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}", where)
     elif kind is BinaryKind.ELF:

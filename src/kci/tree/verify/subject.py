@@ -259,6 +259,6 @@ def _tree(root: Path, shown: str) -> VerifiedPlace:
 def _require_not_aside(root: Path, shown: str) -> None:
     if not root.is_dir() and (aside := sibling_path(root.absolute(), "old")).is_dir():
         raise UsageError(
-            f"{shown} is not there: a kci that died had moved it to {aside}",
+            f"{shown} is not there: a killed kci had moved it to {aside}",
             f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}",
         )

@@ -50,7 +50,7 @@ def check_layout(variant: VariantDir) -> Findings:
             yield finding("KCI705", "it is Python bytecode", variant.at(item.name))
     packed = [item for item in variant.files if not is_bytecode(item.name)]
     for item, rule, reason in unpackable_entries(packed):
-        yield finding(rule, f"it cannot travel: {reason}", variant.at(item.name))
+        yield finding(rule, f"no artifact can hold it: {reason}", variant.at(item.name))
     if size := size_problem(packed):
         yield finding("KCI709", f"no artifact can hold it: {size}", variant.shown)
 
@@ -77,7 +77,7 @@ def check_metadata(variant: VariantDir) -> Findings:
         message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
         yield finding("KCI725", message, where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
-        message = f"it was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
+        message = f"it was built as {metadata.kci.variant}; renaming a directory does not make another variant"
         yield finding("KCI722", message, where)
     yield from _module(variant, metadata)
 
@@ -205,7 +205,7 @@ def _top(tree: Path, shown: str) -> Findings:
         elif not looks_like_variant(entry):
             yield finding("KCI707", f"{name} does not belong in a tree", path)
     for item, rule, reason in unpackable_entries(files_at_top(tree)):
-        yield finding(rule, f"it cannot travel: {reason}", f"{shown}/{item.name}")
+        yield finding(rule, f"no artifact can hold it: {reason}", f"{shown}/{item.name}")
 
 
 def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Findings:
@@ -314,7 +314,7 @@ def _checksums(
 
 def _difference(wrong: Sequence[str], recorded: Collection[str], actual: Collection[str]) -> str:
     first = wrong[0]
-    what = "has another hash" if first in actual else "is no file of the tree"
+    what = "has another hash" if first in actual else "is not a file of the tree"
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
     return (f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}") + more
 
@@ -344,8 +344,8 @@ def _header_problem(text: str) -> str:
     try:
         data = yaml.safe_load(header[1])
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return f"its header is no YAML: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
-    return "" if data is None or isinstance(data, dict) else "its header is no table of keys and values"
+        return f"its header is not YAML: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
+    return "" if data is None or isinstance(data, dict) else "its header is not a table of keys and values"
 
 
 _SHOWN = 20
