@@ -108,7 +108,8 @@ def render_text(diagnostic: Diagnostic, file_lines: Callable[[str], Sequence[str
     """A diagnostic as text: place, severity, rule, message, the line of `file_lines` with a caret, and hint."""
     place = f"{printable(diagnostic.place)}: " if diagnostic.path else ""
     lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {printable_lines(diagnostic.message)}"]
-    for spot in (diagnostic, *diagnostic.related):
+    spots: list[Diagnostic | Related] = [diagnostic, *diagnostic.related]
+    for spot in spots:
         if spot.path and spot.line and len(source := file_lines(spot.path)) >= spot.line:
             lines += _excerpt(spot, source[spot.line - 1])
         elif isinstance(spot, Related):

@@ -113,7 +113,7 @@ def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
 def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     full = whole_plan([*split_leg(MAX_MATRIX), leg("v", "flash")])
     assert not [item for item in check_limits(full, 1, 1) if item.rule == "KCI305"]
-    more = whole_plan(split_leg(MAX_MATRIX + 1))
+    more = whole_plan(msgspec.structs.replace(item, pool=Pool("own", 8)) for item in split_leg(MAX_MATRIX + 1))
     assert not [item for item in check_limits(more) if item.rule == "KCI305"]
     (problem,) = [item for item in check_limits(more, 1, 1) if item.rule == "KCI305"]
     assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
@@ -121,6 +121,7 @@ def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     work = caller["include"][0]["work"]
     sizes = [len(item["include"]) for item in (work["parts"], *work["more_parts"])]
     assert sizes == [MAX_MATRIX, 1, 0]
+    assert work["parts_parallel"] == 4, "two matrices run at once"
 
 
 def test_a_pool_is_shared_by_what_runs_at_once() -> None:

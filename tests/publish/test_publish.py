@@ -225,7 +225,12 @@ def test_the_signature_of_other_metadata_does_not_stay(hub: FakeHub, tmp_path: P
 
 
 def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(hub: FakeHub, tmp_path: Path) -> None:
-    main = {"README.md": b"# hello", "build/torch-rocm/metadata.json": b"{}", "build/torch-cpu/old.py": b"1"}
+    main = {
+        "README.md": b"# hello",
+        "build/torch-rocm/metadata.json": b"{}",
+        "build/torch-cpu/old.py": b"1",
+        "build/a": b"1",
+    }
     hub[REPO].write("main", {**hub[REPO].files("main"), **main}, "version 1")
     tree = make_tree(tmp_path, version=2)
     said = published(tree)
@@ -506,7 +511,7 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
 
 
 @pytest.mark.parametrize(("status", "headers", "expected"), [
-    (500, {}, 2.0), (None, {}, 2.0), (409, {}, 2.0), (429, {"Retry_After": "7"}, 7.0),
+    (500, {}, 2.0), (None, {}, 2.0), (408, {}, 2.0), (409, {}, 2.0), (429, {"Retry_After": "7"}, 7.0),
     (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "300"}, 300.0),
     (429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
 ])  # fmt: skip

@@ -177,6 +177,11 @@ def test_a_directory_of_many_files_is_flushed_whole_too(
     monkeypatch.setattr(os, "fsync", fail(5, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
         atomic.flush(tmp_path / "many")
+    monkeypatch.setattr(os, "fsync", fail(22, "Invalid argument"))  # as file systems say of directories
+    (tmp_path / "empty").mkdir()
+    atomic.flush(tmp_path / "empty")
+    with pytest.raises(OSError, match="Invalid argument"):
+        atomic.flush(tmp_path / "many" / "inner" / "f0")
 
 
 def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

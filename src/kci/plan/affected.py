@@ -293,11 +293,9 @@ def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None
 
 def _by_facts(path: str, view: _KernelChange, *, tests: bool) -> Touch:
     touched = view.changed_names(1)
-    reason = (
-        "what it says of these variants changed" if touched else "what it says of the planned variants is unchanged"
-    )
-    if view.then is None:
-        reason = "the kernel could not be planned at the base"
+    reason = "the kernel could not be planned at the base"
+    if view.then is not None:
+        reason = f"what it says of {'these variants changed' if touched else 'the planned variants is unchanged'}"
     return view.touched_by(path, touched, reason, tests=tests)
 
 

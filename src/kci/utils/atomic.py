@@ -298,6 +298,7 @@ def _exchange(one: Path, other: Path) -> bool:
     # False where the system or the file system cannot exchange two directories
     if sys.platform == "win32":
         return False
+    failed: int
     libc = ctypes.CDLL(None, use_errno=True)
     first, second = os.fsencode(one), os.fsencode(other)
     if sys.platform.startswith("linux") and hasattr(libc, "renameat2"):
