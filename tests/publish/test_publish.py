@@ -454,15 +454,13 @@ def test_a_job_proves_who_it_is_and_needs_no_stored_token(
     assert "build/kci-manifest.json" in hub[REPO].files("v1")
 
 
-def test_who_has_logged_in_needs_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_logged_in_needs_no_variable(anonymous: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_stored")
-    assert [access({})() for access in (reader_access, lambda environ: publisher_access(REPO, environ))] == [
-        "hf_stored"
-    ] * 2
+    assert (reader_access()(), publisher_access(REPO)()) == ("hf_stored", "hf_stored")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    assert reader_access({})() is False
+    assert reader_access()() is False
     with pytest.raises(MissingToolError, match="there is no token"):
-        publisher_access(REPO, {})
+        publisher_access(REPO)
 
 
 def test_what_the_client_logs_has_no_password() -> None:

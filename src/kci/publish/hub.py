@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,26 +69,26 @@ def _sendable(token: str) -> str:
     return token
 
 
-def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
+def publisher_access(repo_id: str) -> TokenSource:
     """The publisher's token: HF_TOKEN, OIDC of the CI job, or the stored login; MissingToolError without one."""
     hub_client(token=False)  # raises if huggingface_hub is absent
-    if stored := environ.get("HF_TOKEN", "").strip():
+    if stored := os.environ.get("HF_TOKEN", "").strip():
         return lambda: stored
-    if environ.get(_ID_TOKEN) or all(environ.get(name) for name in _REQUEST):
-        return lambda: _exchange_identity(repo_id, environ)
+    if os.environ.get(_ID_TOKEN) or all(map(os.environ.get, _REQUEST)):
+        return lambda: _exchange_identity(repo_id)
     if token := _stored_token():
         return lambda: token
-    if environ.get("GITHUB_ACTIONS") == "true":
+    if os.environ.get("GITHUB_ACTIONS") == "true":
         hint = "give the job `permissions: id-token: write` and the repository on the Hub a trusted publisher"
     else:
         hint = "run `hf auth login`, or set HF_TOKEN"
     raise MissingToolError("there is no token for the Hub", hint)
 
 
-def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource:
+def reader_access() -> TokenSource:
     """The token for reading; False for public access."""
     hub_client(token=False)
-    token = environ.get("HF_TOKEN", "").strip() or _stored_token() or False
+    token = os.environ.get("HF_TOKEN", "").strip() or _stored_token() or False
     return lambda: token
 
 
@@ -101,11 +101,11 @@ def _stored_token() -> str | None:
         raise MissingToolError(f"there is no token for the Hub: {first_line_of(error)}", "set HF_TOKEN") from error
 
 
-def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
+def _exchange_identity(repo_id: str) -> str:
     from huggingface_hub import constants
 
     endpoint = str(constants.ENDPOINT)
-    subject = environ.get(_ID_TOKEN) or _identity(endpoint, environ)
+    subject = os.environ.get(_ID_TOKEN) or _identity(endpoint)
     question = {**_EXCHANGE, "subject_token": subject, "resource": f"kernels/{repo_id}"}
     try:
         return str(_ask("POST", f"{endpoint}/oauth/token", json=question)["access_token"])
@@ -115,9 +115,9 @@ def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
         raise FindingsError(message, hint) from error
 
 
-def _identity(audience: str, environ: Mapping[str, str]) -> str:
+def _identity(audience: str) -> str:
     # The URL has a query already, which the client of the Hub would replace.
-    url, bearer = (environ[name] for name in _REQUEST)
+    url, bearer = (os.environ[name] for name in _REQUEST)
     url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"audience": audience})
     try:
         return str(_ask("GET", url, headers={"Authorization": f"Bearer {_sendable(bearer)}"})["value"])
