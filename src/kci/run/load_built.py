@@ -73,7 +73,7 @@ def load_built(
 def fetching(variant: Variant, options: BuildOptions, log: Log) -> Iterator[None]:
     """Fetch the torch for a GPU that will load a variant while it is built: gigabytes, and ended with a failed build.
 
-    Nothing is raised: `load_built` says why a torch cannot be had.
+    It raises nothing: `load_built` says which torch is missing, and why.
     """
     flavour, scope = toolchains().flavour(variant.backend, variant.compute), ProgramScope()
 
