@@ -1,16 +1,22 @@
-"""Makes legs and plans for the tests of the plan room."""
+"""Makes legs and plans for the tests of the plan room, and changes files of a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+import msgspec
+import pytest
 
 from kci.config.document import parse_document
 from kci.config.reader import read_as
 from kci.config.settings import KCI_TOML, Settings
+from kci.errors import FindingsError
 from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant
-from kci.plan.plan import Leg, Plan
+from kci.plan.plan import KernelPlan, Leg, Plan
 
 
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:
@@ -34,6 +40,61 @@ def plan(legs: Iterable[Leg], **keys: Any) -> Plan:
     return Plan(1, "release", (), tuple(legs), **keys)
 
 
+def whole_plan(legs: Iterable[Leg]) -> Plan:
+    """A plan that has the kernels of its legs, too."""
+    made, names = plan(legs), dict[str, list[str]]()
+    for item in made.legs:
+        names.setdefault(item.kernel, []).extend(item.variants)
+    kernels = (KernelPlan(name, f"kernels/{name}", 1, tuple(variants)) for name, variants in names.items())
+    return msgspec.structs.replace(made, kernels=tuple(kernels))
+
+
 def matrix(kernels: dict[str, list[Variant]]) -> Matrix:
     """A matrix of some variants."""
     return Matrix("release", "c", "2026-08-20", tuple(KernelMatrix(n, n, 1, tuple(v)) for n, v in kernels.items()))
+
+
+def refused(rule: str, call: Callable[..., object], *arguments: object) -> FindingsError:
+    """The error of a call, whose findings are of one rule."""
+    with pytest.raises(FindingsError) as caught:
+        call(*arguments)
+    assert {item.rule for item in caught.value.diagnostics} == {rule}
+    return caught.value
+
+
+Change = Callable[[Path], object]
+"""What happens to the files below a directory."""
+
+
+def write(path: str, text: str = "x") -> Change:
+    """Write a file."""
+
+    def change(root: Path) -> None:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+    return change
+
+
+def append(path: str, text: str = "\n// more\n") -> Change:
+    """Add to a file."""
+    return lambda root: (root / path).write_text((root / path).read_text() + text)
+
+
+def replace(path: str, old: str, new: str) -> Change:
+    """Replace a part of a file."""
+
+    def change(root: Path) -> None:
+        text = (root / path).read_text()
+        assert old in text, (path, old)
+        (root / path).write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def git(where: Path, *arguments: str) -> str:
+    """What git says to a command, as somebody who may commit."""
+    settings = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "protocol.file.allow=always")
+    own = [part for setting in settings for part in ("-c", setting)]
+    done = subprocess.run(["git", *own, *arguments], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

@@ -25,22 +25,23 @@ if TYPE_CHECKING:
     from kci.workflows.repository import RenderedFiles, render_workflows
 
 _HOMES = {
-    "kci.builders.request": ("BuildOptions",),
-    "kci.diagnostics": ("Diagnostic", "Severity"),
-    "kci.errors": ("BuildFailedError", "FindingsError", "KciError", "MissingToolError", "UnsafeError", "UsageError"),
-    "kci.matrix.variants": ("Matrix", "Variant"),
-    "kci.plan.plan": ("Leg", "Plan", "read_plan"),
-    "kci.publish.publish": ("PublishRequest", "PublishedTree", "publish_tree"),
-    "kci.workflows.repository": ("RenderedFiles", "render_workflows"),
-    "kci.run.build_leg": ("BuiltLeg", "LegRequest", "build_leg", "leg_commands"),
-    "kci.run.local": ("RunResult", "outcomes_of", "run_here", "tree_places"),
-    "kci.tree.manifest": ("Manifest",),
-    "kci.tree.merge": ("merge_artifacts",),
-    "kci.tree.verify.requirements": ("verify_path",),
-    "kci.plan.check": ("check_kernels",),
-    "kci.plan.planning": ("PlanRequest", "PlannedRun", "plan_run"),
-    "kci.plan.workspace": ("Choice", "Workspace", "open_workspace"),
+    "kci.builders.request": "BuildOptions",
+    "kci.diagnostics": "Diagnostic Severity",
+    "kci.errors": "BuildFailedError FindingsError KciError MissingToolError UnsafeError UsageError",
+    "kci.matrix.variants": "Matrix Variant",
+    "kci.plan.plan": "Leg Plan read_plan",
+    "kci.publish.publish": "PublishRequest PublishedTree publish_tree",
+    "kci.workflows.repository": "RenderedFiles render_workflows",
+    "kci.run.build_leg": "BuiltLeg LegRequest build_leg leg_commands",
+    "kci.run.local": "RunResult outcomes_of run_here tree_places",
+    "kci.tree.manifest": "Manifest",
+    "kci.tree.merge": "merge_artifacts",
+    "kci.tree.verify.requirements": "verify_path",
+    "kci.plan.check": "check_kernels",
+    "kci.plan.planning": "PlanRequest PlannedRun plan_run",
+    "kci.plan.workspace": "Choice Workspace open_workspace",
 }
+"""The modules of the public names."""
 _CALLED = {"merge_artifacts": "merge", "verify_path": "verify"}
 """Public names that differ from those in their module."""
 
@@ -88,7 +89,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             value = globals()[name] = getattr(importlib.import_module(module), _CALLED.get(name, name))
             return value
     raise AttributeError(f"module 'kci' has no attribute {name!r}")

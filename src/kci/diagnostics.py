@@ -55,7 +55,7 @@ class Related(msgspec.Struct, frozen=True):
     end_column: int
 
 
-class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
+class Diagnostic(msgspec.Struct, frozen=True):
     """A finding; `path` is empty without a file, and line and column are 0 for a whole file."""
 
     rule: str
@@ -72,9 +72,7 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
     @property
     def place(self) -> str:
         """`path:line:column`, as far as it is known."""
-        if not self.line:
-            return self.path
-        return f"{self.path}:{self.line}:{self.column}"
+        return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
 
 
 Findings = Iterator[Diagnostic]
@@ -136,11 +134,8 @@ def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
     start = diagnostic.column - 1
     offset = max(0, start - 40) if len(source_line) > _EXCERPT_WIDTH else 0
     shown = printable(source_line[offset : offset + _EXCERPT_WIDTH])
-    if diagnostic.end_line == diagnostic.line:
-        width = diagnostic.end_column - diagnostic.column
-    else:
-        width = len(source_line) - start
-    width = max(1, min(width, len(shown) - (start - offset)))
+    end = diagnostic.end_column - 1 if diagnostic.end_line == diagnostic.line else len(source_line)
+    width = max(1, min(end - start, len(shown) - (start - offset)))
     gutter = f"{diagnostic.line} | "
     mark = "^" * width if isinstance(diagnostic, Diagnostic) else f"{'-' * width} {diagnostic.message}"
     return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{mark}"]
@@ -158,7 +153,7 @@ def printable_lines(text: str) -> str:
 
 def render_github(diagnostic: Diagnostic) -> str:
     """A workflow command for an annotation on GitHub, escaped as the runner expects."""
-    kind = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}[diagnostic.severity]
+    kind = "notice" if diagnostic.severity is Severity.INFO else diagnostic.severity
     properties = {"title": diagnostic.rule}
     if diagnostic.path:
         properties["file"] = diagnostic.path

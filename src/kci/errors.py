@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote, unquote
 
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,5 +133,5 @@ def first_error(error: KciError) -> str:
 
 def one_line(text: str) -> str:
     """A text as one printable line of at most 400 characters."""
-    safe = "".join(char if char.isprintable() else " " for char in text)
+    safe = printable(text, " ")
     return safe if len(safe) <= _LINE else safe[: _LINE - 1] + "…"

@@ -22,10 +22,10 @@ import pytest
 
 from cli.runner import Result, kci
 from publish.fake_hub import FakeHub
-from publish.test_publish import hub, make_tree, publish, token
+from publish.test_publish import hub, make_tree, publish
 from variants import make_artifact, make_variant
 
-__all__ = ["hub", "token"]
+__all__ = ["hub"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -139,9 +139,7 @@ TREES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", TREES)
-def test_a_hostile_tree_is_named_and_not_published(
-    case: str, hub: FakeHub, token: None, tmp_path: Path, outside: Path
-) -> None:
+def test_a_hostile_tree_is_named_and_not_published(case: str, hub: FakeHub, tmp_path: Path, outside: Path) -> None:
     change, rule = TREES[case]
     tree = make_tree(tmp_path)
     change(tree)
@@ -155,7 +153,7 @@ def test_a_hostile_tree_is_named_and_not_published(
     assert hub.asked("^(POST|PUT) ") == []
 
 
-def test_the_good_tree_is_published(hub: FakeHub, token: None, tmp_path: Path, outside: Path) -> None:
+def test_the_good_tree_is_published(hub: FakeHub, tmp_path: Path, outside: Path) -> None:
     tree = make_tree(tmp_path)
     done = kci("verify", tree)
     contained(done, outside)

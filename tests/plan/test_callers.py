@@ -11,22 +11,13 @@ import pytest
 from kci.matrix.catalog.runners import Pool
 from kci.plan.github_limits import MAX_OUTPUT_UNITS, caller_matrices, check_limits, run_jobs
 from kci.plan.hardware_tests import CarriedTree, tree_under_test
-from kci.plan.plan import KernelPlan, Leg, Plan, SkippedVariant, TestLeg
-from planning import leg, plan
+from kci.plan.plan import Plan, SkippedVariant, TestLeg
+from planning import leg, whole_plan
 
 
 def made(sizes: dict[str, int], **keys: Any) -> Plan:
     """A plan with so many legs of each kernel."""
-    legs = [leg(f"v{number}", kernel, **keys) for kernel, size in sizes.items() for number in range(size)]
-    return with_kernels(legs)
-
-
-def with_kernels(legs: list[Leg]) -> Plan:
-    names = {item.kernel: [] for item in legs}
-    for item in legs:
-        names[item.kernel] += item.variants
-    kernels = tuple(KernelPlan(name, f"kernels/{name}", 1, tuple(variants)) for name, variants in names.items())
-    return msgspec.structs.replace(plan(legs), kernels=kernels)
+    return whole_plan(leg(f"v{number}", kernel, **keys) for kernel, size in sizes.items() for number in range(size))
 
 
 def rules(sizes: dict[str, int], count: int = 1) -> list[str]:
@@ -66,7 +57,7 @@ def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
     pool = Pool("gpu", 6)
     legs = [leg(f"v{number}", kernel, pool=pool) for kernel, size in (("a", 8), ("b", 4)) for number in range(size)]
     legs.append(leg("v0", "c"))
-    (caller,) = json.loads(caller_matrices(with_kernels(legs), 1))
+    (caller,) = json.loads(caller_matrices(whole_plan(legs), 1))
     parallel = {entry["kernel"]: entry["work"]["parallel"] for entry in caller["include"]}
     assert parallel["a"] + parallel["b"] == 6
     assert parallel["a"] > parallel["b"]
@@ -100,4 +91,4 @@ def test_what_fits() -> None:
 def test_more_text_than_the_outputs_of_a_job_may_have() -> None:
     long = "x" * (MAX_OUTPUT_UNITS // 200)
     legs = [leg(f"v{number}", image=long) for number in range(210)]
-    assert [item.rule for item in check_limits(with_kernels(legs), 1)] == ["KCI306"]
+    assert [item.rule for item in check_limits(whole_plan(legs), 1)] == ["KCI306"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import planning
 from conftest import ROOT, noarch_kernel
 from kci.config.model import (
     BackendGeneral,
@@ -33,6 +34,7 @@ from kci.matrix.variants import Kind, Variant
 from kci.plan import fingerprint as module
 from kci.plan.fingerprint import Fingerprints, builder, configuration, packaging_facts
 from kci.plan.legs import toolchain_of
+from planning import Change, append, write
 
 REPO = Path(__file__).parent / "affected" / "repo"
 IMAGE = "docker.io/some/image:1"
@@ -55,7 +57,7 @@ def prints(directory: Path, catalog: Catalog, image: str = IMAGE) -> dict[str, s
     return {item.name: files.fingerprint(item, image) for item in select(kernel, catalog).variants}
 
 
-def moved(directory: Path, catalog: Catalog, change: Callable[[Path], object]) -> set[str]:
+def moved(directory: Path, catalog: Catalog, change: Change) -> set[str]:
     """Which of four variants get another fingerprint by a change."""
     before = prints(directory, catalog)
     change(directory)
@@ -63,27 +65,7 @@ def moved(directory: Path, catalog: Catalog, change: Callable[[Path], object]) -
     return {name for name in ALL if before[name] != after[name]}
 
 
-def append(path: str, text: str = "\n// more\n") -> Callable[[Path], object]:
-    return lambda root: (root / path).write_text((root / path).read_text() + text)
-
-
-def write(path: str, text: str = "x") -> Callable[[Path], object]:
-    def change(root: Path) -> None:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-
-    return change
-
-
-def replace(old: str, new: str) -> Callable[[Path], object]:
-    def change(root: Path) -> None:
-        text = (root / "build.toml").read_text()
-        assert old in text
-        (root / "build.toml").write_text(text.replace(old, new, 1))
-
-    return change
-
-
+replace = partial(planning.replace, "build.toml")
 ON_CUDA = '[kernel.on_cuda]\nbackend = "cuda"'
 ON_CPU = '[kernel.on_cpu]\nbackend = "cpu"'
 ON_ROCM = '[kernel.on_rocm]\nbackend = "rocm"'
@@ -138,9 +120,7 @@ TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
         pytest.param(replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12}, id="cuda-minver"),
     ],
 )  # fmt: skip
-def test_it_moves_with_what_decides_the_bytes(
-    norm: Path, catalog: Catalog, change: Callable[[Path], object], expected: set[str]
-) -> None:
+def test_it_moves_with_what_decides_the_bytes(norm: Path, catalog: Catalog, change: Change, expected: set[str]) -> None:
     assert moved(norm, catalog, change) == expected
 
 
@@ -173,7 +153,7 @@ def test_it_moves_with_what_decides_the_bytes(
         pytest.param(lambda root: (root / "csrc/cuda/norm.cu").chmod(0o755), id="mode"),
     ],
 )
-def test_it_stays_with_everything_else(norm: Path, catalog: Catalog, change: Callable[[Path], object]) -> None:
+def test_it_stays_with_everything_else(norm: Path, catalog: Catalog, change: Change) -> None:
     assert moved(norm, catalog, change) == set()
 
 

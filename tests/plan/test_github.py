@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from kci.errors import FindingsError
 from kci.matrix.variants import Kind
 from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, artifact_problems, github_matrix, refuse_errors
 from kci.plan.plan import Leg
-from planning import leg, plan
+from planning import leg, plan, refused
 
 
 def many(count: int, **keys: object) -> list[Leg]:
@@ -20,10 +19,7 @@ def many(count: int, **keys: object) -> list[Leg]:
 @pytest.mark.rule("KCI305", triggers=True)
 def test_256_jobs_are_one_matrix_and_257_are_not() -> None:
     assert len(json.loads(github_matrix(plan(many(256))))["include"]) == 256
-    with pytest.raises(FindingsError) as caught:
-        github_matrix(plan(many(257)))
-    assert [item.rule for item in caught.value.diagnostics] == ["KCI305"]
-    assert "`kci render`" in caught.value.hint
+    assert "`kci render`" in refused("KCI305", github_matrix, plan(many(257))).hint
 
 
 def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
@@ -44,17 +40,13 @@ def test_the_size_of_outputs_is_counted_in_utf16() -> None:
     exact = [leg("v0", "k0", image=image + wide * filler), *entries[1:]]
     assert len(github_matrix(plan(exact))) < MAX_OUTPUT_UNITS
     more = plan([leg("v0", "k0", image=image + wide * (filler + 1)), *entries[1:]])
-    with pytest.raises(FindingsError, match="UTF-16") as caught:
-        github_matrix(more)
-    assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]
+    assert "UTF-16" in refused("KCI306", github_matrix, more).message
 
 
 @pytest.mark.rule("KCI307", triggers=True)
 def test_artifacts_of_one_name_are_refused() -> None:
     same = [leg("v0", artifact="kci-a-b"), leg("v1", artifact="kci-A-b")]
-    assert {item.rule for item in artifact_problems(plan(same))} == {"KCI307"}
-    with pytest.raises(FindingsError, match="and 1 more"):
-        refuse_errors(artifact_problems(plan(same)))
+    assert "and 1 more" in refused("KCI307", refuse_errors, artifact_problems(plan(same))).message
     long = leg("v0", artifact="kci-" + "x" * 300)
     assert "too long" in artifact_problems(plan([long]))[0].message
 
@@ -66,6 +58,3 @@ def test_limits_are_handed_over_only_where_there_are_some() -> None:
     assert entry.keys() - {"max_jobs", "tier", "objects"} == set(LEG_KEYS)
     assert entry["objects"] == f"objects.{entry['kernel']}.{entry['name']}"
     assert "objects" not in json.loads(github_matrix(plan([leg(kind=Kind.NOARCH)])))["include"][0]
-
-
-# --- GitHub's own evaluator ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 
 from act.harness import commit_all
+from buildkit import write_tree
 from cli.runner import kci
 from conftest import write_noarch
 from kci.config.settings import Settings
@@ -20,7 +20,7 @@ from kci.plan.plan import KernelPlan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.run.gate import success_summary
-from planning import leg
+from planning import Change, append, leg, write
 
 MARKED = "import pytest\n\n@pytest.mark.kernels_ci\ndef test_it():\n    pass\n"
 UNMARKED = """
@@ -52,7 +52,7 @@ def test_what_a_hosted_runner_can_test_is_tested_without_a_key(
 ) -> None:
     place = write_noarch(tmp_path / "norm", "norm", backends)
     if test:
-        write(place / "tests" / "test_it.py", test)
+        write("tests/test_it.py", test)(place)
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text(settings)
     plan = plan_run(open_workspace([str(place)]), PlanRequest()).plan
@@ -135,28 +135,19 @@ def test_without_a_tree_that_has_it_nothing_is_tested(trees: dict[str, CarriedTr
     assert plan_tests([KERNEL], [], on("gpu"), TESTS, trees) == ()
 
 
-def changed(tmp_path: Path, settings: str, change: Callable[[Path], object], *options: str) -> dict[str, Any]:
+def changed(tmp_path: Path, settings: str, change: Change, *options: str) -> dict[str, Any]:
     """The plan of a change to a kernel with a test, in a repository with more around it."""
     root = tmp_path / "repository"
-    write(root / "norm" / "build.toml", '[general]\nname = "norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-          'backends = ["cpu", "cuda"]\n[torch-noarch]\n')  # fmt: skip
-    write(root / "norm" / "torch-ext" / "norm" / "__init__.py", "")
-    write(root / "norm" / "tests" / "test_it.py", "# fine\n")
-    write(root / "shared" / "more.py", "# fine\n")
+    write_noarch(root / "norm", "norm", ("cpu", "cuda"))
+    files = {TEST_FILE: "# fine\n", "shared/more.py": "# fine\n", "pyproject.toml": '[project]\nname = "x"\n'}
+    write_tree(root, {**files, "kci.toml": settings})
     (root / "norm" / "tests" / "shared").symlink_to("../../shared")
-    write(root / "pyproject.toml", '[project]\nname = "x"\n')
-    write(root / "kci.toml", settings)
     commit_all(root)
     change(root)
     done = kci("plan", root, "--affected", "HEAD", "--allow-empty", "--format", "json", *options)
     assert done.code == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 TEST_FILE = "norm/tests/test_it.py"
@@ -166,22 +157,22 @@ HARDWARE = ["cuda-x86_64-linux"]
 @pytest.mark.parametrize(
     ("path", "change"),
     [
-        (TEST_FILE, lambda root: write(root / TEST_FILE, "# other\n")),
-        ("norm/tests/new.py", lambda root: write(root / "norm" / "tests" / "new.py", "")),
+        (TEST_FILE, write(TEST_FILE, "# other\n")),
+        ("norm/tests/new.py", write("norm/tests/new.py", "")),
         (TEST_FILE, lambda root: (root / TEST_FILE).unlink()),
-        ("shared/more.py", lambda root: write(root / "shared" / "more.py", "# other\n")),
+        ("shared/more.py", write("shared/more.py", "# other\n")),
         ("shared/more.py", lambda root: (root / "shared" / "more.py").unlink()),
-        ("norm/pytest.ini", lambda root: write(root / "norm" / "pytest.ini", "[pytest]\n")),
-        ("conftest.py", lambda root: write(root / "conftest.py", "")),
-        ("pyproject.toml", lambda root: write(root / "pyproject.toml", "[tool.pytest.ini_options]\n")),
-        ("kci.toml", lambda root: write(root / "kci.toml", CUDA.replace("l4", "h100"))),
+        ("norm/pytest.ini", write("norm/pytest.ini", "[pytest]\n")),
+        ("conftest.py", write("conftest.py", "")),
+        ("pyproject.toml", write("pyproject.toml", "[tool.pytest.ini_options]\n")),
+        ("kci.toml", write("kci.toml", CUDA.replace("l4", "h100"))),
     ],
     ids=[
         "a test", "a new one", "one that goes", "one behind a link", "one that goes there",
         "pytest's settings", "fixtures", "settings above", "another machine",
     ],
 )  # fmt: skip
-def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Callable[[Path], object]) -> None:
+def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Change) -> None:
     answer = changed(tmp_path, CUDA, change)
     assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"], "what they need, for there is no tree"
     assert [test["name"] for test in answer["tests"]] == HARDWARE
@@ -192,12 +183,12 @@ def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Call
 
 @pytest.mark.parametrize("path", ["norm/README.md", "pyproject.toml", "conftest.md", "norm/tests.md"])
 def test_a_change_of_nothing_that_tests_read_is_not(tmp_path: Path, path: str) -> None:
-    answer = changed(tmp_path, CUDA, lambda root: write(root / path, "# words\n"))
+    answer = changed(tmp_path, CUDA, write(path, "# words\n"))
     assert (answer["legs"], answer["tests"]) == ([], [])
 
 
 def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
-    answer = changed(tmp_path, "", lambda root: write(root / TEST_FILE, "# other\n"))
+    answer = changed(tmp_path, "", write(TEST_FILE, "# other\n"))
     assert (answer["legs"], answer["tests"]) == ([], [])
     (touch,) = answer["affected"]
     assert touch["reason"] == "read by the tests; tests: not run, none is marked `kernels_ci`"
@@ -207,13 +198,13 @@ def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
 def test_changed_tests_have_the_tree_of_the_base_or_a_build(tmp_path: Path, run: str) -> None:
     """What is published elsewhere, and in no tree of a run here, cannot be tested without a build."""
     place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda"))
-    write(place / "tests" / "test_it.py", MARKED)
+    write("tests/test_it.py", MARKED)(place)
     commit_all(tmp_path)
     workspace = open_workspace([str(place)])
     (kernel,) = plan_run(workspace, PlanRequest(fingerprints=True)).plan.kernels
     known = {("norm", name): text for name, text in (kernel.fingerprints or {}).items()}
     trees = {"norm": CarriedTree(run, dict.fromkeys(kernel.planned, "d"))} if run else {}
-    write(place / "tests" / "test_it.py", f"{MARKED}# better\n")
+    append("tests/test_it.py", "# better\n")(place)
     done = plan_run(workspace, PlanRequest(affected="HEAD", published=known, trees=trees))
     assert [test.run for test in done.plan.tests] == [run]
     assert [leg.variant for leg in done.plan.legs] == ([] if run else ["torch-cpu"])
@@ -221,18 +212,11 @@ def test_changed_tests_have_the_tree_of_the_base_or_a_build(tmp_path: Path, run:
     assert done.touches[0].reason == "read by the tests; the tests run again on cpu-x86_64-linux"
 
 
-def planned(tmp_path: Path, settings: str, *options: str) -> list[dict[str, object]]:
+def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(tmp_path: Path) -> None:
     place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda", "rocm"))
     (tmp_path / ".git").mkdir()
-    (tmp_path / "kci.toml").write_text(settings)
-    done = kci("plan", place, "--format", "json", *options)
-    assert done.code == 0, done.stderr
-    found: list[dict[str, object]] = json.loads(done.stdout)["tests"]
-    return found
-
-
-def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(tmp_path: Path) -> None:
     settings = CUDA + '[test.xpu.x86_64-linux]\nlabels = ["arc"]\n[[limits]]\nbackend = "cuda"\ntimeout-minutes = 7\n'
-    (test,) = planned(tmp_path, settings)
+    (tmp_path / "kci.toml").write_text(settings)
+    (test,) = json.loads(kci("plan", place, "--format", "json").stdout)["tests"]
     assert test["name"] == "cuda-x86_64-linux"
     assert (test["variants"], test["runner"], test["timeout"]) == (["torch-cuda"], ["self-hosted", "l4"], 7)

@@ -18,7 +18,8 @@ from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import Runner, default_runners, hosted_runners, runners_from
 from kci.matrix.selection import compute_matrix
 from kci.plan.github_limits import github_matrix
-from kci.plan.legs import PlanOptions, RunnerGroup, make_plan
+from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import RunnerGroup
 from kci.plan.settings_lints import cron_problem, lint_settings
 from planning import parse_settings
 
@@ -79,6 +80,9 @@ def test_a_plan_has_the_runners_images_and_limits_of_its_settings(catalog: Catal
     assert "max_jobs" not in by_variant[cuda.variant]
 
 
+DIGEST = "sha256:" + "0" * 64
+
+
 # --- lints ------------------------------------------------------------------------------------------------------------
 
 
@@ -112,16 +116,12 @@ def test_a_rule_is_silent_about_its_good_example(rule: str, text: str) -> None:
 
 
 @pytest.mark.rule("KCI326", triggers=True)
-def test_a_limit_for_a_kernel_that_is_not_there() -> None:
-    found = lint('[[limits]]\nkernel = "flash-atn"\nmax-jobs = 1\n', {"flash-attn", "relu"})
-    assert [(item.rule, item.hint) for item in found] == [("KCI326", "did you mean `flash-attn`?")]
-
-
-@pytest.mark.rule("KCI326", triggers=True)
-def test_an_overlay_for_a_kernel_that_does_not_exist() -> None:
+def test_an_entry_for_a_kernel_that_does_not_exist() -> None:
     text = '[[overlay]]\nkernel = "flash-atn"\n[[overlay]]\nkernel = "flash-attn"\n[[overlay]]\n'
-    text += '[publish]\npull-request = ["flash-attn", "other"]\n'
-    assert [(item.rule, item.line) for item in lint(text, {"flash-attn"})] == [("KCI326", 2), ("KCI326", 7)]
+    text += '[publish]\npull-request = ["flash-attn", "other"]\n[[limits]]\nkernel = "flash-atn"\nmax-jobs = 1\n'
+    found = lint(text, {"flash-attn", "relu"})
+    assert [(item.rule, item.line) for item in found] == [("KCI326", line) for line in (2, 7, 9)]
+    assert {found[0].hint, found[2].hint} == {"did you mean `flash-attn`?"}
 
 
 @pytest.mark.rule("KCI326", triggers=False)
@@ -185,10 +185,6 @@ def test_labels_of_ones_own_are_left_alone(keys: str) -> None:
     assert lint(f"[runners.any.x86_64-linux]\n{keys}\n") == []
 
 
-def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
-    assert lint('[runners.any.x86_64-linux]\ncurrency = "USD"\n[runners.cuda.x86_64-linux]\nprice = 1\n') == []
-
-
 @pytest.mark.rule("KCI330", triggers=True)
 @pytest.mark.parametrize(
     "text",
@@ -224,9 +220,18 @@ def test_impossible_values(text: str) -> None:
 
 
 @pytest.mark.rule("KCI330", triggers=False)
-def test_the_entry_for_any_backend_may_have_the_labels() -> None:
-    any_machine = '[runners.any.aarch64-windows]\nlabels = ["arm"]\n'
-    assert lint(f"{any_machine}[runners.cuda.aarch64-windows]\ncpus = 8\n") == []
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[runners.any.aarch64-windows]\nlabels = ["arm"]\n[runners.cuda.aarch64-windows]\ncpus = 8\n',
+        '[runners.any.x86_64-linux]\ncurrency = "USD"\n[runners.cuda.x86_64-linux]\nprice = 1\n',
+        f'[images.cuda]\nx86_64-linux = "example.org/cuda:13.0@{DIGEST}"\n',
+        f'[images.cuda.x86_64-linux]\n"13.0" = "example.org/cuda:{{compute}}@{DIGEST}"\n',
+    ],
+    ids=["labels of any backend", "currency of any backend", "one digest", "one digest for one version"],
+)
+def test_values_that_are_fine(text: str) -> None:
+    assert lint(text) == []
 
 
 @pytest.mark.parametrize(
@@ -254,14 +259,6 @@ def test_lines_that_github_does_not_keep_to(line: str, says: str) -> None:
     assert says in cron_problem(line)
 
 
-DIGEST = "sha256:" + "0" * 64
-
-
-def test_one_digest_for_one_version() -> None:
-    assert lint(f'[images.cuda]\nx86_64-linux = "example.org/cuda:13.0@{DIGEST}"\n') == []
-    assert lint(f'[images.cuda.x86_64-linux]\n"13.0" = "example.org/cuda:{{compute}}@{DIGEST}"\n') == []
-
-
 def test_an_image_for_each_compute_version(catalog: Catalog) -> None:
     made = runners(f"""
         [images.cuda]
@@ -276,15 +273,16 @@ def test_an_image_for_each_compute_version(catalog: Catalog) -> None:
     assert images["cu130-aarch64-linux"] == "example.org/arm:13.0"
 
 
+BARE = PlanOptions(container=False)
+
+
 def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:
-    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
-    asked = {leg.backend: leg.disk for leg in make_plan(matrix).legs}
-    assert asked == {"cpu": None, "cuda": None, "rocm": default_runners().build["rocm"].disk}
-    own = {leg.backend: leg.disk for leg in make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n")).legs}
-    assert own["cuda"] == 30
-    bare = make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n"), PlanOptions(container=False))
-    assert {leg.disk for leg in bare.legs} == {None}
-    entry = next(leg for leg in json.loads(github_matrix(make_plan(matrix)))["include"] if leg["backend"] == "rocm")
+    matrix, own = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog), "[images.cuda]\ndisk-gb = 30\n"
+    plans = [make_plan(matrix), make_plan(matrix, runners(own)), make_plan(matrix, runners(own), BARE)]
+    usual, more, bare = ({leg.backend: leg.disk for leg in plan.legs} for plan in plans)
+    assert usual == {"cpu": None, "cuda": None, "rocm": default_runners().build["rocm"].disk}
+    assert (more["cuda"], {*bare.values()}) == (30, {None})
+    entry = next(leg for leg in json.loads(github_matrix(plans[0]))["include"] if leg["backend"] == "rocm")
     assert entry["disk"] == 40
 
 

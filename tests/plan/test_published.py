@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from act.harness import commit_all
 from cli.runner import kci
 from kci.plan.fingerprint import unchanged_variants
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
+from planning import git
 
 REPO = Path(__file__).parent / "affected" / "repo"
+
+
+@pytest.fixture
+def norm(tmp_path: Path, no_git_environment: None) -> Path:
+    return Path(shutil.copytree(REPO / "norm", tmp_path / "norm"))
 
 
 def test_only_equal_fingerprints_are_skipped() -> None:
@@ -23,8 +29,7 @@ def test_only_equal_fingerprints_are_skipped() -> None:
     assert list(unchanged_variants(now, known)) == [("k", "a")]
 
 
-def test_a_release_builds_what_a_change_touches_and_plans_all(tmp_path: Path, no_git_environment: None) -> None:
-    norm = Path(shutil.copytree(REPO / "norm", tmp_path / "norm"))
+def test_a_release_builds_what_a_change_touches_and_plans_all(norm: Path) -> None:
     first = plan_run(open_workspace([str(norm)]), PlanRequest(fingerprints=True)).plan
     (kernel,) = first.kernels
     known = {("norm", name): text for name, text in (kernel.fingerprints or {}).items()}
@@ -45,21 +50,12 @@ def test_a_release_builds_what_a_change_touches_and_plans_all(tmp_path: Path, no
     assert built | skipped == {*kernel.planned}
 
 
-@pytest.fixture
-def norm(tmp_path: Path, no_git_environment: None) -> Path:
-    shutil.copytree(REPO / "norm", tmp_path / "norm")
-    return tmp_path / "norm"
-
-
 def test_fingerprints_hold_for_a_commit_only_if_nothing_else_changed(norm: Path) -> None:
     def commit() -> object:
         return json.loads(kci("plan", norm, "--fingerprints", "--format", "json").stdout)["commit"]
 
     assert commit() is None
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", *identity, *command], cwd=norm, check=True, capture_output=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=norm, check=True, capture_output=True, text=True).stdout
-    assert commit() == head.strip()
+    commit_all(norm)
+    assert commit() == git(norm, "rev-parse", "HEAD")
     (norm / "csrc/shared.h").write_text("// changed")
     assert commit() is None

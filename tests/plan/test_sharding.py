@@ -21,7 +21,8 @@ def test_one_more_caller_takes_from_all_and_mixes_none(key: str, count: int) -> 
 
 def at_once(legs: list[Leg], groups: int) -> list[int | None]:
     """How many legs of each matrix may run at once."""
-    return [whole for whole, _ in allowances(legs, [number % groups for number in range(len(legs))], groups)]
+    most = allowances((str(number % groups), item) for number, item in enumerate(legs))
+    return [most.get((str(group), False)) for group in range(groups)]
 
 
 def test_machines_of_ones_own_are_split_over_the_matrices() -> None:

@@ -17,8 +17,8 @@ from kci.plan.durations import Duration
 from kci.plan.estimates import Size, estimate, start_minutes
 from kci.plan.github_limits import caller_matrices, check_limits
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import MAX_MATRIX, KeptObjects, KernelPlan, Leg, Plan, Role, allowances
-from planning import leg, matrix, plan
+from kci.plan.plan import MAX_MATRIX, KeptObjects, Leg, Plan, Role, allowances
+from planning import leg, matrix, whole_plan
 
 NAME = "torch213-cxx11-cu130-x86_64-linux"
 
@@ -43,14 +43,6 @@ def made(
 def split_leg(parts: int) -> list[Leg]:
     """A variant in so many parts."""
     return list(made(parts, [Limit(parts=parts)]).legs)
-
-
-def planned(legs: list[Leg]) -> Plan:
-    made: dict[str, list[str]] = {}
-    for item in legs:
-        made.setdefault(item.kernel, []).extend(item.variants)
-    kernels = tuple(KernelPlan(name, name, 1, tuple(variants)) for name, variants in made.items())
-    return msgspec.structs.replace(plan(legs), kernels=kernels)
 
 
 def test_a_part_compiles_a_share_and_the_link_takes_all_of_them() -> None:
@@ -109,7 +101,7 @@ def test_each_part_starts_with_the_objects_of_its_variant() -> None:
 
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
-    whole = planned([*split_leg(2), leg("v", "flash")])
+    whole = whole_plan([*split_leg(2), leg("v", "flash")])
     (caller,) = json.loads(caller_matrices(whole, 1))
     found = {role: caller["include"][0]["work"][role]["include"] for role in Role}
     assert [entry["name"] for entry in found[Role.WHOLE]] == ["v"]
@@ -119,9 +111,9 @@ def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
 
 
 def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
-    full = planned([*split_leg(MAX_MATRIX), leg("v", "flash")])
+    full = whole_plan([*split_leg(MAX_MATRIX), leg("v", "flash")])
     assert not [item for item in check_limits(full, 1, 1) if item.rule == "KCI305"]
-    more = planned(split_leg(MAX_MATRIX + 1))
+    more = whole_plan(msgspec.structs.replace(item, pool=Pool("own", 8)) for item in split_leg(MAX_MATRIX + 1))
     assert not [item for item in check_limits(more) if item.rule == "KCI305"]
     (problem,) = [item for item in check_limits(more, 1, 1) if item.rule == "KCI305"]
     assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
@@ -129,9 +121,10 @@ def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     work = caller["include"][0]["work"]
     sizes = [len(item["include"]) for item in (work["parts"], *work["more_parts"])]
     assert sizes == [MAX_MATRIX, 1, 0]
+    assert work["parts_parallel"] == 4, "two matrices run at once"
 
 
 def test_a_pool_is_shared_by_what_runs_at_once() -> None:
     legs = [msgspec.structs.replace(item, pool=Pool("own", 4)) for item in split_leg(7)]
     legs += [leg(f"v{number}", "flash", pool=Pool("own", 4)) for number in range(8)]
-    assert allowances(legs, [0] * len(legs), 1) == [(2, 2)]
+    assert allowances(("", leg) for leg in legs) == {("", False): 2, ("", True): 2}

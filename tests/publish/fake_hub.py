@@ -150,8 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def _serve(self) -> None:
-        size = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(size)
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parsed = urllib.parse.urlsplit(self.path)
         path = parsed.path
         with self.hub.lock:
@@ -177,7 +176,7 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(fault.status, {"error": f"fault {fault.status}"}, fault.headers)
 
-    do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _serve
+    do_GET = do_POST = do_PUT = do_HEAD = _serve
 
     def _answer(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:
         extra = dict(headers or {})
@@ -224,23 +223,15 @@ class _Handler(BaseHTTPRequestHandler):
         revision = urllib.parse.unquote(match[3] or "main")
         commit = repository.branches.get(revision, revision)
         if what == "refs":
-            refs = [
-                {"name": name, "ref": f"refs/heads/{name}", "targetCommit": commit}
-                for name, commit in sorted(repository.branches.items())
-            ]
-            shown = [
-                {"name": ref.removeprefix("refs/"), "ref": ref, "targetCommit": commit}
-                for ref, commit in repository.proposals.items()
-            ]
-            asked = {"pullRequests": shown} if query.get("include_prs") else {}
-            return 200, {"branches": refs, "tags": [], "converts": [], **asked}
-        if what == "commits":
-            listed = [
-                {"id": name, "authors": [], "date": "2026-01-01T00:00:00.000Z", "title": "", "message": ""}
-                for name in reversed(list(repository.commits))
-                if commit in list(repository.commits)[list(repository.commits).index(name) :]
-            ]
-            return 200, listed
+            kinds = {"branches": ("refs/heads/", dict(sorted(repository.branches.items()))), "tags": ("", {}),
+                     "converts": ("", {})}  # fmt: skip
+            if query.get("include_prs"):
+                kinds["pullRequests"] = ("", repository.proposals)
+            return 200, {
+                kind: [{"name": name.removeprefix("refs/"), "ref": start + name, "targetCommit": commit}
+                       for name, commit in named.items()]
+                for kind, (start, named) in kinds.items()
+            }  # fmt: skip
         if what == "tree":
             return self._tree(repository, commit, match[4] or "", query)
         if what in (None, "revision"):
@@ -252,8 +243,6 @@ class _Handler(BaseHTTPRequestHandler):
             return 401, {"error": "Invalid credentials in Authorization header"}
         if not proposed and not self._allowed():
             return 403, {"error": "Forbidden: you may not write here"}
-        if what == "branch" and self.command == "DELETE":
-            return (200, {}) if repository.branches.pop(revision, "") else (404, {"error": "no such branch"})
         if what == "branch":
             if revision in repository.branches:
                 return 409, {"error": "exists"}
@@ -311,20 +300,19 @@ class _Handler(BaseHTTPRequestHandler):
         if below and not inside:
             return 404, {"_headers": {"X-Error-Code": "EntryNotFound"}, "_data": b"{}"}
         entries: list[dict[str, Any]] = []
-        folders = set()
+        folders, deep = set(), query.get("recursive", "").lower() == "true"
         for path, data in sorted(inside.items()):
             parts = path.removeprefix(f"{below}/" if below else "").split("/")
             folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
-            if len(parts) > 1 and query.get("recursive", "").lower() != "true":
+            if len(parts) > 1 and not deep:
                 continue
             oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
             entry = {"type": "file", "path": path, "size": len(data), "oid": oid}
             if path.endswith(LARGE) and data:
                 sha = hashlib.sha256(data).hexdigest()
-                entry |= {"oid": hashlib.sha1(sha.encode()).hexdigest()}
-                entry |= {"lfs": {"oid": sha, "size": len(data), "pointerSize": 134}}
+                lfs = {"oid": sha, "size": len(data), "pointerSize": 134}
+                entry |= {"oid": hashlib.sha1(sha.encode()).hexdigest(), "lfs": lfs}
             entries.append(entry)
-        deep = query.get("recursive", "").lower() == "true"
         entries += [
             {"type": "directory", "path": f"{below}/{folder}" if below else folder, "oid": "0" * 40, "size": 0}
             for folder in sorted(folders)

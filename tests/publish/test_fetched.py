@@ -11,11 +11,11 @@ import pytest
 from cli.runner import kci
 from outside_tools import program
 from publish.fake_hub import FakeHub
-from publish.test_publish import REPO, hub, hub_environment, make_tree, token
+from publish.test_publish import REPO, hub, hub_environment, make_tree
 from tree.own_sigstore import OwnSigstore
 from tree.test_own_sigstore import OWN, sigstore
 
-__all__ = ["hub", "sigstore", "token"]
+__all__ = ["hub", "sigstore"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -25,7 +25,7 @@ FETCH = ["hf", "download", REPO, "--repo-type", "kernel", "--revision", "v1", "-
 
 @pytest.mark.slow  # the Hub's own program starts twice
 def test_a_published_tree_is_fetched_and_verified(
-    hub: FakeHub, token: None, sigstore: OwnSigstore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, sigstore: OwnSigstore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tree = make_tree(tmp_path)

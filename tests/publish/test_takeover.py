@@ -10,9 +10,9 @@ from act.harness import commit_all
 from cli.runner import Result, kci
 from kci.tree.identity import provenance
 from publish.fake_hub import FakeHub
-from publish.test_publish import REPO, below, hub, kernel_dir, make_tree, publish, there, token
+from publish.test_publish import REPO, below, hub, kernel_dir, make_tree, publish, published, there
 
-__all__ = ["hub", "token"]
+__all__ = ["hub"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -22,9 +22,7 @@ OLDER = "9999999"
 
 def refused(done: Result, rule: str, *words: str) -> None:
     assert done.code == 1, done.stderr + done.stdout
-    assert f"error[{rule}]" in done.stderr
-    for word in words:
-        assert word in done.stderr
+    assert [word for word in (f"error[{rule}]", *words) if word not in done.stderr] == []
 
 
 def settings(place: Path, text: str, kernel: str = "") -> Path:
@@ -38,21 +36,18 @@ def settings(place: Path, text: str, kernel: str = "") -> Path:
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_a_version_does_not_go_on_the_branch_of_another_one(
-    hub: FakeHub, token: None, tmp_path: Path, published: bool
-) -> None:
+def test_a_version_does_not_go_on_the_branch_of_another_one(hub: FakeHub, tmp_path: Path, published: bool) -> None:
     if published:
         assert publish(make_tree(tmp_path / "2", version=2)).code == 0
     before = dict(hub[REPO].branches)
     done = publish(make_tree(tmp_path / "1"), "--branch", "v2")
-    assert done.code == 2
-    assert "gated-norm is version 1, and v2 is the branch of another version" in done.stderr
+    assert (done.code, "gated-norm is version 1, and v2 is the branch of another version" in done.stderr) == (2, True)
     assert hub[REPO].branches == before
 
 
 @pytest.mark.rule("KCI813", triggers=True)
 @pytest.mark.parametrize("manifest", [True, False], ids=["with a manifest", "of another builder"])
-def test_a_constant_branch_is_refused_at_a_bump(hub: FakeHub, token: None, tmp_path: Path, manifest: bool) -> None:
+def test_a_constant_branch_is_refused_at_a_bump(hub: FakeHub, tmp_path: Path, manifest: bool) -> None:
     kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nbranch = "stable"\n')
     if manifest:
         make_tree(tmp_path / "1", into=kernel / "build")
@@ -67,10 +62,9 @@ def test_a_constant_branch_is_refused_at_a_bump(hub: FakeHub, token: None, tmp_p
 
 
 @pytest.mark.rule("KCI813", triggers=False)
-def test_what_lies_wrongly_on_the_branch_of_a_version_makes_way(hub: FakeHub, token: None, tmp_path: Path) -> None:
+def test_what_lies_wrongly_on_the_branch_of_a_version_makes_way(hub: FakeHub, tmp_path: Path) -> None:
     hub[REPO].write("v2", {**there("torch-cpu"), **there("torch-cuda")}, "version 1, by mistake")
-    done = publish(make_tree(tmp_path, version=2))
-    assert done.code == 0, done.stderr
+    published(make_tree(tmp_path, version=2))
     assert b'"version": 2' in hub[REPO].files("v2")["build/torch-cpu/metadata.json"]
 
 
@@ -88,7 +82,7 @@ def left(hub: FakeHub, tmp_path: Path) -> Path:
 @pytest.mark.rule("KCI814", triggers=True)
 @pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["", "dry run"])
 def test_what_is_left_out_and_published_asks_for_a_decision(
-    hub: FakeHub, token: None, left: Path, tmp_path: Path, options: tuple[str, ...]
+    hub: FakeHub, left: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     head = hub[REPO].branches["v1"]
     done = kci("publish", make_tree(tmp_path), "--kernel", left, *options)
@@ -101,9 +95,7 @@ def test_what_is_left_out_and_published_asks_for_a_decision(
 @pytest.mark.rule("KCI814", triggers=False)
 @pytest.mark.parametrize("how", ["kci.toml", "option"])
 @pytest.mark.parametrize("decided", ["allow", "remove"])
-def test_what_was_decided_is_done(
-    hub: FakeHub, token: None, left: Path, tmp_path: Path, how: str, decided: str
-) -> None:
+def test_what_was_decided_is_done(hub: FakeHub, left: Path, tmp_path: Path, how: str, decided: str) -> None:
     if how == "kci.toml":
         (left.parent / "kci.toml").write_text(f'[publish]\nrepo-prefix = "acme"\nleave-out = "{decided}"\n')
     options = ("--leave-out", decided) if how == "option" else ()
@@ -117,14 +109,14 @@ def test_what_was_decided_is_done(
 
 
 @pytest.mark.rule("KCI814", triggers=True)
-def test_a_variant_that_says_nothing_of_its_sources_is_of_others(hub: FakeHub, token: None, tmp_path: Path) -> None:
+def test_a_variant_that_says_nothing_of_its_sources_is_of_others(hub: FakeHub, tmp_path: Path) -> None:
     hub[REPO].write("v1", {"build/torch-rocm/metadata.json": b'{"python-depends": []}'}, "of an early builder")
     tree = make_tree(tmp_path)
     refused(publish(tree), "KCI814", "torch-rocm", "with --kernel, only those count")
     assert publish(tree, "--leave-out", "allow").code == 0
 
 
-def test_what_the_mirror_would_refuse_is_refused_before_the_branch(hub: FakeHub, token: None, tmp_path: Path) -> None:
+def test_what_the_mirror_would_refuse_is_refused_before_the_branch(hub: FakeHub, tmp_path: Path) -> None:
     kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nmirror = true\n')
     hub[REPO].write("v1", hub[REPO].files("main"), "empty")
     hub[REPO].write("main", there("torch-xpu", unique=OLDER), "the mirror")
@@ -137,7 +129,7 @@ def test_what_the_mirror_would_refuse_is_refused_before_the_branch(hub: FakeHub,
 
 
 @pytest.fixture
-def newer(hub: FakeHub, token: None, tmp_path: Path) -> bytes:
+def newer(hub: FakeHub, tmp_path: Path) -> bytes:
     """The newer of two trees is published; its manifest."""
     done = publish(make_tree(tmp_path / "new", unique="1111111", commit=NEW, committed=1_760_000_000))
     assert done.code == 0, done.stderr
@@ -160,7 +152,7 @@ def test_an_older_tree_does_not_replace_a_newer_one(hub: FakeHub, newer: bytes, 
 @pytest.mark.parametrize("manifest", [True, False], ids=["with a manifest", "of another builder"])
 @pytest.mark.parametrize("made", [True, False], ids=["", "without the branch"])
 def test_a_main_branch_at_a_version_is_no_other_version(
-    hub: FakeHub, token: None, tmp_path: Path, manifest: bool, made: bool
+    hub: FakeHub, tmp_path: Path, manifest: bool, made: bool
 ) -> None:
     """Such as after `git push origin v2:main`."""
     assert publish(make_tree(tmp_path / "new", version=2, unique="1111111", commit=NEW, committed=2000)).code == 0
@@ -185,7 +177,7 @@ def test_a_newer_tree_says_what_makes_way_for_it(hub: FakeHub, newer: bytes, tmp
     assert "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53, are replaced" in done.stderr
 
 
-def test_an_older_build_of_the_same_inputs_is_not_older(hub: FakeHub, token: None, tmp_path: Path) -> None:
+def test_an_older_build_of_the_same_inputs_is_not_older(hub: FakeHub, tmp_path: Path) -> None:
     """Nothing of the kernel has changed since: a run that builds everything made the newer one."""
     prints = {"torch-cpu": "c" * 64, "torch-cuda": "d" * 64}
     new = make_tree(tmp_path / "new", unique="1111111", commit=NEW, committed=1_760_000_000, prints=prints)
@@ -204,9 +196,7 @@ def test_an_older_build_of_the_same_inputs_is_not_older(hub: FakeHub, token: Non
 
 @pytest.mark.programs
 @pytest.mark.rule("KCI815", triggers=True)
-def test_the_history_knows_where_the_manifest_does_not(
-    hub: FakeHub, token: None, tmp_path: Path, no_git_environment: None
-) -> None:
+def test_the_history_knows_where_the_manifest_does_not(hub: FakeHub, tmp_path: Path, no_git_environment: None) -> None:
     """Builds of an earlier kci, and two commits of one second."""
     kernel = kernel_dir(tmp_path)
     commits = []

@@ -310,7 +310,7 @@ def test_a_plan_that_is_none_is_an_error(change: dict[str, object], tmp_path: Pa
 
 @pytest.mark.rule("KCI611", triggers=True)
 def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(FindingsError, match="cannot read the plan"):
+    with pytest.raises(FindingsError, match="cannot read"):
         read_plan(tmp_path / "none.json")
     merge([artifact(tmp_path, CPU)], tmp_path / "build")
     file = tmp_path / "build" / "kci-manifest.json"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,13 @@ def contents(directory: Path) -> dict[str, str]:
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
+
+
+def replaced(target: Path, said: list[str] | None = None, **files: str) -> None:
+    """Replace a directory by another with these files."""
+    with replacing(target, (said if said is not None else []).append) as made:
+        fill(made.staging, **files)
+        made.commit()
 
 
 @pytest.fixture
@@ -88,10 +96,8 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
 
     monkeypatch.setattr(Path, "rename", rename)
     said: list[str] = []
-    with replacing(target, said.append) as made:
-        fill(made.staging, a="new")
-        with pytest.raises(FindingsError, match="Input/output"):
-            made.commit()
+    with pytest.raises(FindingsError, match="Input/output"):
+        replaced(target, said, a="new")
     assert not target.exists()
     assert "cannot clean up" in said[0]
     with replacing(target, said.append):
@@ -102,14 +108,10 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
 def test_a_clean_up_that_fails_is_said_and_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = fill(tmp_path / "build", a="old")
     said: list[str] = []
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patch, replacing(target, said.append) as made:
         fill(made.staging, a="new")
         made.commit()
-        patch.setattr(atomic.shutil, "rmtree", refuse)
+        patch.setattr(atomic.shutil, "rmtree", fail(5, "Input/output error"))
     assert contents(target) == {"a": "new"}
     assert len(said) == 1
     with replacing(target):
@@ -128,20 +130,35 @@ def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Pat
     assert [line.split(":")[0].split(" ")[0] for line in said] == [str(target), "removed"]
 
 
-def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events: list[str] = []
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is flushed and exchanged, in order."""
+    noted: list[str] = []
     real_fsync, real_exchange = os.fsync, atomic._exchange
 
     def fsync(handle: int) -> None:
-        events.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        noted.append(Path(f"/proc/self/fd/{handle}").readlink().name)
         real_fsync(handle)
 
     def exchange(one: Path, other: Path) -> bool:
-        events.append("exchange")
+        noted.append("exchange")
         return real_exchange(one, other)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(atomic, "_exchange", exchange)
+    return noted
+
+
+def fail(error: int, says: str) -> Callable[..., None]:
+    """Stands in for a call of the system that fails."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise OSError(error, says)
+
+    return failing
+
+
+def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, events: list[str]) -> None:
     target = fill(tmp_path / "build", a="old")
     with replacing(target) as made:
         fill(made.staging / "inner", a="1", b="2")
@@ -151,32 +168,24 @@ def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, monk
     assert events[swap + 1 :] == [tmp_path.name]
 
 
-def test_a_directory_of_many_files_is_flushed_whole_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_many_files_is_flushed_whole_too(
+    tmp_path: Path, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path / "many" / "inner", **{f"f{number}": "x" for number in range(100)})
-    flushed: list[str] = []
-    real = os.fsync
-
-    def fsync(handle: int) -> None:
-        flushed.append(Path(f"/proc/self/fd/{handle}").readlink().name)
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", fsync)
     atomic.flush(tmp_path / "many")
-    assert sorted(flushed) == sorted([*(f"f{number}" for number in range(100)), "inner", "many"])
-
-    def fail(_handle: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
+    assert sorted(events) == sorted([*(f"f{number}" for number in range(100)), "inner", "many"])
+    monkeypatch.setattr(os, "fsync", fail(5, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
         atomic.flush(tmp_path / "many")
+    monkeypatch.setattr(os, "fsync", fail(22, "Invalid argument"))  # as file systems say of directories
+    (tmp_path / "empty").mkdir()
+    atomic.flush(tmp_path / "empty")
+    with pytest.raises(OSError, match="Invalid argument"):
+        atomic.flush(tmp_path / "many" / "inner" / "f0")
 
 
 def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_handle: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fail(28, "No space left on device"))
     with pytest.raises(FindingsError, match=r"cannot replace .*plan\.json: No space left"):
         write_atomic(tmp_path / "plan.json", b"{}")
     assert names(tmp_path) == []
@@ -275,10 +284,8 @@ def test_two_renames_put_the_old_directory_back_when_the_second_fails(
         return real(self, to)
 
     monkeypatch.setattr(Path, "rename", rename)
-    with replacing(target) as made:
-        fill(made.staging, a="new")
-        with pytest.raises(FindingsError, match="No space left"):
-            made.commit()
+    with pytest.raises(FindingsError, match="No space left"):
+        replaced(target, a="new")
     assert contents(target) == {"a": "old"}
     assert names(tmp_path) == ["build"]
 
@@ -298,13 +305,8 @@ def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
 
     monkeypatch.setattr(Path, "rename", rename)
 
-    def work() -> None:
-        with replacing(target) as made:
-            fill(made.staging, a="new")
-            made.commit()
-
     with pytest.raises(KeyboardInterrupt):
-        work()
+        replaced(target, a="new")
     assert contents(target) == {"a": "old"}
     assert names(tmp_path) == ["build"]
 

@@ -91,7 +91,7 @@ def main() -> None:
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         common.fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
-    parallel = allowances(plan.legs, [0] * len(plan.legs), 1)[0][0] or MAX_MATRIX
+    parallel = allowances(("", leg) for leg in plan.legs).get(("", False), MAX_MATRIX)
     common.set_outputs(**outputs, parallel=parallel, has_work=bool(plan.legs or plan.tests))
     # the whole plan, for the gate
     whole = common.compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})

@@ -14,9 +14,8 @@ from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, sel
 from kci.diagnostics import errors_in
 from kci.plan.check import NoSoundKernelError
 from kci.plan.estimates import estimate
-from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import CarriedTree
-from kci.plan.plan import Plan
+from kci.plan.plan import Key, Plan
 from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.config.document import MAX_BYTES
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.config.settings import KCI_TOML
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import KernelMatrix, Matrix
-from kci.plan.fingerprint import NIX, STEPS, Fingerprints
+from kci.plan.fingerprint import STEPS, Fingerprints
 from kci.plan.hardware_tests import TestMachine, machines_for, why_untested
 from kci.plan.inputs.kernel_inputs import FLAKE, KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
-from kci.plan.legs import toolchain_of
+from kci.plan.legs import NIX, toolchain_of
 from kci.plan.workspace import Choice, Workspace
+from kci.utils.frozen import Frozen
 from kci.utils.git import GitRefusedError, changed_paths, list_blobs, read_blob, read_objects, ref_names, run_git
 from kci.utils.suggest import suggestion
 
@@ -31,12 +33,24 @@ _DIFFERENCE = re.compile(
 """The output of git rev-parse: the top directory, two commits, and their merge base."""
 
 
-class Changes(msgspec.Struct, frozen=True):
+class Changes(Frozen):
     """The difference between a base and the working tree."""
 
     root: Path
     base: str
     files: tuple[str, ...]
+
+    def inside(self, path: Path) -> str | None:
+        """The path relative to the root; None for one outside."""
+        real, root = path.resolve(), self.root.resolve()
+        return "/".join(real.relative_to(root).parts) if real.is_relative_to(root) else None
+
+    def touch(self, places: Iterable[str]) -> bool:
+        """True if a file changed at, below or above one of the places."""
+        return any(
+            not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
+            for place, file in product(places, self.files)
+        )
 
 
 def changes_since(directory: Path, base: str) -> Changes:
@@ -44,16 +58,16 @@ def changes_since(directory: Path, base: str) -> Changes:
     if base.startswith("-"):
         raise rule_error("KCI312", f"{base!r} is not a revision", hint="name a branch, a tag or a commit")
     output = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
-    if output is None:
-        if _git(directory, "rev-parse", "--show-toplevel") is None:
+    if output is None or not output[2]:
+        if output is not None:
+            message = f"HEAD and {base!r} have no common commit here"
+            hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
+        elif _git(directory, "rev-parse", "--show-toplevel") is None:
             message, hint = f"{directory} is not in a git repository", "--affected needs one; plan without it"
         else:
             message = f"there is no commit {base!r} here"
             hint = suggestion(base, ref_names(directory)) or "fetch it: `fetch-depth: 0` of actions/checkout does"
         raise rule_error("KCI312", message, hint=hint)
-    if not output[2]:
-        hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
-        raise rule_error("KCI312", f"HEAD and {base!r} have no common commit here", hint=hint)
     root, parted = Path(os.fsdecode(output[1])), output[2].decode()
     changed = changed_paths(root, parted)
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
@@ -92,7 +106,7 @@ def _git(directory: Path, *arguments: str) -> bytes | None:
 _SUBMODULE = "160000"
 
 
-class Touch(msgspec.Struct, frozen=True):
+class Touch(Frozen):
     """The effect of one changed file on one kernel."""
 
     path: str
@@ -121,7 +135,7 @@ def only_affected(
     views, affected = [], []
     for selected in matrix.kernels:
         kernel = kernels[selected.path]
-        directory = _relative(Path(kernel.directory), changes.root)
+        directory = changes.inside(Path(kernel.directory))
         if directory is None:
             message = f"{kernel.directory} is not in the repository {changes.root}"
             raise KciError(message, hint="plan kernels of one repository at a time with --affected")
@@ -132,9 +146,9 @@ def only_affected(
             views.append(view)
             names = view.moved.union(*(machine.variants for machine in view.machines_to_repeat.values()))
             variants = tuple(item for item in selected.variants if item.name in names)
-            affected += [msgspec.structs.replace(selected, variants=variants)] if variants else []
+            affected += [replace(selected, variants=variants)] if variants else []
     touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
-    return msgspec.structs.replace(matrix, kernels=tuple(affected)), touches
+    return replace(matrix, kernels=tuple(affected)), touches
 
 
 def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
@@ -144,23 +158,20 @@ def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -
     changes = changes_since(Path(next(iter(kernels))), base)
     if _changed_settings(workspace, changes):
         return frozenset(kernels)
+    settings = workspace.settings
     places = {
-        path: (Path(path), *(workspace.settings.root / entry for entry in workspace.settings.settings.inputs_of(name)))
+        path: map(changes.inside, (Path(path), *(settings.root / entry for entry in settings.settings.inputs_of(name))))
         for path, name in kernels.items()
     }
-    return frozenset(
-        path
-        for path, mine in places.items()
-        if _in_places((place for one in mine if (place := _relative(one, changes.root)) is not None), changes)
-    )
+    return frozenset(path for path, its in places.items() if changes.touch(one for one in its if one is not None))
 
 
 def _changed_settings(workspace: Workspace, changes: Changes) -> set[str | None]:
     files = (workspace.settings.root / KCI_TOML, workspace.catalog_file)
-    return {_relative(path, changes.root) for path in files if path is not None} & {*changes.files}
+    return {changes.inside(path) for path in files if path is not None} & {*changes.files}
 
 
-class _KernelState(msgspec.Struct, frozen=True, dict=True):
+class _KernelState(Frozen, dict=True):
     """A kernel before or after a change."""
 
     kernel: Kernel
@@ -176,15 +187,11 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, tuple[bytes, frozenset[str]]]]:
-        variants = {}
+        variants, prints = {}, self.prints
         for variant in self.selected.each_once():
             toolchain = toolchain_of(variant, self.workspace.runners, self.container)
-            paths = self.prints.inputs.paths_of(variant, everything=toolchain == NIX)
-            paths |= {path for path, _ in self.prints.steps}
-            variants[variant.name] = (
-                self.prints.of_leg(variant, toolchain),
-                (self.prints.facts(variant, toolchain), paths),
-            )
+            paths = prints.inputs.paths_of(variant, everything=toolchain == NIX) | dict(prints.steps).keys()
+            variants[variant.name] = prints.of_leg(variant, toolchain), (prints.facts(variant, toolchain), paths)
         return variants
 
     @cached_property
@@ -193,7 +200,7 @@ class _KernelState(msgspec.Struct, frozen=True, dict=True):
         return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines}
 
 
-class _KernelChange(msgspec.Struct, frozen=True, dict=True):
+class _KernelChange(Frozen, dict=True):
     """A kernel before and after a change; `then` is None if it was absent or could not be planned."""
 
     name: str
@@ -208,35 +215,28 @@ class _KernelChange(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def machines_to_repeat(self) -> dict[str, TestMachine]:
         before = self.then.machines if self.then is not None else {}
-        machines = self.now.machines.items()
-        return {
-            name: machine for name, (inputs, machine) in machines if name not in before or before[name][0] != inputs
-        }
+        now = self.now.machines.items()
+        return {name: its[1] for name, its in now if name not in before or before[name][0] != its[0]}
 
-    def changed_names(self, part: int) -> Iterator[str]:
-        before = self.then.variants if self.then is not None else {}
-        for name, facts in self.now.variants.items():
-            if name not in before or before[name][part] != facts[part]:
-                yield name
+    def changed_names(self, part: int) -> list[str]:
+        before, now = self.then.variants if self.then is not None else {}, self.now.variants.items()
+        return [name for name, its in now if name not in before or before[name][part] != its[part]]
+
+    def touched_by(self, path: str, touched: Iterable[str], reason: str, *, tests: bool) -> Touch:
+        again = tuple(sorted(self.machines_to_repeat)) if tests else ()
+        reason += f"; the tests run again on {', '.join(again)}" if again else ""
+        return Touch(path, self.name, tuple(touched), reason, again)
 
 
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
     if inputs.leads_out or any(file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files):
         return True
-    return _in_places((directory, *inputs.declared), changes) or any(map(inputs.is_test, changes.files))
-
-
-def _in_places(places: Iterable[str], changes: Changes) -> bool:
-    return any(
-        not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
-        for place in places
-        for file in changes.files
-    )
+    return changes.touch((directory, *inputs.declared)) or any(map(inputs.is_test, changes.files))
 
 
 def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:
     def read(path: Path) -> bytes | None:
-        relative = _relative(path, changes.root)
+        relative = changes.inside(path)
         return read_blob(changes.root, changes.base, relative, MAX_BYTES) if relative else None
 
     try:
@@ -281,33 +281,29 @@ def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
 
 def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None]) -> list[Touch]:
     if path in settings:
-        return [_by_facts(path, view, tuple(sorted(view.machines_to_repeat))) for view in views]
+        return [_by_facts(path, view, tests=True) for view in views]
     touches = []
     for view in views:
         is_build_toml = path == f"{view.directory}/{BUILD_TOML}".removeprefix("/")
-        touch = _by_facts(path, view, ()) if is_build_toml else _by_files(path, view)
+        touch = _by_facts(path, view, tests=False) if is_build_toml else _by_files(path, view)
         if touch.touches or touch.tests or not view.directory or path.startswith(f"{view.directory}/"):
             touches.append(touch)
     return touches or [Touch(path, "", (), "outside of every kernel that is planned")]
 
 
-def _by_facts(path: str, view: _KernelChange, tests: tuple[str, ...]) -> Touch:
-    touched = tuple(sorted(view.changed_names(1)))
-    if view.then is None:
-        reason = "the kernel could not be planned at the base"
-    else:
-        reason = (
-            "what it says of these variants changed" if touched else "what it says of the planned variants is unchanged"
-        )
-    return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)
+def _by_facts(path: str, view: _KernelChange, *, tests: bool) -> Touch:
+    touched = view.changed_names(1)
+    reason = "the kernel could not be planned at the base"
+    if view.then is not None:
+        reason = f"what it says of {'these variants changed' if touched else 'the planned variants is unchanged'}"
+    return view.touched_by(path, touched, reason, tests=tests)
 
 
 def _by_files(path: str, view: _KernelChange) -> Touch:
     ends = [end for end in (view.now, view.then) if end is not None]
     readers = {name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths}
-    touched = tuple(sorted(readers & view.moved))
+    touched = sorted(readers & view.moved)
     is_test = any(end.prints.inputs.is_test(path) for end in ends)
-    tests = tuple(sorted(view.machines_to_repeat)) if is_test else ()
     if readers:
         reason = "an input of these variants" if touched else "an input, the same for every planned variant"
     elif is_test:
@@ -316,16 +312,4 @@ def _by_files(path: str, view: _KernelChange) -> Touch:
         reason = "; ".join(filter(None, ("read by the tests", why)))
     else:
         reason = "no `src` of build.toml lists it, and no variant contains it"
-    return Touch(path, view.name, touched, f"{reason}{_again(tests)}", tests)
-
-
-def _again(tests: tuple[str, ...]) -> str:
-    return f"; the tests run again on {', '.join(tests)}" if tests else ""
-
-
-def _relative(path: Path, root: Path) -> str | None:
-    real = path.resolve()
-    if not real.is_relative_to(root.resolve()):
-        return None
-    relative = real.relative_to(root.resolve()).as_posix()
-    return "" if relative == "." else relative
+    return view.touched_by(path, touched, reason, tests=is_test)

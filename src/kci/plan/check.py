@@ -19,9 +19,9 @@ from kci.config.discovery import (
     same_names,
 )
 from kci.config.file_lints import lint_file
-from kci.config.reader import Kernel, build_toml_path, read_kernel
+from kci.config.reader import Kernel, build_toml_path
 from kci.config.sources.package_rules import checker_version, source_findings
-from kci.diagnostics import Diagnostic, Severity, errors_in, in_file_order
+from kci.diagnostics import Diagnostic, errors_in, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.matrix.catalog.loading import for_kernel, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog, Overlay
@@ -69,32 +69,26 @@ def check_kernels(
     by_root: dict[Path, list[str]] = {}
     for directory in find_kernels(arguments, pass_over=True):
         by_root.setdefault(find_root(Path(directory))[0], []).append(directory)
-    files: list[str] = []
-    diagnostics: list[Diagnostic] = []
-    kernels: list[Kernel] = []
-    empty: list[tuple[Diagnostic, ...]] = []
-    for _, group in sorted(by_root.items()):
-        checked, workspace = _check_group(group, catalog, remember, progress)
-        files += checked.files
-        diagnostics += checked.diagnostics
-        kernels += workspace.kernels
-        empty.append(_nothing_selected(workspace))
+    groups = [_check_group(group, catalog, remember, progress) for _, group in sorted(by_root.items())]
+    diagnostics = [item for checked, _ in groups for item in checked.diagnostics]
+    kernels = [kernel for _, workspace in groups for kernel in workspace.kernels]
     diagnostics += same_names((kernel.build.name, kernel.directory) for kernel in kernels)
-    if kernels and all(empty) and not any(item.severity is Severity.ERROR for item in diagnostics):
-        diagnostics += [item for items in empty for item in items]
-    return CheckResult(tuple(sorted(files)), tuple(sorted(diagnostics, key=in_file_order)))
+    if kernels and not errors_in(diagnostics):
+        empty = [_nothing_selected(workspace) for _, workspace in groups]
+        diagnostics += [item for items in empty for item in items if all(empty)]
+    files = sorted(file for checked, _ in groups for file in checked.files)
+    return CheckResult(tuple(files), tuple(sorted(diagnostics, key=in_file_order)))
 
 
 def lint_kernel(
     kernel: Kernel, catalog: Catalog, tree: SourceTree | None, more: Sequence[Diagnostic] = ()
 ) -> list[Diagnostic]:
     """All findings about a kernel in file order, with `more`; without the `tree` of its files they are not checked."""
-    findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
+    findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, catalog)]
     if tree is not None:
         findings += lint_sources(kernel, tree)
         findings += lint_standards(kernel, catalog, tree)
         findings += flake_narrows(kernel, catalog, Path(kernel.directory))
-    findings += lint_matrix(kernel, catalog)
     return sorted(findings, key=in_file_order)
 
 
@@ -103,8 +97,7 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | Non
 
     def of_texts() -> list[Diagnostic]:
         rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
-        findings = [*lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, rows, errors_only=True)]
-        return errors_in(findings)
+        return errors_in([*lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, rows, errors_only=True)])
 
     def texts() -> object:
         read = (kernel.document, workspace.catalog.document, workspace.settings.document)
@@ -114,18 +107,20 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | Non
     kept = tree.remembered if tree is not None else None
     question = f"errors of {kernel.document.path}"
     found = of_texts() if kept is None else kept.answer(question, texts, list[Diagnostic], of_texts)
+    of_sources: list[Diagnostic] = []
     if tree is not None:
         found += lint_sources(kernel, tree.at(Path(kernel.directory)), errors_only=True)
-    findings = drop_suppressed(sorted([*kernel.diagnostics, *found], key=in_file_order), workspace.settings)
-    findings += source_findings(kernel, workspace.settings, kept) if tree is not None else ()
-    return errors_in(findings)
+        of_sources = source_findings(kernel, workspace.settings, kept)
+    found = sorted([*kernel.diagnostics, *found], key=in_file_order)
+    return errors_in([*drop_suppressed(found, workspace.settings), *of_sources])
 
 
 def _check_group(
     directories: list[str], catalog: str | None, remember: Path | None, progress: Progress
 ) -> tuple[CheckResult, Workspace]:
-    files: list[str] = []
-    diagnostics: list[Diagnostic] = []
+    kernels, unread = read_kernels(directories)
+    files = [build_toml_path(directory) for directory in directories]
+    diagnostics = [item for kernel in unread for item in kernel.diagnostics]
     settings = RepositorySettings()
     try:
         settings = find_settings(directories[0])
@@ -138,31 +133,22 @@ def _check_group(
         overlays = overlays_of(settings)
     except FindingsError as error:
         diagnostics += error.diagnostics
-    kernels: list[Kernel] = []
     trees = SourceTrees(remember)
     tree = trees.of(directories[0])
     of_sources: list[Diagnostic] = []
-    for number, directory in enumerate(directories):
-        progress(number, len(directories))
-        files.append(build_toml_path(directory))
-        try:
-            kernel = read_kernel(directory)
-        except FindingsError as error:
-            diagnostics += error.diagnostics
-            continue
-        kernels.append(kernel)
+    for number, kernel in enumerate(kernels):
+        progress(number, len(kernels))
         unlisted = list(include_not_listed(kernel, settings, tree))
         catalog_rows = for_kernel(rows, overlays, kernel.build.name)
-        diagnostics += lint_kernel(kernel, catalog_rows, tree.at(Path(directory)), unlisted)
+        diagnostics += lint_kernel(kernel, catalog_rows, tree.at(Path(kernel.directory)), unlisted)
         of_sources += source_findings(kernel, settings, tree.remembered)
     trees.save()
     names = {kernel.build.name for kernel in kernels}
     if settings.document is not None:
         files.append(settings.document.path)
-        settings_values = settings.settings
-        meant = {item.kernel for item in settings_values.limits} | {item.kernel for item in settings_values.overlay}
-        meant |= {item.kernel for item in settings_values.inputs}
-        if meant - {None, *names}:
+        said = settings.settings
+        meant = [item.kernel for item in said.limits] + [item.kernel for item in said.overlay]
+        if {*meant, *(item.kernel for item in said.inputs)} - {None, *names}:
             names |= {kernel.build.name for kernel in read_kernels([str(settings.root)])[0]}
         diagnostics += [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
     result = CheckResult(tuple(files), (*drop_suppressed(diagnostics, settings), *of_sources))
@@ -211,70 +197,57 @@ def split_faulty(
             sound.append(kernel)
         else:
             faulty.append(_faulty(kernel, errors or lint_file(kernel, ["KCI130"])))
+    in_order = tuple(sorted(faulty, key=lambda item: item.path))
     if faulty and not sound:
-        every = [item for kernel in faulty for item in kernel.diagnostics]
         hint = "fix them, or name other kernels; `kci check` lists all findings"
-        error = NoSoundKernelError(f"nothing is planned: {_first_fault(faulty)}", hint=hint, diagnostics=every)
-        error.faulty = tuple(sorted(faulty, key=lambda item: item.path))
+        error = NoSoundKernelError(*_fault_of(faulty, "nothing is planned: ", hint))
+        error.faulty = in_order
         raise error
-    faulty.sort(key=lambda item: item.path)
-    return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, tuple(faulty)
+    return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, in_order
 
 
 def _faulty(kernel: Kernel, errors: Sequence[Diagnostic]) -> FaultyKernel:
     return FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors))
 
 
-def _first_fault(faulty: Sequence[FaultyKernel]) -> str:
-    first = faulty[0].diagnostics[0]
-    return f"{first.path}: {first.message}" if first.path else first.message
+def _fault_of(faulty: Sequence[FaultyKernel], start: str, hint: str) -> tuple[str, str, list[Diagnostic]]:
+    every = [item for kernel in faulty for item in kernel.diagnostics]
+    return f"{start}{every[0].path}: {every[0].message}" if every[0].path else f"{start}{every[0].message}", hint, every
 
 
 def _backends_without_component(kernel: Kernel) -> set[str]:
     build = kernel.build
-    return {str(item) for item in build.general.backends if build.torch is not None and not build.components(item)}
+    return {str(item) for item in build.general.backends if build.torch and not build.components(item)}
 
 
 def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
     bare = _backends_without_component(kernel)
-    if not bare:
-        return False
-    selected_backends = {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
+    if not bare or bare >= {*kernel.build.general.backends}:
+        return bool(bare)
     chosen = {variant.backend for variant in workspace.with_kernels([kernel]).matrix(choice).kernels[0].variants}
-    return (
-        bare >= {*kernel.build.general.backends} or bool(bare & selected_backends) or (bool(chosen) and bare >= chosen)
-    )
+    asked = bare & {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
+    return bool(asked) or (bool(chosen) and bare >= chosen)
 
 
 def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[UnplannedVariant]]:
     """Split off the variants that no component makes (KCI130)."""
-    bare = {
-        kernel.build.name: (kernel, lacking)
-        for kernel in workspace.kernels
-        if (lacking := _backends_without_component(kernel))
-    }
     unplanned: list[UnplannedVariant] = []
-    kernels = []
-    for item in matrix.kernels:
-        kernel, backends = bare.get(item.name, (None, set()))
-        if kernel is not None:
+    kernels = {item.path: item for item in matrix.kernels}
+    for kernel in workspace.kernels:
+        if bare := _backends_without_component(kernel):
+            item = kernels[kernel.directory]
             faults = {fault.message.partition(" ")[0]: fault for fault in lint_file(kernel, ["KCI130"])}
-            for variant in item.each_once():
-                if variant.backend in backends:
-                    why = faults[variant.backend]
-                    where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
-                    unplanned.append(UnplannedVariant(item.name, variant.name, *where))
-        remaining = tuple(variant for variant in item.variants if variant.backend not in backends)
-        kernels.append(replace(item, variants=remaining))
-    return replace(matrix, kernels=tuple(kernels)), unplanned
+            for variant in (variant for variant in item.each_once() if variant.backend in bare):
+                why = faults[variant.backend]
+                where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
+                unplanned.append(UnplannedVariant(item.name, variant.name, *where))
+            variants = tuple(variant for variant in item.variants if variant.backend not in bare)
+            kernels[kernel.directory] = replace(item, variants=variants)
+    return replace(matrix, kernels=tuple(kernels.values())), unplanned
 
 
 def require_readable(workspace: Workspace) -> None:
     """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans, and no sources."""
-    wrong = list(workspace.unread)
-    for kernel in workspace.kernels:
-        if errors := kernel_errors(workspace, kernel, None):
-            wrong.append(_faulty(kernel, errors))
-    if wrong:
-        every = [diagnostic for item in wrong for diagnostic in item.diagnostics]
-        raise FindingsError(_first_fault(wrong), hint="`kci check` lists all findings", diagnostics=every)
+    found = ((kernel, kernel_errors(workspace, kernel, None)) for kernel in workspace.kernels)
+    if wrong := [*workspace.unread, *(_faulty(kernel, errors) for kernel, errors in found if errors)]:
+        raise FindingsError(*_fault_of(wrong, "", "`kci check` lists all findings"))

@@ -11,15 +11,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.errors import rule_error
-from kci.utils.bounded_json import read_json, require_schema
+from kci.plan.plan import Key
+from kci.utils.bounded_json import read_json, reading, require_schema
+from kci.utils.frozen import Frozen
 
 SCHEMA = 1
 Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
 """At most five days, in which GitHub ends a job."""
 
 
-class Duration(msgspec.Struct, frozen=True, order=True):
+class Duration(Frozen, order=True):
     """The measured build time of a variant."""
 
     kernel: str
@@ -27,14 +28,14 @@ class Duration(msgspec.Struct, frozen=True, order=True):
     seconds: Seconds
 
 
-class _File(msgspec.Struct, frozen=True):
+class _File(Frozen):
     schema: int
     durations: tuple[Duration, ...]
 
 
-def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
-    """The median build minutes of each variant, rounded up, by kernel and name."""
-    by_variant: dict[tuple[str, str], list[float]] = {}
+def recorded_minutes(entries: Iterable[Duration]) -> dict[Key, int]:
+    """The median build minutes of each variant, rounded up."""
+    by_variant: dict[Key, list[float]] = {}
     for entry in entries:
         by_variant.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
     return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in by_variant.items()}
@@ -42,15 +43,10 @@ def recorded_minutes(entries: Iterable[Duration]) -> dict[tuple[str, str], int]:
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
     """Read a file of `Duration`s; FindingsError (KCI611) for any other file."""
-    try:
+    with reading(path, "a file of recorded durations", "remove the file; the plan then uses kci's estimates"):
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)
-        return read.durations
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-    except ValueError as error:
-        message = f"{path} is not a file of recorded durations: {error}"
-    raise rule_error("KCI611", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
+    return read.durations
 
 
 def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:

@@ -24,11 +24,11 @@ from kci.matrix.catalog.runners import Runners, default_runners
 from kci.matrix.variants import Kind, Matrix, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_tree import EntryKind, SourceTree
-from kci.plan.legs import toolchain_of
+from kci.plan.legs import NIX, toolchain_of
+from kci.plan.plan import Key
 from kci.utils.walk import is_bytecode
 from kci.version import __version__
 
-NIX = "nix"
 STEPS = f"{EXTENSIONS}/before-build.yml"
 
 SCHEMA = 4
@@ -114,7 +114,7 @@ def fingerprints(
     *,
     container: bool | str = True,
     source: Callable[[Kernel], Fingerprints] = Fingerprints,
-) -> dict[tuple[str, str], str]:
+) -> dict[Key, str]:
     """The fingerprint of each variant of a matrix, by kernel and variant name; raises as `Fingerprints.fingerprint`."""
     runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
@@ -174,9 +174,6 @@ def builder() -> str:
             if file.is_file() and not is_bytecode(name):
                 total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return f"{__version__}+{total.hexdigest()[:16]}"
-
-
-Key = tuple[str, str]
 
 
 def unchanged_variants(fingerprints: Mapping[Key, str], published: Mapping[Key, str]) -> dict[Key, str]:

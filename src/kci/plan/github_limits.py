@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from kci.diagnostics import Diagnostic, Severity, finding
+from kci.diagnostics import Diagnostic, errors_in, finding
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
@@ -60,8 +62,7 @@ def github_matrix(plan: Plan) -> str:
 
 def refuse_errors(findings: Iterable[Diagnostic]) -> None:
     """Raise FindingsError if there are errors among the findings."""
-    problems = [item for item in findings if item.severity is Severity.ERROR]
-    if problems:
+    if problems := errors_in(findings):
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise FindingsError(problems[0].message + more, hint=problems[0].hint, diagnostics=problems)
 
@@ -76,13 +77,6 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     return entry
 
 
-def _matrices(tier: str, legs: Iterable[Leg]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    matrices: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"include": []} for name in Role}
-    for leg in legs:
-        matrices[leg.role]["include"].append(leg_entry(tier, leg))
-    return matrices
-
-
 def _more_parts(plan: Plan, jobs: int | None) -> list[Diagnostic]:
     sizes = Counter(leg.kernel for leg in plan.legs if leg.role is Role.PART)
     needed = -(-max(sizes.values(), default=0) // MAX_MATRIX)
@@ -92,7 +86,7 @@ def _more_parts(plan: Plan, jobs: int | None) -> list[Diagnostic]:
     return [finding("KCI305", message, hint="run `kci render`: it writes more of them")]
 
 
-_LEGS = {Role.WHOLE: "legs", Role.PART: "part legs", Role.LINK: "link legs"}
+_LEGS = {Role.WHOLE: "legs", Role.LINK: "link legs"}
 
 
 def artifact_problems(plan: Plan) -> list[Diagnostic]:
@@ -148,18 +142,14 @@ def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None
     """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for as many as needed."""
     problems = [*artifact_problems(plan), *_more_parts(plan, jobs)]
     work = _work(plan, callers or caller_count(len(plan.kernels)), {})
-    for caller in work:
-        sizes = {(entry["kernel"], role): len(entry["work"][role]["include"])
-                 for entry in caller["include"] for role in (Role.WHOLE, Role.LINK)}  # fmt: skip
-        problems += [
-            finding(
-                "KCI305", f"{name} has {size} {_LEGS[role]}, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER
-            )
-            for (name, role), size in sizes.items()
-            if size > MAX_MATRIX
-        ]
-        if len(caller["include"]) > MAX_MATRIX:
-            message = f"a caller job has {len(caller['include'])} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
+    limit = f"and GitHub allows {MAX_MATRIX} in a matrix"
+    for kernels in (caller["include"] for caller in work):
+        for entry, role in product(kernels, _LEGS):
+            if (size := len(entry["work"][role]["include"])) > MAX_MATRIX:
+                message = f"{entry['kernel']} has {size} {_LEGS[role]}, {limit}"
+                problems.append(finding("KCI305", message, hint=SMALLER))
+        if len(kernels) > MAX_MATRIX:
+            message = f"a caller job has {len(kernels)} kernels, {limit}"
             problems.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
     problems += _output_problems(msgspec.json.encode(work).decode())
     if run_jobs(plan) > MAX_JOBS:
@@ -174,32 +164,28 @@ def _work(
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    # A kernel without a leg is included if it tests an earlier tree, or is looked at a second time.
-    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests})
     carried = {item.kernel for item in plan.skipped}
-    index = {name: number for number, name in enumerate(names)}
-    most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
+    most = allowances((leg.kernel, leg) for leg in plan.legs)
     promise = plan.tree_plan()
-    own = {name: tuple(kernel for kernel in promise.kernels if kernel.name == name and not unmerged) for name in names}
     callers: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
-    for name in names:
-        whole, parts_parallel = most[index[name]]
-        matrices = _matrices(plan.tier, by_kernel.get(name, ()))
-        tree = trees.get(name)
-        parts = matrices[Role.PART]["include"]
+    # A kernel without a leg is included if it tests an earlier tree, or is looked at a second time.
+    for name in sorted(by_kernel.keys() | {test.kernel for test in plan.tests}):
+        work: dict[str, Any] = {role: {"include": []} for role in Role}
+        for leg in by_kernel.get(name, ()):
+            work[leg.role]["include"].append(leg_entry(plan.tier, leg))
+        tree, parts = trees.get(name), work[Role.PART]["include"]
         starts = range(0, max(1, len(parts)), MAX_MATRIX)
         first, *others = ({"include": parts[start : start + MAX_MATRIX]} for start in starts)
-        work = matrices | {
+        tests = ({key: getattr(test, key) for key in TEST_KEYS} for test in plan.tests if test.kernel == name)
+        work |= {
             "parts": first,
             **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
-            "parallel": whole or MAX_MATRIX,
-            "parts_parallel": max(1, parts_parallel // (1 + len(others))) if parts_parallel else MAX_MATRIX,
-            "plan": msgspec.structs.replace(promise, kernels=own[name]),
-            "tests": {
-                "include": [
-                    {key: getattr(test, key) for key in TEST_KEYS} for test in plan.tests if test.kernel == name
-                ]
-            },
+            "parallel": most.get((name, False), MAX_MATRIX),
+            "parts_parallel": max(1, most[name, True] // len(starts)) if (name, True) in most else MAX_MATRIX,
+            "plan": replace(
+                promise, kernels=tuple(kernel for kernel in promise.kernels if kernel.name == name and not unmerged)
+            ),
+            "tests": {"include": tuple(tests)},
             "tree_run": tree.run if tree and name in carried else "",
             "tree_digest": tree_under_test(tree.digests) if tree else "",
         }
@@ -218,11 +204,9 @@ _ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hos
 
 def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
     """The plan without self-hosted legs, which unreviewed code must not reach: KCI316 if `dispatched`, else KCI315."""
-    rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
-    refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
     built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}
     tests = tuple(test for test in plan.tests if (test.run or test.kernel in built) and is_hosted(test.runner))
-    return _without(plan, refused, rule, reason, tests)
+    return _only(plan, tests, *((WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)), hosted=True)
 
 
 def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
@@ -236,14 +220,15 @@ def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
 
 def only_own(plan: Plan) -> Plan:
     """The legs that `only_hosted` drops, without tests, for a dispatched run."""
-    return _without(plan, [leg for leg in plan.legs if is_hosted(leg.runner)], WAITING_RULE, _ELSEWHERE, ())
+    return _only(plan, (), WAITING_RULE, _ELSEWHERE, hosted=False)
 
 
-def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tuple[TestLeg, ...]) -> Plan:
+def _only(plan: Plan, tests: tuple[TestLeg, ...], rule: str, reason: str, *, hosted: bool) -> Plan:
+    legs = tuple(leg for leg in plan.legs if is_hosted(leg.runner) is hosted)
     left_out = [
         UnplannedVariant(leg.kernel, name, leg.backend, leg.system, rule, reason)
-        for leg in refused
+        for leg in plan.legs
+        if leg not in legs
         for name in leg.variants
     ]
-    legs = tuple(leg for leg in plan.legs if leg not in refused)
-    return msgspec.structs.replace(plan, legs=legs, left_out=(*plan.left_out, *left_out), tests=tests)
+    return replace(plan, legs=legs, left_out=(*plan.left_out, *left_out), tests=tests)

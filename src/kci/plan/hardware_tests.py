@@ -6,21 +6,21 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from kci.config.facts import needs_device
 from kci.matrix.catalog.runners import Runner, Runners, max_job_minutes
 from kci.matrix.variants import parse_variant_name
 from kci.plan.inputs.kernel_inputs import MARKER
-from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
+from kci.plan.plan import KernelPlan, Leg, TestLeg, runs_on
+from kci.utils.frozen import Frozen
 
 _MINUTES = 60
 
 _Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
 
-class TestPass(msgspec.Struct, frozen=True):
+class TestPass(Frozen):
     """A passed test leg."""
 
     __test__ = False  # pytest would take it for a test
@@ -29,7 +29,7 @@ class TestPass(msgspec.Struct, frozen=True):
     inputs: _Hash
 
 
-class CarriedTree(msgspec.Struct, frozen=True):
+class CarriedTree(Frozen):
     """The tree of a kernel from an earlier run."""
 
     run: str
@@ -37,7 +37,7 @@ class CarriedTree(msgspec.Struct, frozen=True):
     passed: Mapping[str, TestPass] = {}
 
 
-class TestMachine(msgspec.Struct, frozen=True):
+class TestMachine(Frozen):
     """A machine that tests, and the variants of a kernel for it."""
 
     __test__ = False  # pytest would take it for a test
@@ -103,7 +103,6 @@ def plan_tests(
                 if inputs and tree.passed.get(machine.name) == now:
                     continue
             limit = runners.limit(kernel.name, machine.backend)
-            runner = machine.runner
             test_legs.append(
                 TestLeg(
                     kernel=kernel.name,
@@ -112,8 +111,8 @@ def plan_tests(
                     backend=machine.backend,
                     system=machine.system,
                     variants=machine.variants,
-                    runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
-                    timeout=min(limit.timeout_minutes or _MINUTES, max_job_minutes(runner)),
+                    runner=runs_on(machine.runner),
+                    timeout=min(limit.timeout_minutes or _MINUTES, max_job_minutes(machine.runner)),
                     inputs=inputs,
                     run=run,
                 )

@@ -23,12 +23,13 @@ from kci.plan.plan import (
     CatalogName,
     KeptObjects,
     KernelPlan,
+    Key,
     Leg,
     Plan,
-    RunnerGroup,
     SkippedVariant,
     UnplannedVariant,
     caller_count,
+    runs_on,
     shard_of,
 )
 
@@ -130,8 +131,7 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
     prefix = BACKENDS[first.backend].compute_prefix
     if grouping is Grouping.IMAGE and len(computes) == 1 and first.compute and prefix:
         return f"{prefix}{digits(first.compute)}-{first.system}"
-    backends = {item.variant.backend for item in part}
-    return f"{'-'.join(sorted(backends))}-{first.system}"
+    return f"{'-'.join(sorted({item.variant.backend for item in part}))}-{first.system}"
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,13 +141,13 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     grouping: Grouping = Grouping.VARIANT
     split: bool = False
     """True to split by `parts` of kci.toml, in workflows with parts and links."""
-    objects: Mapping[tuple[str, str], KeptObjects] = {}
-    """The latest objects of each leg, by kernel and leg name."""
+    objects: Mapping[Key, KeptObjects] = {}
+    """The latest objects of each leg."""
     trees: Mapping[str, CarriedTree] = {}
     """The earlier trees, whose passed tests are not repeated."""
-    skip: Mapping[tuple[str, str], str] = {}
-    """The reason to skip a variant, by kernel and name."""
-    prints: Mapping[tuple[str, str], str] | None = None
+    skip: Mapping[Key, str] = {}
+    """The reason to skip a variant."""
+    prints: Mapping[Key, str] | None = None
     commit: str | None = None
     tests: Mapping[str, str] = {}
     """A hash of each kernel's tests."""
@@ -155,8 +155,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """True for each kernel with tests that are marked for CI, False if none is, None without tests."""
     whole: bool = False
     """True to test all variants of an earlier tree."""
-    sizes: Mapping[tuple[str, str], Size] = {}
-    """The objects of each variant, by kernel and name, for estimates."""
+    sizes: Mapping[Key, Size] = {}
+    """The objects of each variant, for estimates."""
 
 
 def make_plan(
@@ -167,8 +167,7 @@ def make_plan(
     durations: Iterable[Duration] = (),
 ) -> Plan:
     """Plan the variants of a matrix, noarch ones once for all systems; FindingsError (KCI304) for equal names."""
-    runners = runners or default_runners()
-    options = options or PlanOptions()
+    runners, options = runners or default_runners(), options or PlanOptions()
     if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
         raise FindingsError("kernels of one plan need different names", diagnostics=problems)
     recorded = recorded_minutes(durations)
@@ -177,40 +176,33 @@ def make_plan(
     left_out: list[UnplannedVariant] = []
     skipped: list[SkippedVariant] = []
     for kernel in matrix.kernels:
-        placed: dict[str, Assignment] = {}
-        elsewhere: list[str] = []
+        placed, elsewhere, built, split = list[str](), list[str](), list[Assignment](), list[Assignment]()
         for variant in kernel.each_once():
-            key = kernel.name, variant.name
-            assignment = assign_runner(
+            name = variant.name
+            key = kernel.name, name
+            item = assign_runner(
                 variant, runners, container=options.container, kernel=kernel.name,
                 recorded=recorded.get(key), size=options.sizes.get(key),
             )  # fmt: skip
-            if isinstance(assignment, Assignment):
-                placed[variant.name] = assignment
+            if not isinstance(item, Assignment):
+                left_out.append(item)
+                elsewhere.append(name)
+                continue
+            placed.append(name)
+            if key in options.skip:
+                skipped.append(SkippedVariant(*key, options.skip[key]))
             else:
-                left_out.append(assignment)
-                elsewhere.append(variant.name)
-        reasons = {name: options.skip[kernel.name, name] for name in placed if (kernel.name, name) in options.skip}
-        skipped += [SkippedVariant(kernel.name, name, reason) for name, reason in reasons.items()]
-        built = [item for name, item in placed.items() if name not in reasons]
-        split = [item for item in built if item.parts > 1 and options.split]
-        legs += group(kernel, [item for item in built if item not in split], options.grouping)
+                (split if item.parts > 1 and options.split else built).append(item)
+        legs += group(kernel, built, options.grouping)
         legs += [leg for item in split for leg in split_legs(kernel, item)]
         prints = options.prints
         fingerprints = None if prints is None else {name: prints[kernel.name, name] for name in placed}
-        kernels.append(
-            KernelPlan(
-                kernel.name, kernel.path, kernel.version, tuple(placed), fingerprints, elsewhere=tuple(elsewhere)
-            )
-        )
-    if options.objects:
+        facts = kernel.name, kernel.path, kernel.version, tuple(placed), fingerprints
+        kernels.append(KernelPlan(*facts, elsewhere=tuple(elsewhere)))
+    for index, leg in enumerate(legs if options.objects else ()):
         # The link leg has all objects of a variant, so that changed parts find theirs.
-        names = [(leg.kernel, leg.name if leg.part is None else leg.variant) for leg in legs]
-        earlier_objects = [options.objects.get(name, KeptObjects("", "")) for name in names]
-        legs = [
-            replace(leg, objects_run=item.run, objects_from=item.artifact)
-            for leg, item in zip(legs, earlier_objects, strict=True)
-        ]
+        if kept := options.objects.get((leg.kernel, leg.name if leg.part is None else leg.variant)):
+            legs[index] = replace(leg, objects_run=kept.run, objects_from=kept.artifact)
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
     legs = [replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
@@ -231,6 +223,7 @@ def make_plan(
     )
 
 
+NIX = "nix"
 _CPUS, _MEMORY_GB = 4, 16
 """Of a machine without numbers in kci.toml: as GitHub's runners."""
 
@@ -246,14 +239,15 @@ def assign_runner(
 ) -> Assignment | UnplannedVariant:
     """The leg of a variant, or the reason for none; `recorded` are minutes, `size` its objects, if known."""
     noarch = variant.kind is Kind.NOARCH
+    machines = "noarch" if noarch else variant.backend
     unplanned = partial(UnplannedVariant, kernel, variant.name, variant.backend, variant.system)
     if variant.kind is Kind.TVM_FFI and not BACKENDS[variant.backend].tvm_ffi:
         return unplanned("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
     system = "x86_64-linux" if noarch else variant.system
-    runner = runners.machine("noarch" if noarch else variant.backend, system)
+    runner = runners.machine(machines, system)
     if runner is None:
         return unplanned("KCI301", f"no runner is known for {system}")
-    build = runners.build.get("noarch" if noarch else variant.backend)
+    build = runners.build.get(machines)
     compiled = build is not None and (noarch or system in build.image)
     foreign = size.foreign if size is not None and compiled else ""
     compiled = compiled and not foreign
@@ -268,9 +262,7 @@ def assign_runner(
         fitting = memory * 2**30 // runners.compiler_memory(variant.backend, cutlass=cutlass)
         return max(1, min(limit.max_jobs or cpus, cpus, fitting))
 
-    minutes = recorded
-    if minutes is None and size is not None and not noarch:
-        minutes = estimate_minutes(size, variant.backend, compilers)
+    guess = estimate_minutes(size, variant.backend, compilers) if size is not None and not noarch else None
     rate, currency = price_of(runner) or (None, "")
     leg = Leg(
         kernel=kernel,
@@ -281,10 +273,10 @@ def assign_runner(
         kind=variant.kind,
         backend=variant.backend,
         system=variant.system,
-        runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
+        runner=runs_on(runner),
         image=image,
         timeout=limit.timeout_minutes or build.timeout,
-        minutes=minutes or build.minutes,
+        minutes=recorded or guess or build.minutes,
         measured=recorded is not None,
         pool=pool_of(runner),
         rate=rate,
@@ -294,12 +286,11 @@ def assign_runner(
         cores=limit.cores if BACKENDS[variant.backend].compiler == "nvcc" and not noarch else None,
         disk=build.disk or None if image else None,
         loads=variant.loads,
-        builder=None if compiled else "nix",
+        builder=None if compiled else NIX,
         threads=compilers(),
         memory_gb=memory,
     )
-    splits = compiled and not noarch and size is not None
-    parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and splits else 1
+    parts = min(limit.parts or 1, max(1, size.objects)) if size is not None and compiled else 1
     return Assignment(variant, leg, build.setup, max_job_minutes(runner), parts)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,24 +15,34 @@ from msgspec import Meta
 from kci.config.discovery import FaultyKernel
 from kci.config.settings import Ignore
 from kci.config.values import NAME_PATTERN, StaleVariants
-from kci.errors import rule_error
-from kci.matrix.catalog.runners import Pool
+from kci.matrix.catalog.runners import Pool, Runner
 from kci.matrix.variants import Kind, parse_variant_name
-from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.bounded_json import read_json, reading, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.walk import duplicate_names
 
+Key = tuple[str, str]
+"""A kernel, and the name of its variant or leg."""
 
-class RunnerGroup(msgspec.Struct, frozen=True):
+
+class RunnerGroup(Frozen):
     """A runner group; `runs-on` accepts this shape."""
 
     group: str
     labels: tuple[str, ...] = ()
 
 
-def _runner_text(runner: tuple[str, ...] | RunnerGroup) -> str:
-    if isinstance(runner, tuple):
-        return " ".join(runner)
-    return " ".join((f"group:{runner.group}", *runner.labels))
+RunsOn = tuple[str, ...] | RunnerGroup
+"""The labels of a runner, or its group."""
+
+
+def runs_on(runner: Runner) -> RunsOn:
+    """The labels or the group of a runner."""
+    return RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels
+
+
+def _runner_text(runner: RunsOn) -> str:
+    return " ".join(runner if isinstance(runner, tuple) else (f"group:{runner.group}", *runner.labels))
 
 
 class Role(enum.StrEnum):
@@ -44,7 +55,7 @@ class Role(enum.StrEnum):
     """Links the objects of part legs, and compiles missing ones."""
 
 
-class KeptObjects(msgspec.Struct, frozen=True):
+class KeptObjects(Frozen):
     """The artifact with the objects of a leg."""
 
     run: str
@@ -56,7 +67,7 @@ def stop_after(timeout: int) -> int:
     return max(1, timeout - max(2, timeout // 20))
 
 
-class Leg(msgspec.Struct, frozen=True):
+class Leg(Frozen):
     """A job that builds one or several variants of a kernel."""
 
     kernel: str
@@ -70,7 +81,7 @@ class Leg(msgspec.Struct, frozen=True):
     kind: Kind
     backend: str
     system: str
-    runner: tuple[str, ...] | RunnerGroup
+    runner: RunsOn
     image: str
     timeout: int
     """Minutes."""
@@ -132,7 +143,7 @@ class Leg(msgspec.Struct, frozen=True):
         return Role.WHOLE if self.parts is None else Role.LINK
 
 
-class TestLeg(msgspec.Struct, frozen=True):
+class TestLeg(Frozen):
     """A job that tests a kernel's tree on hardware."""
 
     __test__ = False
@@ -144,7 +155,7 @@ class TestLeg(msgspec.Struct, frozen=True):
     system: str
     variants: tuple[str, ...]
     """It tests those that its machine can load."""
-    runner: tuple[str, ...] | RunnerGroup
+    runner: RunsOn
     timeout: int
     """Minutes."""
     inputs: str = ""
@@ -157,7 +168,7 @@ class TestLeg(msgspec.Struct, frozen=True):
         return _runner_text(self.runner)
 
 
-class UnplannedVariant(msgspec.Struct, frozen=True):
+class UnplannedVariant(Frozen):
     """A variant that no job builds."""
 
     kernel: str
@@ -175,7 +186,7 @@ class UnplannedVariant(msgspec.Struct, frozen=True):
         return f"{self.reason} [{self.path}:{self.line}]" if self.path else self.reason
 
 
-class SkippedVariant(msgspec.Struct, frozen=True):
+class SkippedVariant(Frozen):
     """A published variant that need not be built."""
 
     kernel: str
@@ -183,7 +194,7 @@ class SkippedVariant(msgspec.Struct, frozen=True):
     reason: str
 
 
-class KernelPlan(msgspec.Struct, frozen=True):
+class KernelPlan(Frozen):
     """A kernel and the variants that its tree must have, skipped ones included."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -197,14 +208,14 @@ class KernelPlan(msgspec.Struct, frozen=True):
     """Variants without a builder here; merging accepts them."""
 
 
-class CatalogName(msgspec.Struct, frozen=True):
+class CatalogName(Frozen):
     """The edition of the catalog."""
 
     name: str
     as_of: str
 
 
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+class Plan(Frozen, omit_defaults=True):
     """The legs of a run, longest first; merging and the gate compare with it. Keys may be added."""
 
     schema: int
@@ -264,20 +275,14 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 def read_plan(path: Path) -> Plan:
     """Read a plan's JSON, ignoring unknown keys; FindingsError (KCI611) for any other file."""
-    try:
+    with reading(path, "a plan", "kci plan --format json makes one"):
         plan = read_json(path, Plan, _MAX_BYTES)
         if repeated := duplicate_names(kernel.name for kernel in plan.kernels):
             raise ValueError(f"it names the kernel {repeated[0]} twice")
         for kernel in plan.kernels:
             for variant in (*kernel.planned, *kernel.elsewhere):
                 parse_variant_name(variant)
-    except OSError as error:
-        message = f"cannot read the plan {path}: {error.strerror}"
-    except ValueError as error:
-        message = f"{path} is not a plan: {error}"
-    else:
-        return plan
-    raise rule_error("KCI611", message, hint="kci plan --format json makes one", path=str(path))
+    return plan
 
 
 MAX_MATRIX = 256
@@ -297,23 +302,23 @@ def shard_of(kernel: str, count: int) -> int:
     return max(range(count), key=lambda index: hashlib.sha256(f"{index}\0{kernel}".encode()).digest())
 
 
-def allowances(legs: Sequence[Leg], groups: Sequence[int], count: int) -> list[tuple[int | None, int | None]]:
-    """The `max-parallel` of each group's whole and part legs; None for no limit.
+def allowances(legs: Iterable[tuple[str, Leg]]) -> dict[tuple[str, bool], int]:
+    """The `max-parallel` of each group's whole legs, and of its part legs (True), where there is a limit.
 
     `max-parallel` limits one matrix, so each pool's size is split over the matrices by their legs. Pools without a
     size, or that GitHub queues itself, do not limit. Link legs take the place of parts.
     """
-    matrices = [2 * group + (leg.role is not Role.WHOLE) for leg, group in zip(legs, groups, strict=True)]
-    allowed, sizes = [0] * 2 * count, [0] * 2 * count
-    by_pool: dict[Pool, list[int]] = {}
-    for leg, matrix in zip(legs, matrices, strict=True):
-        by_pool.setdefault(leg.pool, [0] * 2 * count)[matrix] += 1
-        sizes[matrix] += 1
-    for pool, here in sorted(by_pool.items(), key=lambda item: item[0].name):
-        share = here if pool.size is None or pool.queued else split(pool.size, here)
-        allowed = [total + more for total, more in zip(allowed, share, strict=True)]
-    limits = [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
-    return list(zip(limits[::2], limits[1::2], strict=True))
+    sizes, allowed = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
+    by_pool: dict[Pool, Counter[tuple[str, bool]]] = {}
+    for group, leg in legs:
+        by_pool.setdefault(leg.pool, Counter())[group, leg.role is not Role.WHOLE] += 1
+    for pool, here in by_pool.items():
+        names = sorted(here)
+        many = [here[name] for name in names]
+        share = many if pool.size is None or pool.queued else split(pool.size, many)
+        allowed.update(dict(zip(names, share, strict=True)))
+        sizes.update(here)
+    return {name: most for name, most in allowed.items() if most < sizes[name]}
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:

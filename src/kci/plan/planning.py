@@ -19,12 +19,12 @@ from kci.plan.budget import check_budget, check_time
 from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
 from kci.plan.durations import read_durations
 from kci.plan.estimates import Estimate, estimate, sizes
-from kci.plan.fingerprint import Fingerprints, Key, fingerprints, unchanged_variants
+from kci.plan.fingerprint import Fingerprints, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Plan
+from kci.plan.plan import Key, Plan
 from kci.plan.workspace import Choice, Workspace
 
 

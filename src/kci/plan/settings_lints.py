@@ -118,11 +118,8 @@ def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
 
 def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
     """KCI329: a pull request or schedule with an unknown tier."""
-    names = [*(str(tier) for tier in Tier), *subject.settings.tiers]
-    for key, tier in (
-        ("pull-request", subject.settings.pull_request.tier),
-        ("schedule", subject.settings.schedule.tier),
-    ):
+    settings, names = subject.settings, [*map(str, Tier), *subject.settings.tiers]
+    for key, tier in (("pull-request", settings.pull_request.tier), ("schedule", settings.schedule.tier)):
         if tier not in names:
             yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, names)
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from kci.config.discovery import (
@@ -23,22 +22,23 @@ from kci.config.document import parse_document
 from kci.config.reader import Kernel, read_as
 from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import SYSTEMS, Backend, Tier
-from kci.diagnostics import Diagnostic, Severity
+from kci.diagnostics import Diagnostic, errors_in
 from kci.errors import FindingsError, KciError, UsageError, rule_error
 from kci.matrix.catalog.loading import catalog_of, editions, load_catalog, overlays_of
 from kci.matrix.catalog.rows import Catalog, Overlay
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant, this_system
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line, containing, count, nearest, nearest_name, suggestion
 
 if TYPE_CHECKING:
     from kci.matrix.catalog.runners import Runners
 
 
-BACKENDS = tuple(str(backend) for backend in Backend)
+BACKENDS = tuple(map(str, Backend))
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class Choice(Frozen, kw_only=True):
     """A tier and filters. Different filters narrow, several entries of one filter widen; empty means all."""
 
     tier: str = str(Tier.RELEASE)
@@ -76,7 +76,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 _ALL = Choice()
 
 
-class Workspace(msgspec.Struct, frozen=True, dict=True):
+class Workspace(Frozen, dict=True):
     """Kernels and everything that decides about their variants; see `open_workspace`."""
 
     kernels: tuple[Kernel, ...]
@@ -103,13 +103,13 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     def kernel(self, name: str) -> Kernel:
         """A kernel by name; UsageError for none or several."""
         matches = [kernel for kernel in self.kernels if kernel.build.name == name]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
+        if len(matches) > 1:
             places = ", ".join(kernel.directory for kernel in matches)
             raise UsageError(f"{len(matches)} kernels are named {name!r}: {places}", hint="name one's directory")
-        hint = nearest(name, [kernel.build.name for kernel in self.kernels])
-        raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
+        if not matches:
+            hint = nearest(name, (kernel.build.name for kernel in self.kernels))
+            raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
+        return matches[0]
 
     def only_kernel(self) -> Kernel:
         """The one kernel; UsageError for several."""
@@ -155,10 +155,10 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
         `read` returns the content of a file then, None if it was absent.
         """
-        raw = read(self.settings.root / KCI_TOML)
-        document = parse_document(raw, KCI_TOML) if raw is not None else None
-        settings = read_as(document, Settings) if document is not None else Settings()
-        repository = RepositorySettings(settings, self.settings.root, document)
+        raw, repository = read(self.settings.root / KCI_TOML), RepositorySettings(root=self.settings.root)
+        if raw is not None:
+            document = parse_document(raw, KCI_TOML)
+            repository = replace(repository, settings=read_as(document, Settings), document=document)
         name = self.catalog_name or repository.catalog
         file = Path(name) if name is not None and name not in editions() else None
         old = read(file) if file is not None else None
@@ -192,18 +192,16 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
     def _nearest_selection(self, choice: Choice) -> str:
         everything = replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
-        names = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
+        variants = [variant for kernel in everything.kernels for variant in kernel.variants]
+        names = sorted({variant.name for variant in variants})
         words = sorted({word for name in names for word in name.split("-")})
         hints = []
         for glob in choice.only:
             near = suggestion(glob, names) or suggestion(glob.casefold(), names) or containing(glob, names)
             hints.append(near or containing(nearest_name(glob.strip("*"), words), names))
-        variants = [variant for kernel in everything.kernels for variant in kernel.variants]
-        for values, available in (
-            (choice.systems, {variant.system for variant in variants}),
-            (choice.backends, {variant.backend for variant in variants}),
-        ):
-            if values and not set(values) & available:
+        for key, values in (("system", choice.systems), ("backend", choice.backends)):
+            available = {str(getattr(variant, key)) for variant in variants}
+            if values and available.isdisjoint(values):
                 others = ", ".join(sorted(available)) or "nothing"
                 hints.append(f"there are no variants for {', '.join(values)}, only for {others};")
         if choice.only or choice.where:
@@ -219,15 +217,14 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         noarch variant without catalog rows is in no tier and can still be named.
         """
         kernel = kernel or self.only_kernel()
-        tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
-        one = replace(self.with_kernels([kernel]), scopes={})
+        tiers, here = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)], this_system()
+        one = replace(self, kernels=(kernel,), scopes={})
         variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
-        for variant in sorted(variants, key=lambda item: item.system != this_system()):
+        for variant in sorted(variants, key=lambda item: item.system != here):
             if variant.name == name:
                 return variant
-        if tier is None and (noarch := noarch_by_name(kernel.build, name, this_system())):
+        if tier is None and (noarch := noarch_by_name(kernel.build, name, here)):
             return noarch
-        here = this_system()
         names = sorted({variant.name for variant in variants}, key=lambda item: (not item.endswith(here), item))
         hint = (
             suggestion(name, names)
@@ -259,8 +256,7 @@ def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping
     if settings.document is not None:
         from kci.plan.settings_lints import lint_settings
 
-        errors = [item for item in lint_settings(settings) if item.severity is Severity.ERROR] + tier_errors(settings)
-        if errors:
+        if errors := errors_in(lint_settings(settings)) + tier_errors(settings):
             message = f"{settings.document.path} is not valid"
             raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=errors)
     rows = load_catalog(catalog or settings.catalog)

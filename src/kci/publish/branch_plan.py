@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, errors_in, rules
 from kci.errors import FindingsError, UnsafeError, rule_error
 from kci.publish.hub import FOLDER, HubFile, variant_in_path
-from kci.tree import identity, manifest, metadata
+from kci.tree import identity, metadata
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.identity import SIGNATURE, directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, read_manifest
@@ -46,10 +47,8 @@ class LocalFile(Frozen):
 
     def content(self) -> bytes:
         """Read a small file; FindingsError if it has changed."""
-        if self.data is not None:
-            return self.data
         try:
-            data = self.path.read_bytes()
+            data = self.path.read_bytes() if self.data is None else self.data
         except OSError as error:
             raise FindingsError(f"cannot read {self.path}: {error.strerror}") from error
         if hashlib.sha256(data).hexdigest() != self.sha256:
@@ -208,20 +207,18 @@ class BranchGoal(Frozen):
         others = variants_on(remote_files) - self.variants
         removed = others if inherited else others - self.expected if self.expected is not None else set()
         removed |= others & self.removed
-        goal_paths = self.files.keys()
-        same = {path for path in goal_paths & remote_files.keys() if same_content(remote_files[path], self.files[path])}
-        owned = {path for path in remote_files if self._owns(path) or (inherited and path.startswith(FOLDER))}
-        owned |= {path for path in remote_files if variant_in_path(path) in removed}
+        here, there = self.files.keys(), remote_files.keys()
+        same = {path for path in here & there if same_content(remote_files[path], self.files[path])}
+        owned = {
+            path
+            for path in there
+            if self._owns(path) or (inherited and path.startswith(FOLDER)) or variant_in_path(path) in removed
+        }
         # A signature stays while what it signs is the same.
         signatures = {f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}" for path in same if path.endswith(METADATA_NAME)}
-        return BranchChanges(
-            added=tuple(sorted(goal_paths - remote_files.keys())),
-            changed=tuple(sorted((goal_paths & remote_files.keys()) - same)),
-            deleted=tuple(sorted(owned - goal_paths - signatures)),
-            unchanged=len(same),
-            removed_variants=tuple(sorted(removed)),
-            kept_variants=tuple(sorted(others - removed)),
-        )
+        groups = here - there, here & there - same, owned - here - signatures
+        added, changed, deleted, gone, kept = (tuple(sorted(names)) for names in (*groups, removed, others - removed))
+        return BranchChanges(added, changed, deleted, len(same), gone, kept)
 
     def part(self, remote_files: Mapping[str, HubFile]) -> dict[str, HubFile]:
         """The files that publishing replaces: a concurrent change of them is a conflict (KCI812)."""
@@ -235,11 +232,6 @@ class BranchGoal(Frozen):
             return name in _RECORDS or name.partition("/")[0] in self.variants
         script = path.startswith(f"{BENCHMARKS}benchmark") and path.endswith(".py") and path.count("/") == 1
         return script and any(goal_path.startswith(BENCHMARKS) for goal_path in self.files)
-
-
-def version_branch(release: Release, branch: str, expected: frozenset[str] | None) -> BranchGoal:
-    """The goal for the version branch."""
-    return BranchGoal(branch, release.files, release.variants, expected, release.manifest.version)
 
 
 def branch_version(branch: str) -> int | None:
@@ -292,18 +284,17 @@ class BranchReplacement(Frozen):
         """
         self._require_version(goal)
         before = self._manifest()
-        if before and before.version == self.release.manifest.version:
+        if before and before.version == goal.version:
             self._require_newer(before)
         return replace(goal, removed=self._left_out(changes.kept_variants))
 
     def version_there(self, default: int) -> int:
         """The version that is on the branch, or the default."""
-        before, names = self._manifest(), sorted(variants_on(self.remote_files))
-        found = (present.version for name in names if (present := self._metadata(name)))
-        return before.version if before else next(found, default)
+        found = (self._metadata(name) for name in sorted(variants_on(self.remote_files)))
+        return next((there.version for there in (self._manifest(), *found) if there), default)
 
     def _manifest(self) -> Manifest | None:
-        return self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
+        return self._read(f"{FOLDER}{FILE_NAME}", lambda data: decode_json(data, Manifest))
 
     def _require_version(self, goal: BranchGoal) -> None:
         if branch_version(goal.branch) == goal.version:
@@ -317,13 +308,13 @@ class BranchReplacement(Frozen):
 
     def _require_newer(self, before: Manifest) -> None:
         present = self.release.manifest.present
-        ours = {entry.variant: entry for entry in present}
         replaced = {
             old.variant: old
             for old in before.present
-            if (new_one := ours.get(old.variant))
-            and old.digest != new_one.digest
-            and (new_one.fingerprint is None or old.fingerprint != new_one.fingerprint)
+            for own in present
+            if own.variant == old.variant
+            and old.digest != own.digest
+            and (own.fingerprint is None or old.fingerprint != own.fingerprint)
         }
         if not replaced:
             return
@@ -340,9 +331,9 @@ class BranchReplacement(Frozen):
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
         if self.terms.sources and new.commit and old.commit and new.commit != old.commit:
-            for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
+            for first, second in permutations((new.commit, old.commit)):
                 if identity.is_ancestor(self.terms.sources, first, second):
-                    return answer
+                    return first == new.commit
         return new.committed is not None and old.committed is not None and new.committed < old.committed
 
     def _left_out(self, kept_variants: Collection[str]) -> frozenset[str]:
@@ -369,7 +360,7 @@ class BranchReplacement(Frozen):
         raise rule_error("KCI814", message, hint=hint)
 
     def _metadata(self, variant: str) -> Metadata | None:
-        return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)
+        return self._read(f"{FOLDER}{variant}/{METADATA_NAME}", metadata.decode)
 
     def _read(self, path: str, decode: Callable[[bytes], _Shape]) -> _Shape | None:
         file = self.remote_files.get(path)

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,10 +48,9 @@ def hub_client(token: str | bool) -> Any:
         raise MissingToolError("huggingface_hub, which kci needs for the Hub, is not installed", hint) from None
     except ValueError as error:
         raise UsageError(f"huggingface_hub does not accept HF_ENDPOINT: {first_line_of(error)}") from None
-    if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
-        minimum = ".".join(map(str, OLDEST_CLIENT))
-        hint = "pip install --upgrade 'kci[hf]'"
-        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {minimum} or newer", hint)
+    if tuple(map(int, re.findall(r"\d+", __version__)[:2])) < OLDEST_CLIENT:
+        needed = f"kci needs {'.'.join(map(str, OLDEST_CLIENT))} or newer"
+        raise MissingToolError(f"huggingface_hub is {__version__} here; {needed}", "pip install --upgrade 'kci[hf]'")
     for handler in logging.getLogger("huggingface_hub").handlers:  # it logs the address that it asks again
         handler.addFilter(_without_secrets)
     return HfApi(token=_sendable(token) if isinstance(token, str) else token)
@@ -70,34 +69,26 @@ def _sendable(token: str) -> str:
     return token
 
 
-def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
-    """Call the client; FindingsError begins with `failed` and ends with the client's reason."""
-    try:
-        return question()
-    except Exception as error:  # the client raises its own errors and those of its HTTP library
-        raise FindingsError(f"{failed}: {printable(first_line_of(error), ' ')}", hint) from error
-
-
-def publisher_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
+def publisher_access(repo_id: str) -> TokenSource:
     """The publisher's token: HF_TOKEN, OIDC of the CI job, or the stored login; MissingToolError without one."""
     hub_client(token=False)  # raises if huggingface_hub is absent
-    if stored := environ.get("HF_TOKEN", "").strip():
+    if stored := os.environ.get("HF_TOKEN", "").strip():
         return lambda: stored
-    if environ.get(_ID_TOKEN) or all(environ.get(name) for name in _REQUEST):
-        return lambda: _exchange_identity(repo_id, environ)
+    if os.environ.get(_ID_TOKEN) or all(map(os.environ.get, _REQUEST)):
+        return lambda: _exchange_identity(repo_id)
     if token := _stored_token():
         return lambda: token
-    if environ.get("GITHUB_ACTIONS") == "true":
+    if os.environ.get("GITHUB_ACTIONS") == "true":
         hint = "give the job `permissions: id-token: write` and the repository on the Hub a trusted publisher"
     else:
         hint = "run `hf auth login`, or set HF_TOKEN"
     raise MissingToolError("there is no token for the Hub", hint)
 
 
-def reader_access(environ: Mapping[str, str] = os.environ) -> TokenSource:
+def reader_access() -> TokenSource:
     """The token for reading; False for public access."""
     hub_client(token=False)
-    token = environ.get("HF_TOKEN", "").strip() or _stored_token() or False
+    token = os.environ.get("HF_TOKEN", "").strip() or _stored_token() or False
     return lambda: token
 
 
@@ -110,11 +101,11 @@ def _stored_token() -> str | None:
         raise MissingToolError(f"there is no token for the Hub: {first_line_of(error)}", "set HF_TOKEN") from error
 
 
-def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
+def _exchange_identity(repo_id: str) -> str:
     from huggingface_hub import constants
 
     endpoint = str(constants.ENDPOINT)
-    subject = environ.get(_ID_TOKEN) or _identity(endpoint, environ)
+    subject = os.environ.get(_ID_TOKEN) or _identity(endpoint)
     question = {**_EXCHANGE, "subject_token": subject, "resource": f"kernels/{repo_id}"}
     try:
         return str(_ask("POST", f"{endpoint}/oauth/token", json=question)["access_token"])
@@ -124,9 +115,9 @@ def _exchange_identity(repo_id: str, environ: Mapping[str, str]) -> str:
         raise FindingsError(message, hint) from error
 
 
-def _identity(audience: str, environ: Mapping[str, str]) -> str:
+def _identity(audience: str) -> str:
     # The URL has a query already, which the client of the Hub would replace.
-    url, bearer = (environ[name] for name in _REQUEST)
+    url, bearer = (os.environ[name] for name in _REQUEST)
     url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"audience": audience})
     try:
         return str(_ask("GET", url, headers={"Authorization": f"Bearer {_sendable(bearer)}"})["value"])
@@ -174,13 +165,9 @@ def list_tree(tree: Path) -> TreeListing:
     except FindingsError:
         manifest = None
     prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
-    variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
+    directories = (entry for entry in sorted(tree.iterdir()) if is_variant_name(entry.name))
+    variants = (_variant(directory, prints.get(directory.name)) for directory in directories)
     return TreeListing(str(tree), tuple(variants), tree)
-
-
-def variant_directories(tree: Path) -> list[Path]:
-    """The entries of a tree with a variant name, sorted."""
-    return sorted(entry for entry in tree.iterdir() if is_variant_name(entry.name))
 
 
 def variant_in_path(path: str) -> str | None:
@@ -222,7 +209,7 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
     """The files of a kernel repository or of a folder in it; errors of the client pass through."""
     entries = client.list_repo_tree(repo_id, folder, recursive=True, revision=revision, repo_type="kernel")
     return [
-        HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
+        HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
         for entry in entries
         if hasattr(entry, "size")
     ]
@@ -234,8 +221,12 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
     source = f"{repo_id}@{revision}"
 
     def ask(question: Callable[[], _Answer]) -> _Answer:
-        hint = "check that the repository has this branch, that the network works, and that HF_TOKEN gives access"
-        return ask_hub(question, f"{source} cannot be read", hint)
+        try:
+            return question()
+        except Exception as error:  # the client raises its own errors and those of its HTTP library
+            reason = printable(first_line_of(error), " ")
+            hint = "check that the repository has this branch, that the network works, and that HF_TOKEN gives access"
+            raise FindingsError(f"{source} cannot be read: {reason}", hint) from error
 
     def read(file: HubFile) -> bytes | None:
         if file.size > MAX_BYTES:

@@ -62,8 +62,7 @@ class HubKernel:
 
     def heads(self) -> dict[str, str]:
         """The head commit of each branch."""
-        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel"))
-        return {branch.name: branch.target_commit for branch in refs.branches}
+        return {branch.name: branch.target_commit for branch in self._call("list_repo_refs").branches}
 
     def files(self, commit: str) -> dict[str, HubFile]:
         """The files of a commit, by path."""
@@ -73,26 +72,20 @@ class HubKernel:
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file."""
         with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
-            local = self._ask(
-                lambda api: api.hf_hub_download(
-                    self.repo_id, path, revision=commit, repo_type="kernel", cache_dir=folder
-                )
-            )
-            return read_bounded(Path(local))
+            return read_bounded(Path(self._call("hf_hub_download", path, revision=commit, cache_dir=folder)))
 
     def proposals(self) -> dict[str, str]:
         """The newest pull requests and their commits, newest first."""
-        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
-        numbered = [item for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
-        newest = sorted(numbered, key=lambda item: -int(item.ref.rpartition("/")[2]))[:_PROPOSALS]
-        return {item.ref: item.target_commit for item in newest}
+        listed = self._call("list_repo_refs", include_pull_requests=True).pull_requests or ()
+        commits = {item.ref: item.target_commit for item in listed if _PROPOSAL(item.ref)}
+        return dict(sorted(commits.items(), key=lambda item: -int(item[0].rpartition("/")[2]))[:_PROPOSALS])
 
     def create_branch(self, branch: str) -> None:
         """Create a branch from the main one unless it exists."""
-        self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
+        self._call("create_branch", branch=branch, exist_ok=True)
 
     def create_repository(self) -> None:
-        self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
+        self._call("create_repo", exist_ok=True)
 
     def check_page(self, text: str) -> None:
         """Have the Hub validate the front page, as the client does right before its commit."""
@@ -122,28 +115,19 @@ class HubKernel:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         if not sys.stderr.isatty():
-            utils: Any = importlib.import_module("huggingface_hub.utils")
-            utils.disable_progress_bars()
+            importlib.import_module("huggingface_hub.utils").disable_progress_bars()
         operations: list[Any] = []
         for path, file in sorted(add.items()):
-            content = file.content() if file.size <= _SMALL else file.path
-            operation = CommitOperationAdd(path, content)
+            operation = CommitOperationAdd(path, file.content() if file.size <= _SMALL else file.path)
             if operation.upload_info.sha256.hex() != file.sha256:
                 raise FindingsError(f"{file.path} changed while it was published")
             operations.append(operation)
         operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(delete)]
-        created = self._ask(
-            lambda api: api.create_commit(
-                self.repo_id,
-                operations,
-                commit_message=message,
-                repo_type="kernel",
-                revision=branch,
-                parent_commit=parent,
-                create_pr=propose,
-            )
-        )
-        return str(created.oid)
+        place = {"revision": branch, "parent_commit": parent, "create_pr": propose}
+        return str(self._call("create_commit", operations, commit_message=message, **place).oid)
+
+    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return self._ask(lambda api: getattr(api, method)(self.repo_id, *arguments, repo_type="kernel", **options))
 
     def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
         # A CI token is valid for an hour and an upload may take longer, so each request gets a new one.
@@ -184,8 +168,8 @@ def _answer(error: Exception, repo_id: str) -> Exception:
         hint = f"set here, and asked by the client: {own}" if own else "check the network of this machine"
         return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint)
     status = int(response.status_code)
-    known = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}
-    obstacle = known.get(status, Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED)
+    known = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY}
+    obstacle = known.get(status, Obstacle.UNCLEAR if status == 408 or status >= 500 else Obstacle.REFUSED)
     message = f"{status}: {reason[:300]}{_WHY.get(status, '').format(repo_id)}"
     return HubAnswerError(obstacle, message, _wait(response.headers, reason))
 

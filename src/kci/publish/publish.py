@@ -36,7 +36,6 @@ from kci.publish.branch_plan import (
     gives_way,
     plain_page,
     read_release,
-    version_branch,
 )
 from kci.publish.hub import HubFile, publisher_access, reader_access
 from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
@@ -103,21 +102,20 @@ class Publisher(Frozen):
             front = plain_page(release, self.name, branch)
         card = {README: front} if front else {}
         self._require_page(release.card)
-        whole = replace(release, files={**release.files, **card})
-        goal = version_branch(whole if branch == MAIN else release, branch, expected)
-        manifest = release.manifest
-        title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
-        replacement = (release, terms)
-        main = version_branch(whole, MAIN, expected) if mirror and branch != MAIN else None
-        if main:  # what would be refused there is refused before anything is written
+        manifest, replacement = release.manifest, (release, terms)
+        version = f"{manifest.kernel} version {manifest.version}"
+        title = f"{version}: {count(len(manifest.present), 'variant')} (kci)"
+        goal = BranchGoal(branch, release.files, release.variants, expected, manifest.version)
+        main = replace(goal, branch=MAIN, files={**release.files, **card})
+        if branch == MAIN:
+            return Publication(self.commit_goal(main, title, replacement), None)
+        if mirror:  # what would be refused there is refused before anything is written
             replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
-        builds = self.commit_goal(goal, f"{title} (kci)", replacement)
-        if branch == MAIN or not (card or mirror):
-            return Publication(builds, None)
-        if main:
-            return Publication(builds, self.commit_goal(main, f"{title} (kci)", replacement))
-        page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
-        return Publication(builds, self.commit_goal(BranchGoal(MAIN, card), page))
+        builds = self.commit_goal(goal, title, replacement)
+        if mirror:
+            return Publication(builds, self.commit_goal(main, title, replacement))
+        page = self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)") if card else None
+        return Publication(builds, page)
 
     def _require_page(self, card: LocalFile | None) -> None:
         if not card or self.dry_run:
@@ -139,7 +137,7 @@ class Publisher(Frozen):
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
         for attempt in range(self.attempts):
             if attempt:
-                seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
+                seconds = min(2.0**attempt, 60.0) if problem.wait is None else problem.wait
                 if seconds > _MAX_WAIT_SECONDS:
                     break
                 self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
@@ -151,22 +149,20 @@ class Publisher(Frozen):
                     head, remote_files, final_goal, changes = self._compare(goal, replacement)
                 if changes.empty:
                     state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
-                    return PublishedBranch(final_goal.branch, state, head, sent or changes)
+                    return PublishedBranch(goal.branch, state, head, sent or changes)
                 if self.dry_run:
-                    return PublishedBranch(final_goal.branch, PublishState.WOULD_PUBLISH, head, changes)
+                    return PublishedBranch(goal.branch, PublishState.WOULD_PUBLISH, head, changes)
                 if self.propose and (proposal := self._proposal(final_goal, changes)):
                     return proposal
                 part = final_goal.part(remote_files)
                 if before is not None and part != before:
                     other = min(path for path in before.keys() | part.keys() if before.get(path) != part.get(path))
-                    message = f"another publisher has changed {other} on {self.name}@{final_goal.branch} meanwhile"
+                    message = f"another publisher has changed {other} on {self.name}@{goal.branch} meanwhile"
                     hint = "find out which of the two is right, then publish that one again"
                     raise rule_error("KCI812", message, hint=hint)
                 before, sent = part, changes
                 add = {path: final_goal.files[path] for path in (*changes.added, *changes.changed)}
-                commit = self.target.commit(
-                    final_goal.branch, head, add, changes.deleted, message, propose=self.propose
-                )
+                commit = self.target.commit(goal.branch, head, add, changes.deleted, message, propose=self.propose)
                 return self._confirm(final_goal, commit, changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
@@ -191,7 +187,7 @@ class Publisher(Frozen):
         try:
             self.target.create_branch(branch)
         except HubAnswerError as answer:
-            if not (self.propose and answer.obstacle is Obstacle.REFUSED):
+            if not self.propose or answer.obstacle is not Obstacle.REFUSED:
                 raise
             hint = f"make it first, as an account that may write to {self.name}; a pull request is against a branch"
             raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint) from answer
@@ -209,17 +205,17 @@ class Publisher(Frozen):
         read = partial(self.target.read, at)
         if page and there and gives_way(page, there, read):
             goal = replace(goal, files={path: file for path, file in goal.files.items() if file is not page})
-        check, inherited = None, False
-        if replacement:
-            check = BranchReplacement(*replacement, f"{self.name}@{goal.branch}", remote_files, read, self.log)
-            # The main branch may be at the commit of a version: what is of this version is the branch's own.
-            at_main = goal.branch != MAIN and at == heads.get(MAIN)
-            inherited = at_main and check.version_there(MAIN_VERSION) != goal.version
+        if not replacement:
+            return head, remote_files, goal, goal.changes(remote_files)
+        check = BranchReplacement(*replacement, f"{self.name}@{goal.branch}", remote_files, read, self.log)
+        # The main branch may be at the commit of a version: what is of this version is the branch's own.
+        at_main = goal.branch != MAIN and at == heads.get(MAIN)
+        inherited = at_main and check.version_there(MAIN_VERSION) != goal.version
         changes = goal.changes(remote_files, inherited=inherited)
-        if not check or inherited or (changes.empty and check.terms.leave_out is not StaleVariants.REMOVE):
-            return head, remote_files, goal, changes
-        final_goal = check.resolve_variants(goal, changes)
-        return head, remote_files, final_goal, final_goal.changes(remote_files)
+        if not inherited and (not changes.empty or check.terms.leave_out is StaleVariants.REMOVE):
+            goal = check.resolve_variants(goal, changes)
+            changes = goal.changes(remote_files)
+        return head, remote_files, goal, changes
 
     def _confirm(self, goal: BranchGoal, commit: str, changes: BranchChanges) -> PublishedBranch:
         difference = goal.changes(self.target.files(commit))
@@ -263,8 +259,7 @@ class PublishedTree(Frozen):
 
     @property
     def branches(self) -> list[PublishedBranch]:
-        card = self.publication.card
-        return [self.publication.builds, *([card] if card else [])]
+        return [branch for branch in (self.publication.builds, self.publication.card) if branch]
 
     @property
     def url(self) -> str:
@@ -312,11 +307,11 @@ def publish_tree(
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> ReplacementPolicy:
     prune, leave_out = settings.prune, request.leave_out or settings.leave_out
-    workspace = request.workspace
-    if not workspace:
-        if prune or leave_out is StaleVariants.REMOVE:
-            hint = f"name the directory of {release.manifest.kernel} with --kernel"
-            raise UsageError("removing variants needs to know which ones the kernel should have", hint)
-        return ReplacementPolicy(leave_out=leave_out, older=request.older)
-    expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
-    return ReplacementPolicy(expected, prune, leave_out, request.older, Path(workspace.only_kernel().directory))
+    expected = sources = None
+    if workspace := request.workspace:
+        expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
+        sources = Path(workspace.only_kernel().directory)
+    elif prune or leave_out is StaleVariants.REMOVE:
+        hint = f"name the directory of {release.manifest.kernel} with --kernel"
+        raise UsageError("removing variants needs to know which ones the kernel should have", hint)
+    return ReplacementPolicy(expected, prune, leave_out, request.older, sources)

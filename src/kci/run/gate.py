@@ -16,10 +16,9 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from kci.errors import FindingsError, UsageError
-from kci.plan.fingerprint import Key
 from kci.plan.github_limits import FORK_RULE
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
-from kci.plan.plan import KeptObjects, Leg, Plan
+from kci.plan.plan import KeptObjects, Key, Leg, Plan
 from kci.run.kernel_tests import Text
 from kci.run.records import (
     NO_RESULT_MESSAGE,

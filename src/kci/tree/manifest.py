@@ -16,12 +16,12 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import ObjectUse, Word, parse_variant_name
 from kci.plan.durations import Seconds
-from kci.plan.fingerprint import Key
 from kci.plan.hardware_tests import tree_under_test
+from kci.plan.plan import Key
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
-from kci.utils.bounded_json import read_json, require_schema
+from kci.utils.bounded_json import read_json, reading, require_schema
 from kci.utils.suggest import first_of
 from kci.version import __version__
 
@@ -253,13 +253,8 @@ def read_manifest(tree: Path) -> Manifest | None:
 
 
 def _load(path: Path, hint: str) -> Manifest:
-    try:
+    with reading(path, "a manifest", hint):
         return read_json(path, Manifest)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-    except ValueError as error:
-        message = f"{path} is not a manifest: {error}"
-    raise rule_error("KCI611", message, path, hint=hint)
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:

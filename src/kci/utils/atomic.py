@@ -141,9 +141,8 @@ def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
 
 def full_disk_hint(error: OSError, option: str = "") -> str:
     """The hint for a full disk, empty for other errors; `option` is the one that names another place."""
-    if error.errno not in _FULL:
-        return ""
-    return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
+    another = "free space there, or name another place"
+    return (f"{another} with {option}" if option else another) if error.errno in _FULL else ""
 
 
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
@@ -173,7 +172,7 @@ class Replacement:
                     self._swap()
             else:
                 self.staging.replace(self.target)
-            _flush_directory(self.target.parent)
+            _flush_one(self.target.parent, folder=True)
         except OSError as error:
             raise ClientError(
                 f"cannot replace {self.target}: {error.strerror}",
@@ -256,16 +255,16 @@ _WRITERS = 8
 def flush(path: Path) -> None:
     """Call fsync on all below a path before its rename, which can otherwise outlive the data; OSError on failure."""
     if not path.is_dir() or path.is_symlink():
-        _flush_file(path)
+        _flush_one(path)
         return
     from concurrent.futures import ThreadPoolExecutor
 
     folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
     with ThreadPoolExecutor(_WRITERS) as pool:
-        for _ in pool.map(_flush_file, (directory / name for directory, names in folders for name in names)):
+        for _ in pool.map(_flush_one, (directory / name for directory, names in folders for name in names)):
             pass
     for directory, _ in folders:
-        _flush_directory(directory)
+        _flush_one(directory, folder=True)
 
 
 def start_writing(file: IO[bytes]) -> None:
@@ -275,24 +274,15 @@ def start_writing(file: IO[bytes]) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel writes what is dirty before
 
 
-def _flush_file(path: Path) -> None:
-    if path.is_symlink() or not path.is_file():  # opening a pipe would wait for its other end
+def _flush_one(path: Path, *, folder: bool = False) -> None:
+    # opening a pipe would wait for its other end; Windows opens no directory
+    if sys.platform == "win32" if folder else path.is_symlink() or not path.is_file():
         return
     handle = os.open(path, os.O_RDONLY if sys.platform != "win32" else os.O_RDWR)
     try:
         os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _flush_directory(path: Path) -> None:
-    if sys.platform == "win32":  # pragma: no cover - directories cannot be opened there
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without a flush
+        if not folder or error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without a flush
             raise
     finally:
         os.close(handle)
@@ -317,9 +307,6 @@ def _exchange(one: Path, other: Path) -> bool:
         failed = libc.renamex_np(first, second, _RENAME_SWAP)
     else:
         return False
-    if not failed:
-        return True
-    code = ctypes.get_errno()
-    if code in _CANNOT:
-        return False
-    raise OSError(code, os.strerror(code), str(other))
+    if failed and (code := ctypes.get_errno()) not in _CANNOT:
+        raise OSError(code, os.strerror(code), str(other))
+    return not failed

@@ -7,11 +7,14 @@ import json
 import math
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
 
+from kci.errors import rule_error
 from kci.utils.shipped import ONE_AT_A_TIME
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -57,6 +60,17 @@ def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
 def read_json(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:
     """Decode a JSON file; OSError, or ValueError for its size or content."""
     return decode_json(read_bounded(path, limit), shape)
+
+
+@contextmanager
+def reading(path: Path, what: str, hint: str) -> Iterator[None]:
+    """Raise FindingsError (KCI611) for a file that cannot be read, or is not `what`."""
+    try:
+        yield
+    except OSError as error:
+        raise rule_error("KCI611", f"cannot read {path}: {error.strerror}", path, hint=hint) from error
+    except ValueError as error:
+        raise rule_error("KCI611", f"{path} is not {what}: {error}", path, hint=hint) from error
 
 
 def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from kci.errors import FindingsError, KciError
-from kci.utils.atomic import in_use, replacing, write_atomic
+from kci.utils.atomic import in_use, replacing, sibling_path, write_atomic
+from kci.utils.frozen import Frozen
 
 CACHE_VARIABLE = "KCI_CACHE"
 
@@ -64,7 +65,7 @@ PART_DESCRIPTIONS = {
 }
 
 
-class CacheEntry(msgspec.Struct, frozen=True):
+class CacheEntry(Frozen):
     """An entry of the cache that can be removed by itself."""
 
     part: str
@@ -80,14 +81,15 @@ class CacheEntry(msgspec.Struct, frozen=True):
 
 def list_cache_entries(cache: Path, parts: tuple[str, ...] = ()) -> list[CacheEntry]:
     """The entries of the cache, largest first; `parts` are names of `PARTS`, all by default. Links are skipped."""
-    entries = []
-    for part, folders in PARTS.items():
-        if parts and part not in parts:
-            continue
-        for folder in folders:
-            for path in _entries(cache / folder):
-                size, used = _measure(path)
-                entries.append(CacheEntry(part, path, size, used))
+    entries = [
+        CacheEntry(part, path, *_measure(path))
+        for part, folders in PARTS.items()
+        if not parts or part in parts
+        for folder in (cache / name for name in folders)
+        if folder.is_dir() and not folder.is_symlink()
+        for path in folder.iterdir()
+        if not path.is_symlink() and path.suffix != ".lock"
+    ]
     return sorted(entries, key=lambda item: (-item.size, str(item.path)))
 
 
@@ -98,7 +100,7 @@ def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
         raise FindingsError(f"{folder.path} is not in the cache {cache}", "nothing of it was removed")
     if in_use(folder.path):
         return False
-    aside = folder.path.with_name(f".kci-{folder.path.name}.removed")
+    aside = sibling_path(folder.path, "removed")
     try:
         folder.path.rename(aside)
         if aside.is_dir():
@@ -110,12 +112,6 @@ def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
     return True
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    if folder.is_symlink() or not folder.is_dir():
-        return
-    yield from sorted(path for path in folder.iterdir() if not path.is_symlink() and path.suffix != ".lock")
-
-
 def _measure(path: Path) -> tuple[int, float]:
     stat = path.lstat()
     if not path.is_dir():
@@ -123,12 +119,10 @@ def _measure(path: Path) -> tuple[int, float]:
     size, used = 0, stat.st_mtime
     for place, _, names in os.walk(path):
         for name in names:
-            try:
+            with suppress(OSError):
                 inner = os.lstat(os.path.join(place, name))  # noqa: PTH118  - many thousand of them
-            except OSError:
-                continue
-            size += inner.st_size
-            used = max(used, inner.st_mtime)
+                size += inner.st_size
+                used = max(used, inner.st_mtime)
     return size, used
 
 
@@ -146,12 +140,12 @@ _MAX_ENTRIES = 200_000
 _T = TypeVar("_T")
 
 
-class _CachedDigest(msgspec.Struct, frozen=True, array_like=True):
+class _CachedDigest(Frozen, array_like=True):
     seen: tuple[int, int, int, int, int]
     digest: str
 
 
-class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
+class _CacheFile(Frozen, array_like=True):
     schema: int
     root: str
     entries: dict[str, _CachedDigest]
@@ -169,8 +163,7 @@ class StatCache:
 
     def digest(self, place: str) -> str:
         """The SHA-256 of a file by its real path, in hex; OSError if it is unreadable."""
-        path = place.removeprefix(f"{self._root}/")
-        before = os.stat(place)  # noqa: PTH116
+        path, before = place.removeprefix(f"{self._root}/"), os.stat(place)  # noqa: PTH116
         digest = self.get(path, before)
         if digest is None:
             digest = file_digest(place)
@@ -227,19 +220,15 @@ class StatCache:
         """Write the record; a failure only costs time in the next run."""
         if not self._changed:
             return
-        many = len(self._kept.entries) > _MAX_ENTRIES
-        entries = {path: self._kept.entries[path] for path in self._used} if many else self._kept.entries
-        answers = {} if many else self._kept.answers
-        try:
-            data = msgspec.msgpack.encode(_CacheFile(SCHEMA, self._root, entries, answers))
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._path, data)
+        kept = self._kept
+        if len(kept.entries) > _MAX_ENTRIES:
+            kept = _CacheFile(SCHEMA, self._root, {path: kept.entries[path] for path in self._used}, {})
+        with suppress(OSError, ValueError, KciError):
+            write_atomic(self._path, msgspec.msgpack.encode(kept))
             oldest = sorted(self._path.parent.glob("*.msgpack"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]
             for path in oldest:
                 path.unlink(missing_ok=True)
-        except (OSError, ValueError, KciError):
-            return
-        self._changed = False
+            self._changed = False
 
 
 def _key(value: object) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError, without_secrets
 from kci.utils.cache import file_digest
 from kci.utils.walk import LFS_VERSION, is_executable
@@ -95,7 +96,7 @@ def ref_names(directory: Path) -> list[str]:
 def last_line(text: str) -> str:
     """The last line of a program's output, where git has the reason, printable and at most 300 characters."""
     lines = [line.strip() for line in without_secrets(text).splitlines() if line.strip()]
-    return "".join(char if char.isprintable() else " " for char in lines[-1])[:300] if lines else ""
+    return printable(lines[-1], " ")[:300] if lines else ""
 
 
 class Blob(NamedTuple):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, variant
+from buildkit import CPU, variant, write_tree
 from conftest import kernel
 from kci.config.model import Build
-from kci.errors import FindingsError
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTree
+from planning import refused
 
 CUDA = "torch213-cxx11-cu130-x86_64-linux"
 
@@ -39,12 +39,6 @@ src = ["csrc/b.cpp", "csrc/b.h"]
 """).build
 
 
-def write(root: Path, files: dict[str, str | bytes]) -> None:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-
-
 def decided(root: Path, path: str, made: Build | None = None, names: tuple[str, ...] = (CUDA, CPU)) -> set[str]:
     """The variants that a file decides."""
     inputs = KernelInputs(made or build(), root)
@@ -55,16 +49,15 @@ FILES = {"csrc/a.cu": "", "csrc/b.cpp": "", "csrc/b.h": "", "torch-ext/binding.c
 
 
 def test_tests_beside_src_are_those_of_the_kernel_in_it(tmp_path: Path) -> None:
-    write(tmp_path, {**{f"k/src/{name}": text for name, text in FILES.items()}, "k/tests/test_a.py": ""})
+    write_tree(tmp_path, {**{f"k/src/{name}": text for name, text in FILES.items()}, "k/tests/test_a.py": ""})
     inputs = KernelInputs(build(), tmp_path / "k" / "src", SourceTree(tmp_path))
     assert inputs.is_test("k/tests/test_a.py")
     assert not inputs.is_test("tests/test_a.py")
 
 
 def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
-    root = tmp_path / "k"
-    write(root, FILES)
-    write(tmp_path, {"secret.h": ""})
+    root = write_tree(tmp_path / "k", FILES)
+    write_tree(tmp_path, {"secret.h": ""})
     (root / "csrc/link.h").symlink_to(tmp_path / "secret.h")
     made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["../secret.h", "/etc/passwd", "csrc/link.h"]')
     found = KernelInputs(made, root).of(variant(CPU))
@@ -74,11 +67,8 @@ def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
 
 def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
     package = "torch-ext/some_kernel"
-    write(
-        tmp_path,
-        {f"{package}/.hidden": "", f"{package}/a.py": "", f"{package}/a.json": "", f"{package}/metadata.json": ""},
-    )
     files = [".hidden", "a.py", "a.json", "metadata.json"]
+    write_tree(tmp_path, {f"{package}/{name}": "" for name in files})
     assert [name for name in files if decided(tmp_path, f"{package}/{name}")] == ["a.py"]
     assert decided(tmp_path, f"{package}/a.json", build(torch='pyext = ["py", "json"]')) == {CPU, CUDA}
     general = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
@@ -89,7 +79,7 @@ def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("declared", ["common", "./common/", "common/../common"])
 @pytest.mark.rule("KCI333", triggers=False)
 def test_what_is_declared_counts(tmp_path: Path, declared: str) -> None:
-    write(tmp_path, {"common/deep/a.h": "", **{f"k/{name}": text for name, text in FILES.items()}})
+    write_tree(tmp_path, {"common/deep/a.h": "", **{f"k/{name}": text for name, text in FILES.items()}})
     inputs = KernelInputs(build(), tmp_path / "k", SourceTree(tmp_path), [declared])
     assert "common/deep/a.h" in inputs.paths_of(variant(CUDA))
     assert inputs.shown("common/deep/a.h") == "../common/deep/a.h"
@@ -99,8 +89,5 @@ def test_what_is_declared_counts(tmp_path: Path, declared: str) -> None:
 @pytest.mark.rule("KCI333", triggers=True)
 @pytest.mark.parametrize("declared", ["nowhere", "../elsewhere", "/etc", ""])
 def test_a_declared_input_has_to_be_there(tmp_path: Path, declared: str) -> None:
-    root = tmp_path / "k"
-    write(root, FILES)
-    with pytest.raises(FindingsError) as caught:
-        KernelInputs(build(), root, SourceTree(tmp_path), [declared])
-    assert [item.rule for item in caught.value.diagnostics] == ["KCI333"]
+    root = write_tree(tmp_path / "k", FILES)
+    refused("KCI333", KernelInputs, build(), root, SourceTree(tmp_path), [declared])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import write_tree
 from kci.config.discovery import RepositorySettings, find_settings
 from kci.config.file_lints import lint_file
 from kci.config.reader import Kernel, read_kernel
@@ -37,11 +38,8 @@ def make(
     directory: Path, files: dict[str, str], src: list[str], *, torch: str = "", component: str = ""
 ) -> tuple[Kernel, list[Diagnostic]]:
     quoted = ", ".join(f'"{name}"' for name in src)
-    (directory / "build.toml").write_text(BUILD.format(src=quoted, torch=torch, component=component))
-    for name, text in {"torch-ext/binding.cpp": "", **files}.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(text)
-    made = read_kernel(directory)
+    write_tree(directory, {"build.toml": BUILD.format(src=quoted, torch=torch, component=component)})
+    made = read_kernel(write_tree(directory, {"torch-ext/binding.cpp": "", **files}))
     return made, [*lint_sources(made, SourceTree(directory)), *not_listed(made, directory)]
 
 
@@ -97,8 +95,7 @@ def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: b
     directory = tmp_path / "kernel"
     (directory / "csrc").mkdir(parents=True)
     write = {"csrc/a.cu": '#include "common/scale.h"' if link else '#include "../../common/scale.h"'}
-    (tmp_path / "common").mkdir()
-    (tmp_path / "common/scale.h").write_text("")
+    write_tree(tmp_path, {"common/scale.h": ""})
     if link:
         (directory / "csrc/common").symlink_to("../../common")
     made, found = make(directory, write, ["csrc/a.cu"])
@@ -135,12 +132,9 @@ def test_include_directories_and_csrc_are_searched(tmp_path: Path, where: str, c
     ],
 )
 def test_what_is_no_include_of_an_unlisted_header(tmp_path: Path, text: str) -> None:
-    outside = tmp_path / "a.h"
-    outside.write_text("")
-    directory = tmp_path / "kernel"
-    directory.mkdir()
+    (tmp_path / "a.h").write_text("")
     files = {"csrc/a.cu": text, "csrc/a.h": "", "csrc/listed.h": ""}
-    make(directory, files, ["csrc/a.cu", "csrc/listed.h"])
+    make(tmp_path / "kernel", files, ["csrc/a.cu", "csrc/listed.h"])
 
 
 @pytest.mark.rule("KCI138", triggers=False)

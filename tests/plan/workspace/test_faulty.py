@@ -9,25 +9,19 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import kci
+from conftest import write_noarch
 from kci import FindingsError, PlanRequest, open_workspace, plan_run
-
-TOML = '[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
-
-
-def add(repository: Path, name: str, text: str = TOML) -> Path:
-    package = repository / name / "torch-ext" / name.replace("-", "_")
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (repository / name / "build.toml").write_text(text.format(name=name))
-    return repository / name
+from planning import append, replace, write
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A sound kernel, one whose build.toml cannot be read, and one with an error that only `kci check` finds."""
-    add(tmp_path, "sound")
-    add(tmp_path, "unread", TOML.replace("version", "vershion"))
-    add(tmp_path, "wrong", TOML.replace("[torch-noarch]", "[torch]\nsrc = ['missing.cpp']"))
+    for name, old, new in (
+        ("sound", "", ""), ("unread", "version", "vershion"),
+        ("wrong", "[torch-noarch]", "[torch]\nsrc = ['missing.cpp']"),
+    ):  # fmt: skip
+        replace("build.toml", old, new)(write_noarch(tmp_path / name, name))
     return tmp_path
 
 
@@ -57,10 +51,7 @@ def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Pat
     commit_all(repository)
     (repository / "sound" / "torch-ext" / "sound" / "__init__.py").write_text("x = 1\n")
     assert faulty(repository) == []
-    workflows = repository / ".github" / "workflows"
-    workflows.mkdir(parents=True)
-    for name in ("kci.yml", "other.yml"):
-        (workflows / name).write_text("")
+    write(".github/workflows/kci.yml", "")(repository)
     assert faulty(repository) == [], "a workflow is no input"
     (repository / "unread" / "notes.txt").write_text("")
     assert faulty(repository) == ["unread"]
@@ -69,8 +60,7 @@ def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Pat
 
 
 def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(repository: Path) -> None:
-    (repository / "common").mkdir()
-    (repository / "common" / "scale.h").write_text("")
+    write("common/scale.h", "")(repository)
     settings = '[[inputs]]\nkernel = "wrong"\npaths = ["common"]\n'
     (repository / "kci.toml").write_text(settings)
     commit_all(repository)
@@ -80,8 +70,7 @@ def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(rep
     (repository / "kci.toml").write_text(f'catalog = "catalog.toml"\n{settings}')
     commit_all(repository)
     assert faulty(repository) == []
-    with (repository / "catalog.toml").open("a") as file:
-        file.write("# changed\n")
+    append("catalog.toml", "# changed\n")(repository)
     assert faulty(repository) == ["unread", "wrong"]
 
 

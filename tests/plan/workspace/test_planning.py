@@ -6,19 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import write_tree
 from conftest import add_package
 from kci.errors import FindingsError, UsageError
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
+from planning import replace
 
 HEAD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
 CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
 
 
-def kernel(place: Path, text: str) -> Path:
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "build.toml").write_text(HEAD + text)
-    return add_package(place)
+def kernel(place: Path, more: str = "", *, backends: str = '["cuda"]', name: str = "some-kernel") -> Path:
+    """A kernel for CUDA, with more components or backends."""
+    text = f"{HEAD}backends = {backends}\n{CUDA}{more}".replace("some-kernel", name)
+    return add_package(write_tree(place, {"build.toml": text}))
 
 
 def refused(place: Path) -> list[str]:
@@ -30,17 +32,17 @@ def refused(place: Path) -> list[str]:
 @pytest.mark.rule("KCI130", "KCI155", triggers=True)
 def test_what_cannot_be_built_is_not_planned(tmp_path: Path) -> None:
     """An arch that no toolkit has, a stable ABI newer than every torch, and a backend without a component."""
-    text = f'backends = ["cuda"]\n{CUDA}'
-    assert "KCI155" in refused(kernel(tmp_path, f'{text}cuda-capabilities = ["99.9"]\n'))
-    assert refused(kernel(tmp_path, text.replace("[torch]", '[torch]\nstable-abi = "9.9"')))
-    assert refused(kernel(tmp_path, text.replace('["cuda"]', '["cpu"]'))) == ["KCI130"]
+    assert "KCI155" in refused(kernel(tmp_path, 'cuda-capabilities = ["99.9"]\n'))
+    replace("build.toml", "[torch]", '[torch]\nstable-abi = "9.9"')(kernel(tmp_path))
+    assert refused(tmp_path)
+    assert refused(kernel(tmp_path, backends='["cpu"]')) == ["KCI130"]
 
 
 XPU = '[kernel.b]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["gone.cpp"]\n'
 
 
 def test_a_backend_without_a_component_is_left_out_with_its_line(tmp_path: Path) -> None:
-    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')])
+    workspace = open_workspace([kernel(tmp_path, backends='["cuda", "metal"]')])
     for fingerprints in (False, True):
         plan = plan_run(workspace, PlanRequest(fingerprints=fingerprints)).plan
         assert ({leg.backend for leg in plan.legs}, plan.faulty) == ({"cuda"}, ())
@@ -54,7 +56,7 @@ def test_a_backend_without_a_component_is_left_out_with_its_line(tmp_path: Path)
     "choice", [Choice(backends=("metal",)), Choice(only=("*metal*",)), Choice(where="backend == metal")]
 )
 def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(tmp_path: Path, choice: Choice) -> None:
-    place = kernel(tmp_path, f'backends = ["cuda", "metal"]\n{CUDA}')
+    place = kernel(tmp_path, backends='["cuda", "metal"]')
     with pytest.raises(FindingsError, match=r"nothing is planned: .*build.toml: metal is declared"):
         plan_run(open_workspace([place]), PlanRequest(choice=choice))
     assert plan_run(open_workspace([place]), PlanRequest(choice=Choice(backends=("cuda",)))).plan.left_out == ()
@@ -73,11 +75,8 @@ def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(tmp_path: 
 )
 def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, rule: str) -> None:
     """A release without one of its backends is not the release; a pull request that breaks one is red."""
-    backend = "rocm" if "rocm" in xpu else "xpu"
-    kernel(tmp_path / "k", f'backends = ["cuda", "{backend}"]\n{CUDA}{xpu}')
-    sound = kernel(tmp_path / "sound", f'backends = ["cuda"]\n{CUDA}')
-    (sound / "build.toml").write_text((sound / "build.toml").read_text().replace("some-kernel", "sound"))
-    (sound / "torch-ext" / "some_kernel").rename(sound / "torch-ext" / "sound")
+    kernel(tmp_path / "k", xpu, backends=f'["cuda", "{"rocm" if "rocm" in xpu else "xpu"}"]')
+    kernel(tmp_path / "sound", name="sound")
     for choice in (Choice(), Choice(backends=("cuda",))):
         plan = plan_run(open_workspace([tmp_path]), PlanRequest(choice=choice)).plan
         assert [(item.kernel, item.diagnostics[0].rule) for item in plan.faulty] == [("some-kernel", rule)]
@@ -97,8 +96,7 @@ def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, 
     ],
 )
 def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: str) -> None:
-    place = kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')
-    (place / "kci.toml").write_text(settings)
+    place = write_tree(kernel(tmp_path), {"kci.toml": settings})
     with pytest.raises(FindingsError) as caught:
         open_workspace([place])
     assert all(item.path.endswith("kci.toml") for item in caught.value.diagnostics)
@@ -117,7 +115,7 @@ def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: s
 def test_a_selection_that_selects_nothing_is_an_error_with_the_nearest_names(
     tmp_path: Path, choice: Choice, hint: str
 ) -> None:
-    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
+    workspace = open_workspace([kernel(tmp_path)])
     with pytest.raises(FindingsError, match="nothing is selected") as caught:
         plan_run(workspace, PlanRequest(choice=choice))
     assert hint in caught.value.hint
@@ -125,7 +123,7 @@ def test_a_selection_that_selects_nothing_is_an_error_with_the_nearest_names(
 
 
 def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
-    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
+    workspace = open_workspace([kernel(tmp_path)])
     for choice in (Choice(tier="nightly"), Choice(systems=("x86_64-lunix",)), Choice(backends=("cdua",))):
         with pytest.raises(UsageError):
             workspace.matrix(choice)
