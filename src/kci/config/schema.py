@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -43,8 +42,8 @@ def document_schema(struct: type[msgspec.Struct], title: str, file: str, hook: H
     """Make the JSON Schema of a struct; `hook` gives the schema of other types, `file` the id."""
     _, made = msgspec.json.schema_components([struct], schema_hook=hook, ref_template="#/$defs/{name}")
     for name, definition in made.items():
-        if "description" in definition:  # Python 3.11 keeps the indentation of docstrings
-            definition["description"] = inspect.cleandoc(definition["description"])
+        if "description" in definition:  # a docstring, with its line ends
+            definition["description"] = " ".join(definition["description"].split())
         if "properties" in definition:
             _describe(definition["properties"], getattr(sys.modules[struct.__module__], name))
     definitions = {name: _tidy(part) for name, part in sorted(made.items())}

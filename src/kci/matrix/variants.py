@@ -75,9 +75,8 @@ _FRAMEWORKS = {Kind.STABLE_ABI: "torch-stable-abi", Kind.TVM_FFI: "tvm-ffi", Kin
 _PARTS = (f"{facts.compute_prefix}[0-9]{{2,}}" if facts.compute_prefix else name for name, facts in BACKENDS.items())
 _COMPUTE = f"(?P<compute>{'|'.join(_PARTS)})"
 _SYSTEM = r"(?P<system>(?:x86_64|aarch64)-(?:linux|darwin|windows))"
-_ARCH_NAME = (
-    rf"(?P<framework>{'|'.join(_FRAMEWORKS.values())})(?P<vv>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?-{_COMPUTE}-{_SYSTEM}"
-)
+_FRAMEWORK = rf"(?P<framework>{'|'.join(_FRAMEWORKS.values())})(?P<vv>[0-9]{{2,}})"
+_ARCH_NAME = rf"{_FRAMEWORK}(?P<cxx>-cxx11|-cxx98)?-{_COMPUTE}-{_SYSTEM}"
 _OLD_NAMES = {old: str(name) for name, facts in BACKENDS.items() for old in facts.old_names}
 _NOARCH_NAME = rf"torch-({'|'.join([*BACKENDS, *_OLD_NAMES, 'universal'])})"
 
