@@ -1,10 +1,11 @@
-"""Makes the environment of the actions: the locked dependencies, and kci itself as it lies in this checkout.
+"""Makes the environment of the actions: the locked dependencies, and kci itself as it lies in this
+checkout.
 
     python -I install.py DIRECTORY
     python -I install.py DIRECTORY publish    adds what only that action needs
 
-With Python's own library only. kci is not built: a file of paths leads to `src`, and a few lines of metadata say what
-is installed, which `kci build --container` takes into its images.
+With Python's own library only. kci is not built: a file of paths leads to `src`, and a few lines of
+metadata say what is installed, which `kci build --container` takes into its images.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+==[^\s\\]+(?: *;[^\\]+)?)", re.MULT
 _UV = re.compile(r"^uv==.*\n(?:[ #].*\n)*", re.MULTILINE)
 _VERSION = re.compile(r'^__version__ = "([^"]+)"$', re.MULTILINE)
 
-_ABOUT_INDEX = re.compile("INDEX|FIND_LINKS|CERT|TLS|PROXY|HOST|TIMEOUT|RETRIES|KEYRING|CACHE|OFFLINE|LINK_MODE|CONFIG")
-"""The variables of pip and uv that say where packages come from. Others would send them elsewhere, or add more."""
+_ABOUT_INDEX = re.compile(
+    "INDEX|FIND_LINKS|CERT|TLS|PROXY|HOST|TIMEOUT|RETRIES|KEYRING|CACHE|OFFLINE|LINK_MODE|CONFIG"
+)
+"""The variables of pip and uv that say where packages come from. Others would send them elsewhere,
+or add more."""
 
 
 def main(directory: str, action: str = "") -> int:
-    """Make the environment, or add to it what one action needs besides; 3 if that cannot be done."""
+    """Make the environment, or add to it what one action needs besides; 3 if that cannot
+    be done.
+    """
     place = Path(directory)
     lock = LOCK.with_name(f"requirements-{action}.txt") if action else LOCK
     if not action:
@@ -38,7 +44,8 @@ def main(directory: str, action: str = "") -> int:
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(interpreter(place)).parent))
     bare = uv is None and importlib.util.find_spec("pip") is None
     try:
-        # Beside uv or a pip that is there already no other pip is needed, and installing one takes seconds.
+        # Beside uv or a pip that is there already no other pip is needed, and installing one takes
+        # seconds.
         if not action:
             venv.EnvBuilder(symlinks=os.name != "nt", with_pip=bare).create(place)
         packages = site_packages(place)
@@ -46,7 +53,9 @@ def main(directory: str, action: str = "") -> int:
         if uv is None:
             # The lock has it; with it the rest takes a tenth of pip's time.
             uv_only = place / "uv.txt"
-            uv_only.write_text("".join(_UV.findall(LOCK.read_text(encoding="utf-8"))), encoding="utf-8")
+            uv_only.write_text(
+                "".join(_UV.findall(LOCK.read_text(encoding="utf-8"))), encoding="utf-8"
+            )
             uv = install([*pip, str(uv_only)], place)
         try:
             install([*uv_command(uv, place), str(lock)], place)
@@ -55,8 +64,14 @@ def main(directory: str, action: str = "") -> int:
             install([*pip, str(lock)], place)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"::error::what kci depends on cannot be installed: {error}", flush=True)
-        print("A runner without the package index needs a mirror: PIP_INDEX_URL for pip, UV_DEFAULT_INDEX for uv. A")
-        print("Python without pip and venv lacks a package: on Debian and Ubuntu, apt-get install python3-venv")
+        print(
+            "A runner without the package index needs a mirror: PIP_INDEX_URL for pip, "
+            "UV_DEFAULT_INDEX for uv. A"
+        )
+        print(
+            "Python without pip and venv lacks a package: on Debian and Ubuntu, apt-get install "
+            "python3-venv"
+        )
         return 3
     if not action:
         add_kci(packages)
@@ -79,7 +94,9 @@ def site_packages(place: Path) -> Path:
     """Where the environment has its packages."""
     if os.name == "nt":
         return place / "Lib" / "site-packages"
-    return place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    return (
+        place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    )
 
 
 def interpreter(place: Path) -> str:
@@ -99,7 +116,18 @@ def uv_command(uv: str, place: Path) -> list[str]:
 def pip_command(python: str, packages: Path) -> list[str]:
     """How pip installs the lock; it may be the pip of another Python."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
-    return [python, "-I", "-m", "pip", "install", *quiet, "--no-user", "--target", str(packages), *_LOCKED]
+    return [
+        python,
+        "-I",
+        "-m",
+        "pip",
+        "install",
+        *quiet,
+        "--no-user",
+        "--target",
+        str(packages),
+        *_LOCKED,
+    ]
 
 
 def surroundings() -> dict[str, str]:
@@ -121,7 +149,9 @@ def add_kci(packages: Path) -> None:
     head = ["Metadata-Version: 2.1", "Name: kci", f"Version: {version}", "Requires-Python: >=3.11"]
     text = "\n".join([*head, *(f"Requires-Dist: {requirement}" for requirement in locked)]) + "\n"
     (info / "METADATA").write_text(text, encoding="utf-8")
-    (info / "entry_points.txt").write_text("[console_scripts]\nkci = kci.__main__:start\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(
+        "[console_scripts]\nkci = kci.__main__:start\n", encoding="utf-8"
+    )
     # The encoding in which Python itself reads such a file.
     (packages / "kci.pth").write_text(f"{SOURCES}\n", encoding="locale")
 

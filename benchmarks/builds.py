@@ -1,13 +1,16 @@
-"""What building with kci costs beside the compilers, as ratios against something measured in the same run.
+"""What building with kci costs beside the compilers, as ratios against something measured in the
+same run.
 
     CPU time of a build against its bare commands, one after the other at most 1.08
     a build with nothing to do, against `python -c pass`               at most 170
-    `kci run` of three variants against the sum of single builds      at most 0.85, on two cores or more
+    `kci run` of three variants against the sum of single builds      at most 0.85, on two cores or
+    more
 
-The kernels have ten sources beside their binding, with torch's stable ABI, or the binding alone: one compiler leaves a
-core idle, while two at once take 1.6 of two cores already. A torch is installed into kci's cache if it is not there;
-nothing is loaded. With nothing to do each object is looked up in ccache by its content, for a time proves nothing; that
-takes two thirds of the time. The script fails when a bound is passed; with --smallest there is a binding without torch,
+The kernels have ten sources beside their binding, with torch's stable ABI, or the binding alone:
+one compiler leaves a core idle, while two at once take 1.6 of two cores already. A torch is
+installed into kci's cache if it is not there; nothing is loaded. With nothing to do each object is
+looked up in ccache by its content, for a time proves nothing; that takes two thirds of the time.
+The script fails when a bound is passed; with --smallest there is a binding without torch,
 everything is built once, and no bound is judged.
 """
 
@@ -65,14 +68,19 @@ REGISTER_EXTENSION(TORCH_EXTENSION_NAME)
 NO_TORCH = """\
 #define PASTE(a, b) a##b
 #define NAMED(a, b) PASTE(a, b)
-extern "C" __attribute__((visibility("default"))) void *NAMED(PyInit_, TORCH_EXTENSION_NAME)() { return nullptr; }
+extern "C" __attribute__((visibility("default")))
+void *NAMED(PyInit_, TORCH_EXTENSION_NAME)() { return nullptr; }
 """
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smallest", action="store_true", help="a binding alone, built once; no bound is judged")
-    parser.add_argument("--rounds", type=int, default=3, help="how often what is short runs; the fastest counts")
+    parser.add_argument(
+        "--smallest", action="store_true", help="a binding alone, built once; no bound is judged"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often what is short runs; the fastest counts"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kci-benchmark-") as folder:
         place = Path(folder).resolve()
@@ -82,7 +90,11 @@ def main() -> int:
             return 0
         ratios = one_kernel(place, asked.rounds, SOURCES)
         ratios["run"] = three_at_once(place)
-    failures = [f"{name}: {ratio:.2f} > {BOUNDS[name]}" for name, ratio in ratios.items() if ratio > BOUNDS[name]]
+    failures = [
+        f"{name}: {ratio:.2f} > {BOUNDS[name]}"
+        for name, ratio in ratios.items()
+        if ratio > BOUNDS[name]
+    ]
     for failure in failures:
         print(f"over the bound: {failure}")
     return 1 if failures else 0
@@ -94,7 +106,9 @@ def make_kernel(root: Path, name: str, sources: int) -> Path:
     files = {path: SOURCE.format(number=number) for number, path in enumerate(names)}
     files["torch-ext/binding.cpp"] = BINDING
     files[f"torch-ext/{name}/__init__.py"] = "from ._ops import ops\n"
-    files["build.toml"] = BUILD_TOML.format(name=name, sources=", ".join(f'"{path}"' for path in names))
+    files["build.toml"] = BUILD_TOML.format(
+        name=name, sources=", ".join(f'"{path}"' for path in names)
+    )
     for path, text in files.items():
         (kernel / path).parent.mkdir(parents=True, exist_ok=True)
         (kernel / path).write_text(text)
@@ -115,7 +129,9 @@ def build(kernel: Path, cache: Path, *more: str) -> str:
     """Build a variant, and return what was said."""
     arguments = ["build", str(kernel), "--variant", VARIANT, "--tier", "all", *more]
     variables = {**os.environ, "KCI_COMPILER_CACHE": "off", "KCI_CACHE": str(cache)}
-    done = subprocess.run([*KCI, *arguments], capture_output=True, text=True, check=False, env=variables)
+    done = subprocess.run(
+        [*KCI, *arguments], capture_output=True, text=True, check=False, env=variables
+    )
     if done.returncode != 0:
         raise SystemExit(done.stderr)
     return done.stdout + done.stderr
@@ -124,7 +140,9 @@ def build(kernel: Path, cache: Path, *more: str) -> str:
 def used(work: list[str] | str, **options: object) -> tuple[float, float]:
     """CPU and wall seconds of a command and all that it starts."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(work, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)  # type: ignore[call-overload]
+    subprocess.run(
+        work, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
+    )  # type: ignore[call-overload]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return cpu, time.monotonic() - begun
@@ -139,7 +157,9 @@ def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
     build(kernel, cache)  # installs what is missing
     lines = build(kernel, cache, "--dry-run").splitlines()
     bare = [line for line in lines if not line.startswith("#")]
-    (place / "bare.sh").write_text("set -e\n" + "\n".join(line for line in bare if not line.startswith("ln ")))
+    (place / "bare.sh").write_text(
+        "set -e\n" + "\n".join(line for line in bare if not line.startswith("ln "))
+    )
     command = [*KCI, "build", str(kernel), "--variant", VARIANT, "--tier", "all"]
     off = {**os.environ, "KCI_COMPILER_CACHE": "off"}
     shown, with_kci = [], []
@@ -151,15 +171,26 @@ def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
     cpu = min(with_kci) / min(shown)
     if cpu < 0.5:
         raise SystemExit(f"a build takes {cpu:.2f} of its compilers: it has compiled nothing")
-    print(f"CPU of a build over its bare commands     {cpu:6.3f}   ({min(with_kci):.1f} and {min(shown):.1f} s)")
+    print(
+        f"CPU of a build over its bare commands     {cpu:6.3f}   ({min(with_kci):.1f} and "
+        f"{min(shown):.1f} s)"
+    )
     # Without a compiler cache each build compiles anew.
-    warm = {**os.environ, "KCI_COMPILER_CACHE": "ccache", "CCACHE_DIR": str(cache / "ccache"), "KCI_CACHE": str(cache)}
+    warm = {
+        **os.environ,
+        "KCI_COMPILER_CACHE": "ccache",
+        "CCACHE_DIR": str(cache / "ccache"),
+        "KCI_CACHE": str(cache),
+    }
     used(command, env=warm)
     # CPU and not the clock: other work on the machine would be most of either.
     empty = min(used([sys.executable, "-c", "pass"])[0] for _ in range(rounds * 5))
     nothing = min(used(command, env=warm)[0] for _ in range(rounds * 2))
     no_op = nothing / empty
-    print(f"nothing to do over `python -c pass`       {no_op:6.1f}   ({nothing * 1000:.0f} and {empty * 1000:.0f} ms)")
+    print(
+        f"nothing to do over `python -c pass`       {no_op:6.1f}   ({nothing * 1000:.0f} and "
+        f"{empty * 1000:.0f} ms)"
+    )
     return {"cpu": cpu, "no-op": no_op}
 
 
@@ -177,7 +208,10 @@ def three_at_once(place: Path) -> float:
     into = ["--into", str(place / "trees")]
     together = used([*run, *into, *map(str, kernels)], env={**off, "KCI_CACHE": str(shared)})[1]
     ratio = together / singly
-    print(f"three at once over the sum of the three   {ratio:6.2f}   ({together:.1f} and {singly:.1f} s, two jobs)")
+    print(
+        f"three at once over the sum of the three   {ratio:6.2f}   ({together:.1f} and "
+        f"{singly:.1f} s, two jobs)"
+    )
     return ratio
 
 

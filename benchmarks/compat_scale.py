@@ -4,10 +4,10 @@
     python benchmarks/compat_scale.py KERNELS...           coverage
     python benchmarks/compat_scale.py --smallest           two kernels of each
 
-For the first, every kernel has 30 variants; one leg in a thousand fails, one in a hundred is unknown. For the second,
-kernels are made for cpu, cuda, rocm and xpu, which is 24 variants, one in fifty of which is not published; the sizes of
-real ones, most of which are for fewer backends, are measured beside them (a number with an r). Figures:
-compat_scale.txt.
+For the first, every kernel has 30 variants; one leg in a thousand fails, one in a hundred is
+unknown. For the second, kernels are made for cpu, cuda, rocm and xpu, which is 24 variants, one in
+fifty of which is not published; the sizes of real ones, most of which are for fewer backends, are
+measured beside them (a number with an r). Figures: compat_scale.txt.
 """
 
 from __future__ import annotations
@@ -30,17 +30,36 @@ from kci.watch.history import Failure, RecordedRun, append, leg_key, read_runs
 from kci.watch.report import make_grid, markdown_report
 
 VARIANTS = 30
-SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x180", "66x365", "5000x30", "5000x90", "5000x365"]
+SIZES = [
+    "250x30",
+    "500x30",
+    "1000x30",
+    "2000x30",
+    "500x180",
+    "66x365",
+    "5000x30",
+    "5000x90",
+    "5000x365",
+]
 HUBS = ["625", "1250", "2500", "5000", "5000r"]
 BACKENDS = ("cpu", "cuda", "rocm", "xpu")
 REAL = (20, 20, 16, 16, *(12,) * 12, *(8,) * 6, *(4,) * 12, *(3,) * 20)
 """About how many variants each of 50 real kernels has."""
-FOR = {20: BACKENDS, 16: ("cuda", "rocm"), 12: ("cuda",), 8: ("cpu", "rocm"), 4: ("cpu",), 3: ("cpu",)}
+FOR = {
+    20: BACKENDS,
+    16: ("cuda", "rocm"),
+    12: ("cuda",),
+    8: ("cpu", "rocm"),
+    4: ("cpu",),
+    3: ("cpu",),
+}
 
 
 def legs_of(kernels: int) -> list[tuple[int, str]]:
     """The legs of every run, with the number of their kernel."""
-    variants = [f"torch{213 + number % 3}-cxx11-cu1{number:02d}-x86_64-linux" for number in range(VARIANTS)]
+    variants = [
+        f"torch{213 + number % 3}-cxx11-cu1{number:02d}-x86_64-linux" for number in range(VARIANTS)
+    ]
     return [
         (kernel, leg_key(f"kernel-{kernel}", variant, "x86_64-linux", "2.13", variant[-15:-13]))
         for kernel in range(kernels)
@@ -89,7 +108,8 @@ def measure(kernels: int, days: int) -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     results = kernels * VARIANTS * days
     print(
-        f"{kernels:7} {days:5} {results:9} {writing:8.2f} {deciding:9.2f} {1e6 * deciding / results:10.2f} "
+        f"{kernels:7} {days:5} {results:9} {writing:8.2f} {deciding:9.2f} "
+        f"{1e6 * deciding / results:10.2f} "
         f"{folding:7.2f} {1e6 * folding / results:10.2f} {drawing:8.2f} {report // 1024:10} "
         f"{size / 2**20:9.1f} {memory:8} {actions:7}"
     )
@@ -102,12 +122,18 @@ def make_kernels(root: Path, count: int, *, real: bool) -> None:
         directory = root / name
         (directory / "torch-ext" / name.replace("-", "_")).mkdir(parents=True)
         (directory / "torch-ext" / name.replace("-", "_") / "__init__.py").write_text("")
-        text = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = {list(backends)}\n'
+        text = (
+            f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+            f"backends = {list(backends)}\n"
+        )
         text += '[torch]\nsrc = ["torch-ext/binding.cpp"]\n'
         (directory / "torch-ext" / "binding.cpp").write_text("// nothing\n")
         for backend in backends:
             (directory / f"{backend}.cpp").write_text("// nothing\n")
-            text += f'[kernel.{backend}]\nbackend = "{backend}"\ndepends = ["torch"]\nsrc = ["{backend}.cpp"]\n'
+            text += (
+                f'[kernel.{backend}]\nbackend = "{backend}"\ndepends = ["torch"]\n'
+                f'src = ["{backend}.cpp"]\n'
+            )
         (directory / "build.toml").write_text(text)
 
 
@@ -129,14 +155,18 @@ def measure_hub(kernels: int, *, real: bool) -> None:
                 if chance.random() >= 0.02
             )
             found = coverage(kernel, TreeListing("hub", held))
-            missing, expected = missing + len(found.names(CoverageState.MISSING)), expected + len(found.variants)
+            missing, expected = (
+                missing + len(found.names(CoverageState.MISSING)),
+                expected + len(found.variants),
+            )
         marks.append(time.process_time())
     if expected < kernels:
         sys.exit(f"{kernels} kernels have {expected} variants")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     reading, selecting, covering = (after - before for before, after in pairwise(marks))
     print(
-        f"{kernels:7}{'r' if real else ' '} {expected:9} {missing:8} {reading:7.1f} {selecting:7.2f} {covering:10.2f} "
+        f"{kernels:7}{'r' if real else ' '} {expected:9} {missing:8} {reading:7.1f} "
+        f"{selecting:7.2f} {covering:10.2f} "
         f"{memory:8}",
         flush=True,
     )
@@ -144,7 +174,10 @@ def measure_hub(kernels: int, *, real: bool) -> None:
 
 def main(sizes: list[str]) -> None:
     """Measure each size in a process of its own."""
-    for chosen, head in (([size for size in sizes if "x" in size], HISTORY), ([s for s in sizes if "x" not in s], HUB)):
+    for chosen, head in (
+        ([size for size in sizes if "x" in size], HISTORY),
+        ([s for s in sizes if "x" not in s], HUB),
+    ):
         if chosen:
             print(head, flush=True)
         for size in chosen:

@@ -1,10 +1,11 @@
 """How long fingerprints take, against `sha256sum` of the same files.
 
     python benchmarks/fingerprints.py [FOLDER]      fails when a bound is passed
-    python benchmarks/fingerprints.py --smallest    one round of kci's own examples, no bound is judged
+    python benchmarks/fingerprints.py --smallest    one round of kci's own examples, no bound is
+    judged
 
-FOLDER has kernels below it; without one it is kci's own examples. Three things are timed in turn, and the best of some
-rounds is printed:
+FOLDER has kernels below it; without one it is kci's own examples. Three things are timed in turn,
+and the best of some rounds is printed:
 
     fingerprints with nothing remembered                            at most 2 times sha256sum
     fingerprints with what an earlier run remembered of the files   at most 0.5 times sha256sum
@@ -54,7 +55,12 @@ def main(folder: Path, smallest: bool) -> int:
         first = all_of_them(StatCache(folder, Path(place)))
         if not first or first != all_of_them(StatCache(folder, Path(place))):
             sys.exit("fingerprints differ when nothing has changed, or there are none")
-        files = sorted(str(path) for kernel in kernels for path in Path(kernel.directory).rglob("*") if path.is_file())
+        files = sorted(
+            str(path)
+            for kernel in kernels
+            for path in Path(kernel.directory).rglob("*")
+            if path.is_file()
+        )
         listed = Path(place) / "files"
         listed.write_text("".join(f"{path}\0" for path in files))
         took = {
@@ -69,7 +75,9 @@ def main(folder: Path, smallest: bool) -> int:
             for name, call in took.items():
                 best[name] = min(best[name], timed(call))
     size = sum(Path(path).stat().st_size for path in files)
-    print(f"{len(kernels)} kernels, {len(first)} variants, {len(files)} files, {size / 2**20:.0f} MiB")
+    print(
+        f"{len(kernels)} kernels, {len(first)} variants, {len(files)} files, {size / 2**20:.0f} MiB"
+    )
     ratios = {name: seconds / best["sha256sum"] for name, seconds in best.items()}
     for name, seconds in best.items():
         print(f"{name:14} {seconds * 1000:7.0f} ms  {ratios[name]:.2f} times sha256sum")

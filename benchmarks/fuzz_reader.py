@@ -1,11 +1,14 @@
-"""Read very many random, mutated and hostile build.toml files; count what came of them, watch time and memory.
+"""Read very many random, mutated and hostile build.toml files; count what came of them, watch time
+and memory.
 
     python benchmarks/fuzz_reader.py [COUNT] [SEED]
-    python benchmarks/fuzz_reader.py --smallest        every shape at 12 KB, and 200 inputs, in one process
+    python benchmarks/fuzz_reader.py --smallest        every shape at 12 KB, and 200 inputs, in one
+    process
 
-Every hostile shape is read once at the full size that is read at all, each in a process of its own, then COUNT (default
-100,000) random inputs in one process. Anything but a kernel or diagnostics, an input that takes more than 2 seconds
-of processor time to read or to update, or a process larger than 300 MB ends the run with exit code 1.
+Every hostile shape is read once at the full size that is read at all, each in a process of its own,
+then COUNT (default 100,000) random inputs in one process. Anything but a kernel or diagnostics, an
+input that takes more than 2 seconds of processor time to read or to update, or a process larger
+than 300 MB ends the run with exit code 1.
 """
 
 from __future__ import annotations
@@ -60,7 +63,11 @@ def main(count: int, seed: int, shapes: list[str]) -> int:
         came, seconds, size = line.rsplit(maxsplit=2)
         bad = float(seconds) > SECONDS or int(size) > MEGABYTES
         wrong = wrong or bad
-        print(f"{name:36} {came:18} {seconds:>6} s {size:>4} MB{'  <-- over the limit' if bad else ''}", flush=True)
+        print(
+            f"{name:36} {came:18} {seconds:>6} s {size:>4} "
+            f"MB{'  <-- over the limit' if bad else ''}",
+            flush=True,
+        )
     results: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     slowest = 0.0
@@ -81,7 +88,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         shape = sys.argv[2]
         size = MAX_BYTES - 1000
-        text = 'x = "' + "a" * 50_000_000 if shape == "50 MB string" else fuzzing.HOSTILE[shape](size)
+        text = (
+            'x = "' + "a" * 50_000_000 if shape == "50 MB string" else fuzzing.HOSTILE[shape](size)
+        )
         came, seconds = read(text.encode())
         print(came, f"{seconds:.2f}", megabytes())
     elif sys.argv[1:2] == ["--smallest"]:
@@ -92,4 +101,6 @@ if __name__ == "__main__":
         sys.exit(main(200, 0, []))
     else:
         every = [*fuzzing.HOSTILE, "50 MB string"]
-        sys.exit(main(int((sys.argv[1:2] or ["100000"])[0]), int((sys.argv[2:3] or ["0"])[0]), every))
+        sys.exit(
+            main(int((sys.argv[1:2] or ["100000"])[0]), int((sys.argv[2:3] or ["0"])[0]), every)
+        )

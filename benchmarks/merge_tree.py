@@ -1,13 +1,14 @@
-"""How long a merge takes, as ratios against `tar -x` and `sha256sum` of the same artifacts, measured in the same run.
+"""How long a merge takes, as ratios against `tar -x` and `sha256sum` of the same artifacts,
+measured in the same run.
 
     26 variants of 80 MB, merged                             at most 0.9 times tar -x plus sha256sum
     one new variant over 25 that are carried                 at most 0.15 times the full merge
     peak memory of either                                    at most 60 MB
     the cost of a variant among 260 of 1 MB                  at most 1.5 times that among 26
 
-The merge has everything on the disk before it ends, `tar` and `sha256sum` have not. The script fails when a bound is
-passed. --megabytes makes the variants smaller, for machines without 6 GB to spare; with --smallest there are two of
-1 MB, and no bound is judged.
+The merge has everything on the disk before it ends, `tar` and `sha256sum` have not. The script
+fails when a bound is passed. --megabytes makes the variants smaller, for machines without 6 GB to
+spare; with --smallest there are two of 1 MB, and no bound is judged.
 """
 
 from __future__ import annotations
@@ -43,9 +44,13 @@ class Measured(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smallest", action="store_true", help="two variants of 1 MB, once; no bound is judged")
+    parser.add_argument(
+        "--smallest", action="store_true", help="two variants of 1 MB, once; no bound is judged"
+    )
     parser.add_argument("--megabytes", type=int, default=80, help="size of a variant")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each thing is done; the fastest counts")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often each thing is done; the fastest counts"
+    )
     parser.add_argument("--place", help="where to work; the file system matters")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kci-benchmark-", dir=asked.place) as place:
@@ -78,16 +83,22 @@ def measure(place: Path, variants: int, megabytes: int, rounds: int) -> list[str
     print(f"peak memory           {memory:.0f} MB")
     many = artifacts(place / "many", 10 * variants, 2**20)
     few, all_ = (
-        min(merged_anew(part, place / "tree") for _ in range(rounds)) / len(part) for part in (many[:variants], many)
+        min(merged_anew(part, place / "tree") for _ in range(rounds)) / len(part)
+        for part in (many[:variants], many)
     )
-    print(f"a variant of 1 MB     {1000 * few:.1f} ms among {variants}, {1000 * all_:.1f} ms among {len(many)}")
+    print(
+        f"a variant of 1 MB     {1000 * few:.1f} ms among {variants}, {1000 * all_:.1f} ms among "
+        f"{len(many)}"
+    )
     bounds = (
         ("full merge", full / base, FULL),
         ("one over the others", one / full, ONE),
         ("memory", memory, MEGABYTES),
         ("growth to 260 variants", all_ / few, GROWTH),
     )
-    return [f"{what}: {value:.2f}, at most {bound}" for what, value, bound in bounds if value > bound]
+    return [
+        f"{what}: {value:.2f}, at most {bound}" for what, value, bound in bounds if value > bound
+    ]
 
 
 def artifacts(folder: Path, count: int, size: int) -> list[Path]:
@@ -96,7 +107,9 @@ def artifacts(folder: Path, count: int, size: int) -> list[Path]:
         b'[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
         b'backends = ["cpu", "cuda", "rocm"]\n[torch]\n'
     ).build
-    names = [f"torch{torch}-cxx11-{compute}-x86_64-linux" for torch in TORCHES for compute in COMPUTE][:count]
+    names = [
+        f"torch{torch}-cxx11-{compute}-x86_64-linux" for torch in TORCHES for compute in COMPUTE
+    ][:count]
     content = os.urandom(2**20)
     made = []
     for name in names:

@@ -3,9 +3,10 @@
     python benchmarks/read_build_toml.py               judges the ratios
     python benchmarks/read_build_toml.py --smallest    small files once, no ratio is judged
 
-`kci check` of one 550 KB build.toml (the size of the largest real one known) is to stay under 25 times, and of 50
-ordinary ones under 15 times, the wall time of `python -c pass`. The files are made here. PYTHONDONTWRITEBYTECODE is
-taken out of the environment: with it, every start compiles every module again.
+`kci check` of one 550 KB build.toml (the size of the largest real one known) is to stay under 25
+times, and of 50 ordinary ones under 15 times, the wall time of `python -c pass`. The files are made
+here. PYTHONDONTWRITEBYTECODE is taken out of the environment: with it, every start compiles every
+module again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ src = [
 {sources}]
 {archs}
 """
-ARCHS = {"cuda": 'cuda-capabilities = ["8.0", "9.0a", "10.0"]', "rocm": 'rocm-archs = ["gfx90a", "gfx942"]'}
+ARCHS = {
+    "cuda": 'cuda-capabilities = ["8.0", "9.0a", "10.0"]',
+    "rocm": 'rocm-archs = ["gfx90a", "gfx942"]',
+}
 
 
 def build_toml(number: int, components: int, sources: int) -> str:
@@ -53,13 +57,18 @@ def build_toml(number: int, components: int, sources: int) -> str:
     text = HEAD.format(number=number)
     for part in range(components):
         backend = ("cuda", "rocm")[part % 2]
-        lines = "".join(f'  "csrc/generated/kernel_{part}_{source}_bf16_hdim128.cu",\n' for source in range(sources))
+        lines = "".join(
+            f'  "csrc/generated/kernel_{part}_{source}_bf16_hdim128.cu",\n'
+            for source in range(sources)
+        )
         text += COMPONENT.format(backend=backend, number=part, sources=lines, archs=ARCHS[backend])
     return text
 
 
 def make_sources(kernel: Path, text: str) -> None:
-    """Every source that a build.toml names, and the package: checking looks at each, and at what it includes."""
+    """Every source that a build.toml names, and the package: checking looks at each, and at what it
+    includes.
+    """
     (name,) = re.findall('^name = "(.*)"', text, re.MULTILINE)
     package = kernel / "torch-ext" / name.replace("-", "_")
     for directory in (kernel / "csrc/generated", package):
@@ -72,14 +81,18 @@ def make_sources(kernel: Path, text: str) -> None:
 def seconds(command: list[str], environment: dict[str, str]) -> float:
     """The wall time of a command, which has to succeed."""
     start = time.perf_counter()
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     return time.perf_counter() - start
 
 
 def main(smallest: bool) -> int:
     """Measure and print; 1 if a ratio is over its limit."""
     rounds, parts, many = (1, 2, 2) if smallest else (11, 180, 50)
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+    }
     environment |= {"PYTHONPATH": str(ROOT / "src"), "GITHUB_ACTIONS": ""}
     with tempfile.TemporaryDirectory() as directory:
         large = Path(directory, "large")
@@ -111,7 +124,10 @@ def main(smallest: bool) -> int:
     for name, taken in times.items():
         ratio = statistics.median(taken) / base
         over = over or ratio > LIMITS[name]
-        print(f"kci check, {name}: {statistics.median(taken) * 1000:.0f} ms, {ratio:.1f} times (limit {LIMITS[name]})")
+        print(
+            f"kci check, {name}: {statistics.median(taken) * 1000:.0f} ms, {ratio:.1f} times "
+            f"(limit {LIMITS[name]})"
+        )
     return int(over and not smallest)
 
 

@@ -1,11 +1,14 @@
-"""The example kernels of the reference, from `kci check` to `kci verify`, and the community's, as one repository.
+"""The example kernels of the reference, from `kci check` to `kci verify`, and the community's, as
+one repository.
 
-    python benchmarks/reference_examples.py              fetches both at the commits of tests/reference_examples.toml
+    python benchmarks/reference_examples.py              fetches both at the commits of
+    tests/reference_examples.toml
     python benchmarks/reference_examples.py NAME ...     only these examples, of the reference
     python benchmarks/reference_examples.py --smallest   reads the table
 
-A line an example says what is not as in the table; the exit code is 1 if anything is. Builds download toolkits and
-torch. Their sources are not in this repository; what a build.toml alone decides is in tests/test_reference_examples.py.
+A line an example says what is not as in the table; the exit code is 1 if anything is. Builds
+download toolkits and torch. Their sources are not in this repository; what a build.toml alone
+decides is in tests/test_reference_examples.py.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from typing import Any
 
 from kci import Choice, PlanRequest, open_workspace, plan_run
 
-TABLE = tomllib.loads((Path(__file__).parents[1] / "tests" / "reference_examples.toml").read_text(encoding="utf-8"))
+TABLE = tomllib.loads(
+    (Path(__file__).parents[1] / "tests" / "reference_examples.toml").read_text(encoding="utf-8")
+)
 COMMUNITY = TABLE["community"]
 SETTINGS = f'catalog = "{TABLE["edition"]}"\n'
 Differs = Iterator[tuple[str, Any, Any]]
@@ -37,20 +42,27 @@ def fetched(source: str, place: Path) -> Path:
     folder, name, commit = re.fullmatch(r"(?:(\S+) of )?(\S+) at ([0-9a-f]{40})", source).groups("")  # type: ignore[union-attr]
     subprocess.run(["git", "init", "--quiet", place], check=True)
     git = ["git", "-C", str(place)]
-    subprocess.run([*git, "fetch", "--quiet", "--depth=1", f"https://github.com/{name}", commit], check=True)
+    subprocess.run(
+        [*git, "fetch", "--quiet", "--depth=1", f"https://github.com/{name}", commit], check=True
+    )
     subprocess.run([*git, "checkout", "--quiet", commit], check=True)
     return place / folder
 
 
 def kci(*words: object) -> tuple[int, Any]:
     """The exit code and the JSON of a command."""
-    command, env = [sys.executable, "-m", "kci", *map(str, words)], {**os.environ, "GITHUB_ACTIONS": ""}
+    command, env = (
+        [sys.executable, "-m", "kci", *map(str, words)],
+        {**os.environ, "GITHUB_ACTIONS": ""},
+    )
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=env)
     return done.returncode, json.loads(done.stdout) if "json" in words and done.stdout else {}
 
 
 def said(*words: object) -> dict[str, Any]:
-    """The exit code of a command, and the rules of what it found; one that spoke twice is there twice."""
+    """The exit code of a command, and the rules of what it found; one that spoke twice is there
+    twice.
+    """
     code, answer = kci(*words, "--format", "json")
     return {"exit": code, "rules": sorted(item["rule"] for item in answer["diagnostics"])}
 
@@ -63,7 +75,10 @@ def planned(kernel: Path) -> dict[str, Any]:
 
 
 def one_example(name: str, kernel: Path, place: Path) -> Differs:
-    """Check and plan it; build its variants, merge and verify. One for a single GPU is refused by merge."""
+    """Check and plan it; build its variants, merge and verify.
+
+    One for a single GPU is refused by merge.
+    """
     example = TABLE["example"][name]
     yield "check", said("check", kernel), example["check"]
     yield "plan", planned(kernel), example.get("with-sources", example["plan"])
@@ -72,14 +87,20 @@ def one_example(name: str, kernel: Path, place: Path) -> Differs:
         how = ("build", kernel, "--variant", variant, *(() if whole else ("--arch", TABLE["gpu"])))
         yield f"{variant}, a dry run", kci(*how, "--dry-run")[0], 0
         out, packed, tree = (place / f"{part} {variant}" for part in ("out", "packed", "tree"))
-        yield variant, kci(*how, "--output", out, "--pack", packed / f"kci-{name}-{variant}.tar")[0], 0
+        yield (
+            variant,
+            kci(*how, "--output", out, "--pack", packed / f"kci-{name}-{variant}.tar")[0],
+            0,
+        )
         yield f"{variant}, merged", kci("merge", packed, "--into", tree)[0], 0 if whole else 1
         expected = example.get("verify", {"exit": 0, "rules": []})
         yield f"{variant}, verified", said("verify", tree if whole else out / variant), expected
 
 
 def one_repository(repository: Path) -> Differs:
-    """The community's: faulty kernels are set aside, the files are rendered, and the others go their way."""
+    """The community's: faulty kernels are set aside, the files are rendered, and the others go
+    their way.
+    """
     os.chdir(repository)
     shutil.rmtree(repository / ".github", ignore_errors=True)
     shutil.rmtree(repository / ".git")
@@ -99,16 +120,29 @@ def one_repository(repository: Path) -> Differs:
     yield "kernels with errors", sorted(errors), COMMUNITY["faulty"]
     plan = plan_run(open_workspace(["."], set_aside=True), PlanRequest(sources=True)).plan
     yield "set aside", sorted(Path(item.path).name for item in plan.faulty), COMMUNITY["faulty"]
-    yield "kernels and legs", (len(plan.kernels), len(plan.legs)), (COMMUNITY["kernels"], COMMUNITY["legs"])
+    yield (
+        "kernels and legs",
+        (len(plan.kernels), len(plan.legs)),
+        (COMMUNITY["kernels"], COMMUNITY["legs"]),
+    )
     yield "render", kci("render")[0], 0
     commit()
-    for kernel, faulty in ((COMMUNITY["sound"], []), (COMMUNITY["faulty"][0], [COMMUNITY["faulty"][0]])):
+    for kernel, faulty in (
+        (COMMUNITY["sound"], []),
+        (COMMUNITY["faulty"][0], [COMMUNITY["faulty"][0]]),
+    ):
         package = next((repository / kernel).glob("torch-ext/*/__init__.py"))
         package.write_text(package.read_text() + "\n")
-        asked = PlanRequest(sources=True, choice=Choice(tier="pr"), affected="HEAD", allow_empty=True)
+        asked = PlanRequest(
+            sources=True, choice=Choice(tier="pr"), affected="HEAD", allow_empty=True
+        )
         plan = plan_run(open_workspace(["."], set_aside=True), asked).plan
         yield f"{kernel} changed, set aside", [Path(item.path).name for item in plan.faulty], faulty
-        yield f"{kernel} changed, built", {leg.kernel for leg in plan.legs}, set() if faulty else {kernel}
+        yield (
+            f"{kernel} changed, built",
+            {leg.kernel for leg in plan.legs},
+            set() if faulty else {kernel},
+        )
         commit()
 
 
@@ -122,11 +156,23 @@ def main(names: list[str]) -> int:
         place = Path(folder).resolve()
         (place / "kci.toml").write_text(SETTINGS)
         examples = fetched(TABLE["source"], place / "reference")
-        parts = [(name, one_example(name, examples / name, place / "of" / name)) for name in names or TABLE["example"]]
+        parts = [
+            (name, one_example(name, examples / name, place / "of" / name))
+            for name in names or TABLE["example"]
+        ]
         if not names:
-            parts.append((COMMUNITY["source"], one_repository(fetched(COMMUNITY["source"], place / "community"))))
+            parts.append(
+                (
+                    COMMUNITY["source"],
+                    one_repository(fetched(COMMUNITY["source"], place / "community")),
+                )
+            )
         for name, looked_at in parts:
-            differs = [f"{what}: {found}, not {expected}" for what, found, expected in looked_at if found != expected]
+            differs = [
+                f"{what}: {found}, not {expected}"
+                for what, found, expected in looked_at
+                if found != expected
+            ]
             print(f"{name}: {'; '.join(differs) or 'as the table says'}", flush=True)
             wrong += bool(differs)
     return int(wrong > 0)

@@ -27,7 +27,9 @@ def release_problems(tag: str, changelog: str, version: str, fragments: list[str
         problems.append(f"the tag is {tag}, and the code says {version}")
     newest = re.search(r"^## (\S+) - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
     if newest is None or newest[1] != version:
-        problems.append(f"the newest entry of CHANGELOG.md is not about {version}: run `towncrier build`")
+        problems.append(
+            f"the newest entry of CHANGELOG.md is not about {version}: run `towncrier build`"
+        )
     if fragments:
         problems.append(f"{fragments[0]} is in no entry of CHANGELOG.md: run `towncrier build`")
     return problems

@@ -17,14 +17,18 @@ NO_ROOMS = {"__init__", "__main__"}
 
 
 def layers() -> list[list[str]]:
-    """The rooms of the import contract in pyproject.toml, highest first; rooms on one level may not see each other."""
+    """The rooms of the import contract in pyproject.toml, highest first; rooms on one level may not
+    see each other.
+    """
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (contract,) = tomllib.loads(text)["tool"]["importlinter"]["contracts"]
     return [[room.strip() for room in layer.split("|")] for layer in contract["layers"]]
 
 
 def rooms(source: Path = SOURCE) -> dict[str, Path]:
-    """The rooms that are there, with the file that says what each is: packages and modules right below kci."""
+    """The rooms that are there, with the file that says what each is: packages and modules right
+    below kci.
+    """
     found = {path.parent.name: path for path in source.glob("*/__init__.py")}
     found |= {path.stem: path for path in source.glob("*.py") if path.stem not in NO_ROOMS}
     return dict(sorted(found.items()))
@@ -54,12 +58,16 @@ def _targets(node: ast.AST) -> list[str]:
         case ast.ImportFrom(module=str(module), level=0) if module.startswith("kci."):
             return [module.split(".")[1]]
         case ast.Import():
-            return [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("kci.")]
+            return [
+                alias.name.split(".")[1] for alias in node.names if alias.name.startswith("kci.")
+            ]
     return []
 
 
 def arrows(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
-    """The imports without those that follow from others: what is left can be drawn without a thicket."""
+    """The imports without those that follow from others: what is left can be drawn without a
+    thicket.
+    """
 
     def reach(room: str) -> set[str]:
         below: set[str] = set()
@@ -85,7 +93,9 @@ def drawing() -> str:
     order = sorted(edges, key=lambda room: (level.get(room, 99), room))
     lines = ["```mermaid", "flowchart TD"]
     lines += [f"    {room}" for room in order]
-    lines += [f"    {room} --> {target}" for room in order for one, target in arrows(edges) if one == room]
+    lines += [
+        f"    {room} --> {target}" for room in order for one, target in arrows(edges) if one == room
+    ]
     lines += ["```", "", "| room | what it is for |", "|---|---|"]
     for room in order:
         path = rooms()[room]

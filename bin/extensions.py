@@ -1,9 +1,13 @@
-"""The extensions of the package index that `kci init --from --run` is held against: tests/scaffold/extensions.toml.
+"""The extensions of the package index that `kci init --from --run` is held against:
+tests/scaffold/extensions.toml.
 
-    python bin/extensions.py [NAME ...]   # takes each over, and says where the result is not what the table says
-    python bin/extensions.py --write      # writes what came out into the table: read the difference before you commit it
+    python bin/extensions.py [NAME ...]   # takes each over, and says where the result is not what
+    the table says
+    python bin/extensions.py --write      # writes what came out into the table: read the difference
+    before you commit it
 
-The archives are never committed. They come from their addresses with their digests into KCI_CACHE/extensions.
+The archives are never committed. They come from their addresses with their digests into
+KCI_CACHE/extensions.
 """
 
 from __future__ import annotations
@@ -54,7 +58,9 @@ def entries() -> dict[str, Entry]:
 
 
 def unpacked(entry: Entry, place: Path) -> Path:
-    """The project of an entry, from the cache or the index; ValueError if it is not what the table says."""
+    """The project of an entry, from the cache or the index; ValueError if it is not what the table
+    says.
+    """
     kept = default_cache() / "extensions" / entry.sha256
     if not kept.is_file():
         with urllib.request.urlopen(entry.url, timeout=120) as answer:
@@ -74,10 +80,14 @@ def unpacked(entry: Entry, place: Path) -> Path:
 def result(name: str, entry: Entry) -> dict[str, Taken]:
     """What comes out when kci takes a package over, by backend."""
     with tempfile.TemporaryDirectory() as folder:
-        adopted = from_setup_py(unpacked(entry, Path(folder)), choose(name), default_cache(), lambda _: None)
+        adopted = from_setup_py(
+            unpacked(entry, Path(folder)), choose(name), default_cache(), lambda _: None
+        )
     found: dict[str, Taken] = {}
     for component in parse_kernel(adopted.files["build.toml"]).build.kernel.values():
-        sources = [item for item in component.src if item.endswith((".cpp", ".cu", ".cc", ".c", ".cxx"))]
+        sources = [
+            item for item in component.src if item.endswith((".cpp", ".cu", ".cc", ".c", ".cxx"))
+        ]
         flags, archs = [*(component.cxx_flags or ())], []
         if isinstance(component, CudaComponent):
             flags += component.cuda_flags or ()
@@ -93,7 +103,9 @@ def result(name: str, entry: Entry) -> dict[str, Taken]:
 
 def main(arguments: list[str]) -> int:
     """Compare, or write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args(arguments)

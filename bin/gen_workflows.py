@@ -1,4 +1,6 @@
-"""Writes the reusable workflow that short files call, from the templates; a newer pin of an action in it is kept."""
+"""Writes the reusable workflow that short files call, from the templates; a newer pin of an action
+in it is kept.
+"""
 
 from __future__ import annotations
 

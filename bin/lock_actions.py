@@ -2,8 +2,8 @@
 
 `requirements.txt` is for all of them; `requirements-publish.txt` has what publishing needs besides.
 
-python bin/lock_actions.py              after a change of the dependencies in pyproject.toml; keeps what is locked
-python bin/lock_actions.py --upgrade    takes the newest of everything, before a release
+python bin/lock_actions.py after a change of the dependencies in pyproject.toml; keeps what is
+locked python bin/lock_actions.py --upgrade takes the newest of everything, before a release
 """
 
 from __future__ import annotations
@@ -40,13 +40,19 @@ def dependencies(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
     """What a lock has to have, as pyproject.toml says it."""
     project = tomllib.loads(pyproject)["project"]
     return sorted(
-        [*project["dependencies"], *(one for name in extras for one in project["optional-dependencies"][name])]
+        [
+            *project["dependencies"],
+            *(one for name in extras for one in project["optional-dependencies"][name]),
+        ]
     )
 
 
 def digest(pyproject: str, extras: Sequence[str] = ()) -> str:
     """What a lock was made from, in short: the dependencies and the oldest Python."""
-    wanted = [*dependencies(pyproject, extras), tomllib.loads(pyproject)["project"]["requires-python"]]
+    wanted = [
+        *dependencies(pyproject, extras),
+        tomllib.loads(pyproject)["project"]["requires-python"],
+    ]
     return hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
 
 
@@ -77,7 +83,16 @@ def main(arguments: list[str]) -> int:
         "--no-annotate",
         "--no-header",
     ]
-    command += ["--quiet", "--python-version", oldest, "--only-binary", ":all:", "--output-file", str(LOCK), *arguments]
+    command += [
+        "--quiet",
+        "--python-version",
+        oldest,
+        "--only-binary",
+        ":all:",
+        "--output-file",
+        str(LOCK),
+        *arguments,
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     base = LOCK.read_text(encoding="utf-8")
     for name, what in WHAT.items():
@@ -89,7 +104,9 @@ def main(arguments: list[str]) -> int:
         for package in blocks(base):
             added.pop(package, None)
         head = MORE_HEAD.format(what=what, extras=" and ".join(extras), digest=digest(text, extras))
-        lock.write_text(head + "".join(added[package] for package in sorted(added)), encoding="utf-8")
+        lock.write_text(
+            head + "".join(added[package] for package in sorted(added)), encoding="utf-8"
+        )
     LOCK.write_text(HEAD.format(digest=digest(text)) + base, encoding="utf-8")
     return 0
 

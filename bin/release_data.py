@@ -2,7 +2,8 @@
 
 python bin/release_data.py COMMIT
 
-A commit cannot hold its own id, so the release workflow runs this before it builds, and the file is never committed.
+A commit cannot hold its own id, so the release workflow runs this before it builds, and the file is
+never committed.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ def text(commit: str, version: str, day: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{40}", commit):
         sys.exit(f"{commit[:60]!r} is not a full commit id")
     head = f'as-of = {day}\nsource = "the release workflow"\n'
-    return f'# What this kci was released from.\n{head}\ncommit = "{commit}"\nversion = "{version}"\n'
+    return (
+        f'# What this kci was released from.\n{head}\ncommit = "{commit}"\nversion = "{version}"\n'
+    )
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    PLACE.write_text(text(sys.argv[1], code_version(), datetime.now(UTC).date().isoformat()), encoding="utf-8")
+    PLACE.write_text(
+        text(sys.argv[1], code_version(), datetime.now(UTC).date().isoformat()), encoding="utf-8"
+    )

@@ -20,7 +20,12 @@ FUNCTION = re.compile(r"\b((?:aoti_)?torch_\w+)\s*\(")
 def write(name: str, about: str, source: str, by_version: dict[tuple[int, int], set[str]]) -> None:
     """Write one table: version to sorted names."""
     lines = [f"# {line}" for line in about.splitlines()]
-    lines += [f"as-of = {datetime.datetime.now(tz=datetime.UTC).date()}", f'source = "{source}"', "", "[added]"]
+    lines += [
+        f"as-of = {datetime.datetime.now(tz=datetime.UTC).date()}",
+        f'source = "{source}"',
+        "",
+        "[added]",
+    ]
     for version in sorted(by_version):
         lines.append(f'"{version[0]}.{version[1]}" = [')
         lines += [f'    "{name}",' for name in sorted(by_version[version])]
@@ -55,11 +60,17 @@ def torch_shims(include: Path) -> None:
     parts = [re.search(rf"#define TORCH_VERSION_{part} (\d+)", text) for part in ("MAJOR", "MINOR")]
     version = ".".join(part[1] for part in parts)
     about = (
-        "Functions of torch's C shim by the version that added them. Functions that are not listed are older "
+        "Functions of torch's C shim by the version that added them. Functions that are not "
+        "listed are older "
         "than 2.10.\n"
         "Written by bin/update_abi_data.py."
     )
-    write("torch-shims.toml", about, f"the TORCH_FEATURE_VERSION guards in the headers of torch {version}", found)
+    write(
+        "torch-shims.toml",
+        about,
+        f"the TORCH_FEATURE_VERSION guards in the headers of torch {version}",
+        found,
+    )
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""Write the lists of what CUDA's libraries and tvm-ffi export, by version, from wheels of the package registry.
+"""Write the lists of what CUDA's libraries and tvm-ffi export, by version, from wheels of the
+package registry.
 
     python bin/update_exports.py 12.6.3 12.8.1 12.9.1 13.0.2 13.1.1 13.2.1
 
-The arguments are releases of CUDA: which wheels belong to one is what the package cuda-toolkit pins. Of a wheel only the
-headers are fetched, by ranges, and the library where it is small (libcudart). Of the driver cuda.h tells. cuDNN and NCCL
-have versions of their own: their newest for each major version of CUDA counts. Of tvm-ffi every minor release is read.
+The arguments are releases of CUDA: which wheels belong to one is what the package cuda-toolkit
+pins. Of a wheel only the headers are fetched, by ranges, and the library where it is small
+(libcudart). Of the driver cuda.h tells. cuDNN and NCCL have versions of their own: their newest for
+each major version of CUDA counts. Of tvm-ffi every minor release is read.
 """
 
 import datetime
@@ -81,8 +83,14 @@ def releases(package: str) -> dict[Version, str]:
         urllib.request.Request(f"https://pypi.org/simple/{package}/", headers=wanted)
     ) as answer:
         files = json.load(answer)["files"]
-    fitting = [item for item in files if re.search(r"linux\w*_x86_64\.whl$|-any\.whl$", item["filename"])]
-    return {Version(item["filename"].split("-")[1]): item["url"] for item in fitting if not item.get("yanked")}
+    fitting = [
+        item for item in files if re.search(r"linux\w*_x86_64\.whl$|-any\.whl$", item["filename"])
+    ]
+    return {
+        Version(item["filename"].split("-")[1]): item["url"]
+        for item in fitting
+        if not item.get("yanked")
+    }
 
 
 def opened(url: str) -> zipfile.ZipFile:
@@ -139,7 +147,11 @@ def cuda(wanted: list[str]) -> None:
     for release in wanted:
         major, minor = release.split(".")[:2]
         names = by_version[f"{major}.{minor}"] = set()
-        for package, pin in {**pins(release), f"nvidia-cudnn-cu{major}": "", f"nvidia-nccl-cu{major}": ""}.items():
+        for package, pin in {
+            **pins(release),
+            f"nvidia-cudnn-cu{major}": "",
+            f"nvidia-nccl-cu{major}": "",
+        }.items():
             library = re.sub(r"^nvidia-|-cu\d+$", "", package)
             if library in LIBRARIES:
                 url = newest(package, pin)
@@ -151,23 +163,32 @@ def cuda(wanted: list[str]) -> None:
 
 
 def tvm_ffi() -> None:
-    """Write what tvm-ffi exports, by the release that added it; what the newest no longer has is left out."""
+    """Write what tvm-ffi exports, by the release that added it; what the newest no longer has is
+    left out.
+    """
     found = {}
     for release, url in sorted(releases("apache-tvm-ffi").items()):
         if release.release not in {version.release for version in found}:
             with opened(url) as archive:
                 name = next(name for name in archive.namelist() if name.endswith("/libtvm_ffi.so"))
                 names = exported(archive.read(name))
-            found[release] = {one for one in names if one.startswith("TVMFFI") or cpp_namespace(one) == "tvm"}
+            found[release] = {
+                one for one in names if one.startswith("TVMFFI") or cpp_namespace(one) == "tvm"
+            }
     added: dict[str, set[str]] = defaultdict(set)
     for name in found[max(found)]:
-        before = max((release for release, names in found.items() if name not in names), default=None)
-        added[min(release for release in found if before is None or release > before).base_version].add(name)
+        before = max(
+            (release for release, names in found.items() if name not in names), default=None
+        )
+        added[
+            min(release for release in found if before is None or release > before).base_version
+        ].add(name)
     lines = [
         "# What libtvm_ffi.so exports, by the release of apache-tvm-ffi that added it.",
         "# Written by bin/update_exports.py.",
         f"as-of = {datetime.datetime.now(tz=datetime.UTC).date()}",
-        f'source = "PyPI: apache-tvm-ffi {min(found)} to {max(found)}, Linux on x86-64; oldest: {TVM_FFI_SAYS_SO}"',
+        f'source = "PyPI: apache-tvm-ffi {min(found)} to {max(found)}, Linux on x86-64; oldest: '
+        f'{TVM_FFI_SAYS_SO}"',
         "",
         "# The release that users have at least.",
         f'oldest = "{TVM_FFI_OLDEST}"',
@@ -175,7 +196,9 @@ def tvm_ffi() -> None:
         "[added]",
     ]
     for version in sorted(added, key=Version):
-        names = textwrap.wrap(", ".join(f'"{name}"' for name in sorted(added[version])), 114, break_long_words=False)
+        names = textwrap.wrap(
+            ", ".join(f'"{name}"' for name in sorted(added[version])), 114, break_long_words=False
+        )
         lines += [f'"{version}" = [', *(f"    {line}" for line in names), "]"]
     (DATA / "tvm-ffi-exports.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -1,11 +1,13 @@
-"""Write the list of what torch's libraries export, by torch version, from wheels of the package registry.
+"""Write the list of what torch's libraries export, by torch version, from wheels of the package
+registry.
 
     python bin/update_torch_exports.py WHEEL...
 
-Each WHEEL is a torch wheel for Linux on x86-64 (`pip download --no-deps torch===2.13.0`). The names are those that a
-kernel can link to: C++ names of torch's own namespaces, the C functions of its shims, and names of `std::`. Only a hash
-of each name is kept, with one bit for each version that has it. Every version has what manylinux_2_28's libstdc++ has;
-that is looked up in the libstdc++ of this machine, which has to be as new, with nm of binutils.
+Each WHEEL is a torch wheel for Linux on x86-64 (`pip download --no-deps torch===2.13.0`). The names
+are those that a kernel can link to: C++ names of torch's own namespaces, the C functions of its
+shims, and names of `std::`. Only a hash of each name is kept, with one bit for each version that
+has it. Every version has what manylinux_2_28's libstdc++ has; that is looked up in the libstdc++ of
+this machine, which has to be as new, with nm of binutils.
 """
 
 import datetime
@@ -25,7 +27,8 @@ from kci.tree.elf import read_elf
 from kci.tree.verify.abi import DATA, exceeded_cap, is_std_name, is_torch_name, name_hash
 
 LIBRARIES = frozenset(
-    ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_cuda_linalg.so",
+    ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so",
+        "libtorch_cuda_linalg.so",
      "libtorch_python.so")
 )  # fmt: skip
 """The libraries of a torch wheel that a kernel for CPU or CUDA can link to."""
@@ -41,21 +44,33 @@ def exported(wheel: Path) -> set[str]:
             if name.startswith("torch/lib/") and Path(name).name in LIBRARIES:
                 defined = read_elf(Path(archive.extract(name, place))).defined
                 every = "cuda" not in name  # what only some builds of torch have explains nothing
-                found |= {symbol for symbol in defined if is_torch_name(symbol) or (every and is_std_name(symbol))}
+                found |= {
+                    symbol
+                    for symbol in defined
+                    if is_torch_name(symbol) or (every and is_std_name(symbol))
+                }
     return found
 
 
 def of_libstdcpp() -> set[str]:
     """The names of `std::` that manylinux_2_28 has."""
-    library = subprocess.run(["g++", "-print-file-name=libstdc++.so.6"], capture_output=True, text=True, check=True)
+    library = subprocess.run(
+        ["g++", "-print-file-name=libstdc++.so.6"], capture_output=True, text=True, check=True
+    )
     command = ["nm", "-D", "--defined-only", "--with-symbol-versions", library.stdout.strip()]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     named = [line.split()[-1].replace("@@", "@").partition("@") for line in lines]
-    return {name for name, _, version in named if is_std_name(name) and not exceeded_cap(version, "x86_64")}
+    return {
+        name
+        for name, _, version in named
+        if is_std_name(name) and not exceeded_cap(version, "x86_64")
+    }
 
 
 def encode(masks: Mapping[int, int]) -> bytes:
-    """The table before compression: a count, the steps between the sorted hashes, then the masks."""
+    """The table before compression: a count, the steps between the sorted hashes, then
+    the masks.
+    """
     ordered = sorted(masks)
     steps = [number - before for before, number in zip([0, *ordered], ordered, strict=False)]
     # Bytes of equal weight lie together: the upper ones are mostly zero and compress to nothing.

@@ -1,4 +1,6 @@
-"""What kci weighs: `python bin/weight.py` prints each room of src/kci, what stands beside it, and the sums of what people meet."""
+"""What kci weighs: `python bin/weight.py` prints each room of src/kci, what stands beside it, and
+the sums of what people meet.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,20 @@ def weight_of(text: str) -> Weight:
     """The weight of one module."""
     nodes = list(ast.walk(ast.parse(text)))
     functions = sum(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
-    texts = [node for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    texts = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
     statements = sum(isinstance(node, ast.stmt) for node in nodes) - len(texts)
-    told = {line for node in texts for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in _NO_CODE]
+    told = {
+        line for node in texts for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    tokens = [
+        token
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in _NO_CODE
+    ]
     tokens = [token for token in tokens if token.start[0] not in told]
     coded = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
     return Weight(1, functions, statements, len(coded), len(tokens), len(text.splitlines()))
@@ -83,26 +95,40 @@ BESIDE = {
 
 
 def lines_beside() -> dict[str, tuple[int, int]]:
-    """How many files git has of each kind of what stands beside src/kci, and how many lines they have."""
+    """How many files git has of each kind of what stands beside src/kci, and how many lines they
+    have.
+    """
     sums = {}
     for kind, patterns in BESIDE.items():
         names = subprocess.run(
-            ["git", "ls-files", "-z", *patterns], cwd=ROOT, check=True, capture_output=True, text=True
+            ["git", "ls-files", "-z", *patterns],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
         )
-        paths = [ROOT / name for name in names.stdout.split("\0") if name and (ROOT / name).is_file()]
+        paths = [
+            ROOT / name for name in names.stdout.split("\0") if name and (ROOT / name).is_file()
+        ]
         sums[kind] = len(paths), sum(path.read_bytes().count(b"\n") for path in paths)
     return sums
 
 
 def counts() -> dict[str, int]:
-    """How many of what people meet: commands, options, keys, rules, actions, rendered files, pages and their words."""
+    """How many of what people meet: commands, options, keys, rules, actions, rendered files, pages
+    and their words.
+    """
     from kci import diagnostics
     from kci.cli import kci
     from kci.config.discovery import settings_schema
 
     def every(group: click.Group, context: click.Context) -> list[click.Command]:
         """The commands below a group, those of groups in it too."""
-        here = [command for name in group.list_commands(context) if (command := group.get_command(context, name))]
+        here = [
+            command
+            for name in group.list_commands(context)
+            if (command := group.get_command(context, name))
+        ]
         return [
             one
             for command in here
@@ -114,7 +140,8 @@ def counts() -> dict[str, int]:
         option
         for command in every(kci, context)
         for option in command.params
-        if isinstance(option, click.Option) and option.name not in ("quiet", "verbose", "color")  # which all have
+        if isinstance(option, click.Option)
+        and option.name not in ("quiet", "verbose", "color")  # which all have
     ]
     tables = [settings_schema(), *settings_schema().get("$defs", {}).values()]
     workflows = list((ROOT / "templates" / "github").glob("*.yml.j2"))
@@ -124,10 +151,14 @@ def counts() -> dict[str, int]:
         "options": len(options),
         "keys of kci.toml": sum(len(table.get("properties", ())) for table in tables),
         "rules": len(diagnostics.rules()),
-        "actions": len(list(ROOT.glob("*/action.yml"))) + len(list(ROOT.glob("actions/*/action.yml"))) + 1,
+        "actions": len(list(ROOT.glob("*/action.yml")))
+        + len(list(ROOT.glob("actions/*/action.yml")))
+        + 1,
         "rendered files": len(workflows),
         "pages": len(pages),
-        "words of the pages": sum(len(re.findall(r"\S+", page.read_text(encoding="utf-8"))) for page in pages),
+        "words of the pages": sum(
+            len(re.findall(r"\S+", page.read_text(encoding="utf-8"))) for page in pages
+        ),
     }
 
 

@@ -2,9 +2,10 @@
 
     python examples/check_loads.py TREES_DIR
 
-TREES_DIR holds one tree a kernel: TREES_DIR/relu, TREES_DIR/rms-norm, TREES_DIR/swiglu. Each tree that is present is
-loaded for the CPU, without network. One line a kernel goes to stdout; the exit code is 1 on any mismatch, any failure,
-or if there was nothing to load. `kci run` has loaded each in a process of its own before.
+TREES_DIR holds one tree a kernel: TREES_DIR/relu, TREES_DIR/rms-norm, TREES_DIR/swiglu. Each tree
+that is present is loaded for the CPU, without network. One line a kernel goes to stdout; the exit
+code is 1 on any mismatch, any failure, or if there was nothing to load. `kci run` has loaded each
+in a process of its own before.
 """
 
 import argparse
@@ -31,7 +32,10 @@ def compare(kernel_name, kernel):
                 pairs = [(kernel.relu(x), torch.relu(x)), (kernel.relu(x.t()), torch.relu(x.t()))]
             case "rms-norm":
                 summed = x + other
-                actual = (kernel.rms_norm(x, weight, 1e-6), *kernel.add_rms_norm(x, other, weight, 1e-6))
+                actual = (
+                    kernel.rms_norm(x, weight, 1e-6),
+                    *kernel.add_rms_norm(x, other, weight, 1e-6),
+                )
                 expected = (
                     F.rms_norm(x.double(), (130,), weight.double(), 1e-6),
                     F.rms_norm(summed.double(), (130,), weight.double(), 1e-6),
@@ -48,11 +52,14 @@ def compare(kernel_name, kernel):
         for actual, expected in pairs:
             if actual.shape != expected.shape or actual.dtype != dtype:
                 raise AssertionError(
-                    f"expected {tuple(expected.shape)} {dtype}, got {tuple(actual.shape)} {actual.dtype}"
+                    f"expected {tuple(expected.shape)} {dtype}, got {tuple(actual.shape)} "
+                    f"{actual.dtype}"
                 )
             difference = (actual.double() - expected.double()).abs()
             # torch.max passes NaN on, and NaN is not <= anything.
-            largest = max(largest, difference.max().item(), key=lambda value: (value != value, value))
+            largest = max(
+                largest, difference.max().item(), key=lambda value: (value != value, value)
+            )
             fine &= bool((difference <= tolerance * (1 + expected.double().abs())).all())
         name = str(dtype).removeprefix("torch.")
         differences[name] = largest
@@ -80,8 +87,12 @@ def check(kernel_name, tree):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Load built trees of the example kernels and compare with PyTorch.")
-    parser.add_argument("trees", metavar="TREES_DIR", type=Path, help="directory with one tree a kernel")
+    parser = argparse.ArgumentParser(
+        description="Load built trees of the example kernels and compare with PyTorch."
+    )
+    parser.add_argument(
+        "trees", metavar="TREES_DIR", type=Path, help="directory with one tree a kernel"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs (default 0)")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -98,7 +109,10 @@ def main():
         print(f"{name}: no tree in {arguments.trees}, left out", file=sys.stderr)
     results = [check(name, tree) for name, tree in trees.items() if tree.is_dir()]
     if not results:
-        print(f"no kernel was loaded: {arguments.trees} must hold {', '.join(KERNELS)}", file=sys.stderr)
+        print(
+            f"no kernel was loaded: {arguments.trees} must hold {', '.join(KERNELS)}",
+            file=sys.stderr,
+        )
     return 0 if results and all(results) else 1
 
 

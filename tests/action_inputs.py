@@ -11,7 +11,9 @@ from kci.actions.common import INPUTS
 
 def inputs_of(**given: object) -> dict[str, str]:
     """The variable that has them: an input is a word, with `_` in place of `-`."""
-    return {INPUTS: json.dumps({name.replace("_", "-"): str(value) for name, value in given.items()})}
+    return {
+        INPUTS: json.dumps({name.replace("_", "-"): str(value) for name, value in given.items()})
+    }
 
 
 def outputs_in(file: Path) -> dict[str, str]:

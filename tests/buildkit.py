@@ -1,4 +1,6 @@
-"""What the tests of the builders share: kernels on disk, variants by name, a PATH with chosen programs only."""
+"""What the tests of the builders share: kernels on disk, variants by name, a PATH with chosen
+programs only.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def copy_kernel(name: str, into: Path) -> Path:
 
 
 def noarch_kernel(root: Path, **files: str) -> Path:
-    """A small noarch kernel for cpu and cuda; `files` come on top, with `__` for `/` in their names."""
+    """A small noarch kernel for cpu and cuda; `files` come on top, with `__` for `/` in their
+    names.
+    """
     text = """
         [general]
         name = "just-python"
@@ -82,7 +86,12 @@ def noarch_kernel(root: Path, **files: str) -> Path:
         cuda_capabilities = ["9.0", "8.0"]
     """
     return write_tree(
-        root, {"build.toml": text, "torch-ext/just_python/__init__.py": "from ._ops import ops\n", **files}
+        root,
+        {
+            "build.toml": text,
+            "torch-ext/just_python/__init__.py": "from ._ops import ops\n",
+            **files,
+        },
     )
 
 
@@ -110,13 +119,17 @@ def request(directory: Path, name: str, tmp_path: Path, **changes: object) -> Re
 
 def with_changes(request: Request, **changes: object) -> Request:
     """A request with other fields, or with other fields of its options."""
-    said = {name: changes.pop(name) for name in tuple(changes) if name in BuildOptions.__struct_fields__}
+    said = {
+        name: changes.pop(name) for name in tuple(changes) if name in BuildOptions.__struct_fields__
+    }
     options = msgspec.structs.replace(request.options, **said)
     return msgspec.structs.replace(request, options=options, **changes)
 
 
 def compiled_before() -> dict[str, str]:
-    """Variables with which a build takes what a test has compiled, in this run or an earlier one."""
+    """Variables with which a build takes what a test has compiled, in this run or an
+    earlier one.
+    """
     if not Path(sysconfig.get_path("scripts"), "ccache").exists():
         return {}
     folder = (default_cache() / "test-tools" / "ccache").resolve()
@@ -126,7 +139,8 @@ def compiled_before() -> dict[str, str]:
 def built_once(
     shared: Path, kernel: str, name: str, prepare: Callable[[Path], object] = lambda _kernel: None
 ) -> Request:
-    """The request of a variant of a kernel in `data` that is built once a test run, for tests that only look at it.
+    """The request of a variant of a kernel in `data` that is built once a test run, for tests that
+    only look at it.
 
     Args:
         shared: a folder that the workers of a test run have in common.
@@ -147,7 +161,9 @@ def built_once(
 
 
 def only_these(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *programs: str) -> Path:
-    """A PATH with nothing but some of this machine's programs, and none of the variables that name compilers."""
+    """A PATH with nothing but some of this machine's programs, and none of the variables that name
+    compilers.
+    """
     folder = tmp_path / "only-these"
     folder.mkdir(exist_ok=True)
     for program in programs:
@@ -172,7 +188,8 @@ OLDER_SYSTEM = """case " $* " in *" -dM "*)
   g++ "$@" | sed 's/^#define __GLIBC_MINOR__ .*/#define __GLIBC_MINOR__ 28/'; exit ;;
 esac
 """
-"""The begin of a compiler that says it is of a system as old as users have; see `as_old_as_users_systems`."""
+"""The begin of a compiler that says it is of a system as old as users have; see
+`as_old_as_users_systems`."""
 
 
 def quiet(_line: str) -> None:
@@ -181,14 +198,18 @@ def quiet(_line: str) -> None:
 
 @cache
 def runtime(torch: str = "2.13") -> Path:
-    """A Python with torch and the loader. It is in the user's own cache, because it takes time and space."""
+    """A Python with torch and the loader.
+
+    It is in the user's own cache, because it takes time and space.
+    """
     return ensure_runtime(torch, cache=default_cache(), log=quiet)
 
 
 def warm_cache(tmp_path: Path) -> Path:
     """A cache with the user's environments and toolkits, and with objects of its own.
 
-    What is built in a test stays out of the user's cache: it would name places that go with the test.
+    What is built in a test stays out of the user's cache: it would name places that go with the
+    test.
     """
     runtime()
     made = tmp_path / "cache"

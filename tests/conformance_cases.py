@@ -1,4 +1,6 @@
-"""The cases of `conformance/`: build.toml texts, and the variants that the reference builder derives from them."""
+"""The cases of `conformance/`: build.toml texts, and the variants that the reference builder
+derives from them.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def cases() -> tuple[Case, ...]:
     """All of them, sorted by name."""
-    found = [msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Case) for path in DATA.glob("*.toml")]
+    found = [
+        msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Case)
+        for path in DATA.glob("*.toml")
+    ]
     assert len(found) == 31, "a case of conformance/ is missing, or a new one is not counted here"
     return tuple(sorted(found, key=lambda case: case.name))

@@ -1,4 +1,6 @@
-"""What every test may use: reading a build.toml from text, and where the project's own files are."""
+"""What every test may use: reading a build.toml from text, and where the project's own
+files are.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ AT_TOP = ("SHA256SUMS", "kci-manifest.json")
 """What a merged tree has at its top besides variants."""
 
 
-# How long an example takes says more about the machine than about kci. `make test` has hypothesis's own profile `ci`.
+# How long an example takes says more about the machine than about kci. `make test` has hypothesis's
+# own profile `ci`.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
@@ -53,21 +56,32 @@ def many(count: int) -> int:
 def add_package(directory: Path) -> Path:
     """Write the Python package, empty, that the build.toml of a kernel directory asks for."""
     build = read_kernel(directory).build
-    place = directory / ("tvm-ffi-ext" if build.tvm_ffi is not None else "torch-ext") / python_name(build.name)
+    place = (
+        directory
+        / ("tvm-ffi-ext" if build.tvm_ffi is not None else "torch-ext")
+        / python_name(build.name)
+    )
     place.mkdir(parents=True, exist_ok=True)
     (place / "__init__.py").touch()
     return directory
 
 
 def write_noarch(
-    directory: Path, name: str = "some-kernel", backends: Sequence[str] = ("cpu",), general: str = "", code: str = ""
+    directory: Path,
+    name: str = "some-kernel",
+    backends: Sequence[str] = ("cpu",),
+    general: str = "",
+    code: str = "",
 ) -> Path:
     """Write a kernel of Python only; `general` is more of that table."""
     listed = ", ".join(f'"{backend}"' for backend in backends)
     package = directory / "torch-ext" / name.replace("-", "_")
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(code)
-    head = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{listed}]\n'
+    head = (
+        f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        f"backends = [{listed}]\n"
+    )
     (directory / "build.toml").write_text(f"{head}{general}[torch-noarch]\n")
     return directory
 
@@ -84,33 +98,44 @@ def refusal(call: Callable[..., object], *given: Any) -> list[Diagnostic]:
     return list(caught.value.diagnostics)
 
 
-def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", components: str = "") -> Kernel:
+def torch_kernel(
+    backends: list[str], *, torch: str = "", general: str = "", components: str = ""
+) -> Kernel:
     """A `[torch]` kernel with one component per backend, unless `components` says otherwise."""
     parts = components or "".join(
-        f'[kernel.{backend}_part]\nbackend = "{backend}"\ndepends = ["torch"]\nsrc = ["a.cu"]\n' for backend in backends
+        f'[kernel.{backend}_part]\nbackend = "{backend}"\ndepends = ["torch"]\nsrc = ["a.cu"]\n'
+        for backend in backends
     )
     declared = ", ".join(f'"{backend}"' for backend in backends)
     return parse_kernel(
-        f'[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{declared}]\n'
+        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        f"backends = [{declared}]\n"
         f"{dedent(general)}\n[torch]\nsrc = []\n{dedent(torch)}\n{dedent(parts)}".encode()
     )
 
 
-def torch_toml(sources: Mapping[str, str], name: str = "some-kernel", binding: str = "", more: str = "") -> str:
+def torch_toml(
+    sources: Mapping[str, str], name: str = "some-kernel", binding: str = "", more: str = ""
+) -> str:
     """A build.toml with a component of one source for each backend; `more` stands in `[torch]`."""
     parts = "".join(
         f'[kernel.on_{backend}]\nbackend = "{backend}"\ndepends = ["torch"]\nsrc = ["{source}"]\n'
         for backend, source in sources.items()
     )
     return (
-        f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = {[*sources]}\n'
+        f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        f"backends = {[*sources]}\n"
         f"[torch]\nsrc = {[binding] if binding else []}\n{more}{parts}"
     )
 
 
-def write_torch(directory: Path, sources: Mapping[str, str], name: str = "some-kernel", binding: str = "") -> Path:
+def write_torch(
+    directory: Path, sources: Mapping[str, str], name: str = "some-kernel", binding: str = ""
+) -> Path:
     """Write such a kernel, its sources empty."""
-    for source in filter(None, (*sources.values(), binding, f"torch-ext/{name.replace('-', '_')}/__init__.py")):
+    for source in filter(
+        None, (*sources.values(), binding, f"torch-ext/{name.replace('-', '_')}/__init__.py")
+    ):
         (directory / source).parent.mkdir(parents=True, exist_ok=True)
         (directory / source).touch()
     (directory / "build.toml").write_text(torch_toml(sources, name, binding))
@@ -119,12 +144,19 @@ def write_torch(directory: Path, sources: Mapping[str, str], name: str = "some-k
 
 def noarch_kernel(backends: list[str], framework: str = "", name: str = "py-only") -> Kernel:
     """A kernel of Python only, or of whatever framework has the last word."""
-    head = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = {backends}\n'
-    return kernel(head + framework if framework.startswith("[") else f"{head}[torch-noarch]\n{framework}\n")
+    head = (
+        f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        f"backends = {backends}\n"
+    )
+    return kernel(
+        head + framework if framework.startswith("[") else f"{head}[torch-noarch]\n{framework}\n"
+    )
 
 
 def read_yaml(text: str) -> Any:
-    """YAML as GitHub and GitLab read it, by the library in C where there is one: the other is ten times as slow."""
+    """YAML as GitHub and GitLab read it, by the library in C where there is one: the other is ten
+    times as slow.
+    """
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
@@ -134,24 +166,34 @@ MEMORY = Path("/dev/shm")
 
 
 def memory_has_room() -> bool:
-    """Whether the folders of tests can be in memory: no container's 64 MiB, and programs may be run from there."""
+    """Whether the folders of tests can be in memory: no container's 64 MiB, and programs may be run
+    from there.
+    """
     try:
         there = os.statvfs(MEMORY)
         fields = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
         available = next(int(field[1]) * 1024 for field in fields if field[0] == "MemAvailable:")
     except (AttributeError, OSError, StopIteration):  # another system
         return False
-    return not there.f_flag & os.ST_NOEXEC and there.f_bavail * there.f_frsize > 4 * GIB and available > 8 * GIB
+    return (
+        not there.f_flag & os.ST_NOEXEC
+        and there.f_bavail * there.f_frsize > 4 * GIB
+        and available > 8 * GIB
+    )
 
 
 def pytest_configure() -> None:
-    """Where the folders of tests are, signals as a terminal has them, and the usual rights of new files.
+    """Where the folders of tests are, signals as a terminal has them, and the usual rights of new
+    files.
 
-    The tests make and remove some ten thousand small files; for a disk that takes longer than all else that they do.
-    A shell without job control starts what runs in the background deaf to Ctrl-C, and all that tests start.
+    The tests make and remove some ten thousand small files; for a disk that takes longer than all
+    else that they do. A shell without job control starts what runs in the background deaf to
+    Ctrl-C, and all that tests start.
     """
     os.umask(0o022)
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY) if memory_has_room() else tempfile.gettempdir())
+    os.environ.setdefault(
+        "PYTEST_DEBUG_TEMPROOT", str(MEMORY) if memory_has_room() else tempfile.gettempdir()
+    )
     if "PYTEST_XDIST_WORKER" not in os.environ:
         _folder_of_this_run()
     for ignored, usual in (
@@ -163,16 +205,19 @@ def pytest_configure() -> None:
 
 
 OF_THE_MACHINE = ("cuda", "envs", "extensions", "headers", "roots", "wheels", "test-tools")
-"""Parts of the user's cache that every run of the tests takes again: toolchains, which take minutes to get."""
+"""Parts of the user's cache that every run of the tests takes again: toolchains, which take minutes
+to get."""
 
 OF_THIS_RUN = "kci-tests-"
 
 
 def _folder_of_this_run() -> None:
-    """A folder for the temporary files of this run of the tests and of all that it starts, and for a cache.
+    """A folder for the temporary files of this run of the tests and of all that it starts, and for
+    a cache.
 
-    The cache has the user's toolchains and nothing that an earlier run has built: folders of tests can have the same
-    paths in two runs, and `kci run` takes a build again that it made at a path. The names are short, as a socket's is.
+    The cache has the user's toolchains and nothing that an earlier run has built: folders of tests
+    can have the same paths in two runs, and `kci run` takes a build again that it made at a path.
+    The names are short, as a socket's is.
     """
     usual = default_cache()
     made = Path(tempfile.mkdtemp(prefix=OF_THIS_RUN))
@@ -194,7 +239,9 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector away from what stays to the end: it would look through all tests again and again."""
+    """Keep the garbage collector away from what stays to the end: it would look through all tests
+    again and again.
+    """
     gc.disable()
     try:
         return (yield)
@@ -204,9 +251,15 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden`, for changing the golden files on purpose, and `--list-rule-marks`, for tests/test_rules.py."""
-    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
-    parser.addoption("--list-rule-marks", action="store_true", help="print the rule marks of the collected tests")
+    """`--update-golden`, for changing the golden files on purpose, and `--list-rule-marks`, for
+    tests/test_rules.py.
+    """
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
+    parser.addoption(
+        "--list-rule-marks", action="store_true", help="print the rule marks of the collected tests"
+    )
 
 
 def load_script(name: str) -> ModuleType:
@@ -260,7 +313,8 @@ def torch_cache(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _loads_what_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load what a test builds only if the test is marked `torch` and it is for the CPU; else it counts as loaded.
+    """Load what a test builds only if the test is marked `torch` and it is for the CPU; else it
+    counts as loaded.
 
     Torch for a GPU has five gigabytes; `all_are_loaded` asks for it.
     """
@@ -286,7 +340,9 @@ def torch_python() -> Path:
 
 @pytest.fixture(autouse=True)
 def _compiled_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tests marked `torch` take what any test has compiled from the same bytes in the same way."""
+    """Let tests marked `torch` take what any test has compiled from the same bytes in the
+    same way.
+    """
     from buildkit import compiled_before
 
     if request.node.get_closest_marker("torch") and not OWN_WAY & set(request.fixturenames):
@@ -311,30 +367,41 @@ def as_users_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def as_old_as_users_systems(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of other things: what stands in for a newer glibc takes longer to compile than small kernels."""
+    """For tests of other things: what stands in for a newer glibc takes longer to compile than
+    small kernels.
+    """
     monkeypatch.setattr("kci.builders.native.builder.glibc_is_newer", lambda _cxx: False)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which programs of others held kci to something, and in which version."""
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
-    found = {str(value) for report in reports for name, value in report.user_properties if name == HELD_TO}
+    reports = [
+        report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())
+    ]
+    found = {
+        str(value)
+        for report in reports
+        for name, value in report.user_properties
+        if name == HELD_TO
+    }
     if found:
         terminalreporter.write_line(f"{HELD_TO}: {', '.join(sorted(found))}")
 
 
-# --- rules and the tests that they have -------------------------------------------------------------------------------
+# --- rules and the tests that they have -----------------------------------------------------------
 #
-# A test marked `@pytest.mark.rule("KCI131", triggers=True)` shows that the rule speaks, one with `triggers=False` that
-# it stays silent; a mark may name several rules. The fixture below holds a test to its marks, and tests/test_rules.py
-# asks that every rule has both kinds.
+# A test marked `@pytest.mark.rule("KCI131", triggers=True)` shows that the rule speaks, one with
+# `triggers=False` that it stays silent; a mark may name several rules. The fixture below holds a
+# test to its marks, and tests/test_rules.py asks that every rule has both kinds.
 
 
 Noted = TypeVar("Noted", DroppedCandidate, UnplannedVariant)
 
 
 class _Recorded(dict[str, diagnostics.Rule]):
-    """The rules, and which of them spoke: as a diagnostic, or as the reason why a candidate or a leg was left out."""
+    """The rules, and which of them spoke: as a diagnostic, or as the reason why a candidate or a
+    leg was left out.
+    """
 
     def __init__(self, rules: dict[str, diagnostics.Rule]) -> None:
         super().__init__(rules)
@@ -360,7 +427,9 @@ PASSED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Note whether a test has passed; fixtures that judge afterwards have nothing to say of one that was skipped."""
+    """Note whether a test has passed; fixtures that judge afterwards have nothing to say of one
+    that was skipped.
+    """
     report = yield
     judge_skip(report)
     if call.when == "call":
@@ -369,7 +438,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.fixture(autouse=True)
-def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _rule_marks_hold(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """Fail a test in which a rule that it is marked with did not do what the mark says."""
     marks = list(request.node.iter_markers("rule"))
     if not marks:
@@ -387,7 +458,8 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 PORTABLE_ROOMS = {"config", "matrix", "plan", "workflows"}
-"""Rooms of functions from values to values; what of their tests needs no file runs on every system."""
+"""Rooms of functions from values to values; what of their tests needs no file runs on every
+system."""
 
 OF_ONE_SYSTEM = {"torch", "network", "slow", "programs"}
 FILES = {"tmp_path", "tmp_path_factory", "tmpdir", "capfd", "torch_cache", "torch_python"}
@@ -398,7 +470,11 @@ def is_portable(item: pytest.Item) -> bool:
     """Whether a test of this room asks for nothing that differs between systems."""
     fixtures = set(getattr(item, "fixturenames", ()))
     marks = {mark.name for mark in item.iter_markers()}
-    return item.path.parent.name in PORTABLE_ROOMS and not fixtures & FILES and not marks & OF_ONE_SYSTEM
+    return (
+        item.path.parent.name in PORTABLE_ROOMS
+        and not fixtures & FILES
+        and not marks & OF_ONE_SYSTEM
+    )
 
 
 COLLECTED = pytest.StashKey[tuple[set[tuple[str, bool]], set[Path]]]()

@@ -1,7 +1,8 @@
-"""Processes of kci that begin at once, as all is imported before: the server they are forked from, and who asks it.
+"""Processes of kci that begin at once, as all is imported before: the server they are forked from,
+and who asks it.
 
-`python forked.py` is the server. It reads lines of JSON, a `Request` or `{"wait": process}`, and answers with the
-process, or with how that ended.
+`python forked.py` is the server. It reads lines of JSON, a `Request` or `{"wait": process}`, and
+answers with the process, or with how that ended.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def only_loading(backend: str, real: Callable[..., str]) -> Callable[..., str]:
 
 
 class Request(TypedDict):
-    """What a process is: kci with these arguments, or a script; its output in one file or two, or on a terminal."""
+    """What a process is: kci with these arguments, or a script; its output in one file or two, or
+    on a terminal.
+    """
 
     script: str
     arguments: list[str]
@@ -87,7 +90,9 @@ class ForkServer:
             Its number, for `wait` and for signals.
         """
         variables = dict(os.environ if environment is None else environment)
-        assert _looked_at(variables) == self.environment, "what Python looks at before it runs cannot be changed"
+        assert _looked_at(variables) == self.environment, (
+            "what Python looks at before it runs cannot be changed"
+        )
         request: Request = {
             "script": str(script or ""), "arguments": [str(argument) for argument in arguments],
             "folder": str(folder or Path.cwd()), "environment": variables,
@@ -111,7 +116,12 @@ class ForkServer:
             output, errors = Path(place) / "stdout", Path(place) / "stderr"
             ended = self.wait(
                 self.start(
-                    *arguments, output=output, errors=errors, script=script, folder=folder, environment=environment
+                    *arguments,
+                    output=output,
+                    errors=errors,
+                    script=script,
+                    folder=folder,
+                    environment=environment,
                 )
             )
             return ended, output.read_text(encoding="utf-8"), errors.read_text(encoding="utf-8")
@@ -155,7 +165,9 @@ def serve() -> None:
             os.close(opened)
             _be(request, opens)
         os.close(opens)
-        os.read(opened, 1)  # until its output is open: a terminal that nobody has open is at its end
+        os.read(
+            opened, 1
+        )  # until its output is open: a terminal that nobody has open is at its end
         os.close(opened)
         print(process, flush=True)
 
@@ -166,7 +178,16 @@ def _import_all() -> None:
 
     for module in pkgutil.walk_packages(kci.__path__, "kci."):
         importlib.import_module(module.name)
-    for name in ("jinja2", "rich.console", "rich.progress", "rich.table", "yaml", "tomlkit", "uuid", "zipfile"):
+    for name in (
+        "jinja2",
+        "rich.console",
+        "rich.progress",
+        "rich.table",
+        "yaml",
+        "tomlkit",
+        "uuid",
+        "zipfile",
+    ):
         importlib.import_module(name)
     gc.freeze()
 

@@ -12,7 +12,10 @@ import tomli_w
 
 import mutations
 
-HEAD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n[torch]\n'
+HEAD = (
+    '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
+    "[torch]\n"
+)
 
 
 def _fill(unit: str, size: int) -> str:
@@ -41,12 +44,18 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "components": lambda size: HEAD + _numbered("[kernel.k{}]\nbackend = 'cuda'\nx = 1\n", size),
     "arrays of tables": lambda size: _fill("[[a]]\n[[a.b]]\n", size),
     "wrong backends": lambda size: HEAD.replace('"cuda"', _fill('"x",', size)),
-    "wrong dependencies": lambda size: HEAD.replace("[torch]", f"kernel-depends = [{_fill('{},', size)}]\n[torch]"),
-    "stable ABI of everything": lambda size: HEAD + "stable-abi = {" + _numbered("k{} = '1',", size) + "z = '1'}",
+    "wrong dependencies": lambda size: HEAD.replace(
+        "[torch]", f"kernel-depends = [{_fill('{},', size)}]\n[torch]"
+    ),
+    "stable ABI of everything": lambda size: (
+        HEAD + "stable-abi = {" + _numbered("k{} = '1',", size) + "z = '1'}"
+    ),
     "nested arrays": lambda size: HEAD + "x = " + _fill("[", size // 2) + _fill("]", size // 2),
     "arrays never closed": lambda size: HEAD + "x = " + _fill("[", size),
     "nested tables": lambda size: HEAD + "x = " + _fill("{a = ", size),
-    "arrays nested as deep as can be": lambda size: HEAD + f"src = {'[' * min(size, 480)}{']' * min(size, 480)}",
+    "arrays nested as deep as can be": lambda size: (
+        HEAD + f"src = {'[' * min(size, 480)}{']' * min(size, 480)}"
+    ),
     "digits": lambda size: "x = " + _fill("1", size),
     "hexadecimal digits": lambda size: "x = 0x" + _fill("f", size),
     "digits of a float": lambda size: "x = 1." + _fill("1", size),
@@ -55,9 +64,15 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "version of many parts": lambda size: HEAD + 'minver = "' + _fill("1.", size) + '1"',
     "version of many digits": lambda size: HEAD + 'minver = "' + _fill("1", size) + '"',
     "long name": lambda size: HEAD.replace('"ab"', f'"{_fill("a", size)}_"'),
-    "long URL": lambda size: HEAD.replace("[torch]", f'upstream = "https://{_fill("@", size)}/x"\n[torch]'),
-    "long punycode": lambda size: HEAD.replace("[torch]", f'upstream = "https://xn--{_fill("a9", size)}"\n[torch]'),
-    "long address": lambda size: HEAD.replace("[torch]", f'upstream = "https://[{_fill("1:", size)}]"\n[torch]'),
+    "long URL": lambda size: HEAD.replace(
+        "[torch]", f'upstream = "https://{_fill("@", size)}/x"\n[torch]'
+    ),
+    "long punycode": lambda size: HEAD.replace(
+        "[torch]", f'upstream = "https://xn--{_fill("a9", size)}"\n[torch]'
+    ),
+    "long address": lambda size: HEAD.replace(
+        "[torch]", f'upstream = "https://[{_fill("1:", size)}]"\n[torch]'
+    ),
     "long backend": lambda size: HEAD.replace('"cuda"', f'"{_fill("c", size)}"'),
     "long key": lambda size: HEAD + _fill("a", size) + " = 1",
     "escapes": lambda size: HEAD + 'src = "' + _fill("\\n", size) + '"',
@@ -89,12 +104,21 @@ def endless(seed: int) -> Iterator[tuple[str, bytes]]:
             case 0:
                 yield "bytes", random_.randbytes(random_.randrange(400))
             case 1:
-                yield "TOML characters", "".join(random_.choices(alphabet, k=random_.randrange(400))).encode()
+                yield (
+                    "TOML characters",
+                    "".join(random_.choices(alphabet, k=random_.randrange(400))).encode(),
+                )
             case 2:
                 change = random_.choice(changes[index])
-                yield "changed value", tomli_w.dumps(mutations.changed(documents[index], *change)).encode()
+                yield (
+                    "changed value",
+                    tomli_w.dumps(mutations.changed(documents[index], *change)).encode(),
+                )
             case 3:
-                yield "changed text", random_.choice(list(mutations.text_mutations(seeds[index], random_, 3)))
+                yield (
+                    "changed text",
+                    random_.choice(list(mutations.text_mutations(seeds[index], random_, 3))),
+                )
             case 4:
                 raw = bytearray(seeds[index])
                 for _ in range(random_.randrange(1, 9)):

@@ -1,4 +1,6 @@
-"""GitHub's own libraries for workflow files, from npm: what it reads in a file, and what an expression comes to."""
+"""GitHub's own libraries for workflow files, from npm: what it reads in a file, and what an
+expression comes to.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _script(name: str) -> str:
 
 def _run(name: str, sent: object) -> Any:
     command = [program("node"), _script(name)]
-    done = subprocess.run(command, input=json.dumps(sent), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, input=json.dumps(sent), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -44,7 +48,9 @@ def parse_errors(*files: Path) -> list[str]:
 def evaluate(*asked: tuple[str, dict[str, Any]]) -> list[Any]:
     """What expressions come to, each given as `${{ ... }}` with its contexts."""
     inner = [(_EXPRESSION.fullmatch(text.strip()), contexts) for text, contexts in asked]
-    sent = [{"expression": found[1].strip(), "contexts": contexts} for found, contexts in inner if found]
+    sent = [
+        {"expression": found[1].strip(), "contexts": contexts} for found, contexts in inner if found
+    ]
     assert len(sent) == len(asked)
     found: list[Any] = _run("evaluate.mjs", sent)
     return found
@@ -55,7 +61,8 @@ def results_of_runs(workflow: Path, runs: list[dict[str, Any]]) -> list[dict[str
 
     Args:
         workflow: the file.
-        runs: each with `endings`, how a job ends if it runs; `outputs` of jobs; `begun`, how many jobs had begun when
+        runs: each with `endings`, how a job ends if it runs; `outputs` of jobs; `begun`, how many
+        jobs had begun when
             somebody cancelled the run, or None; and `contexts`, such as `github`.
     """
     found: list[dict[str, str]] = _run("runs.mjs", {"workflow": str(workflow), "runs": runs})

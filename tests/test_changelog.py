@@ -1,4 +1,6 @@
-"""Fragments become an entry of the changelog, and a tag is released only if it, the code and the changelog agree."""
+"""Fragments become an entry of the changelog, and a tag is released only if it, the code and the
+changelog agree.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_fragments_become_an_entry(tmp_path: Path) -> None:
     left = [path.name for path in (tmp_path / ".changes").glob("*.md")]
     assert check_release.release_problems(f"v{kci.__version__}", text, kci.__version__, left) == []
     for fragment in (ROOT / ".changes").glob("*.md"):
-        assert fragment.read_text().splitlines()[0] in text, f"{fragment.name} is of no kind in pyproject.toml"
+        assert fragment.read_text().splitlines()[0] in text, (
+            f"{fragment.name} is of no kind in pyproject.toml"
+        )
 
 
 def test_the_version_is_read_without_importing() -> None:

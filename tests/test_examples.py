@@ -17,18 +17,24 @@ def test_there_is_an_example_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_references_reader_accepts_an_example(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_references_reader_accepts_an_example(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     reference = outside_tools.reference()
     reference.Build.open(str(ROOT / "examples" / name))
     assert capfd.readouterr().err == "", "it warns of nothing either"
 
 
 def accepted_by_the_reference(tree: Path) -> list[str]:
-    """The variants of a tree; each one's metadata was read and its files hashed by the reference."""
+    """The variants of a tree; each one's metadata was read and its files hashed by the
+    reference.
+    """
     reference = outside_tools.reference()
     found = []
     for metadata in sorted(tree.glob("*/metadata.json")):
         read = reference.Metadata.read_from_file(str(metadata))
-        read.digest.validate(reference.Digest.hash_variant(reference.DigestAlgorithm.SHA256, str(metadata.parent)))
+        read.digest.validate(
+            reference.Digest.hash_variant(reference.DigestAlgorithm.SHA256, str(metadata.parent))
+        )
         found.append(metadata.parent.name)
     return found

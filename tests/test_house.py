@@ -18,7 +18,9 @@ weight = load_script("weight")
 
 
 def modules() -> list[Path]:
-    return [path for path in sorted(SOURCE.rglob("*.py")) if path.stem not in ("__init__", "__main__")]
+    return [
+        path for path in sorted(SOURCE.rglob("*.py")) if path.stem not in ("__init__", "__main__")
+    ]
 
 
 def test_no_two_rooms_have_a_module_of_the_same_name() -> None:
@@ -45,7 +47,10 @@ def test_a_room_says_what_it_is_for() -> None:
 
 def test_the_walks_name_functions_and_types_that_are_there() -> None:
     part = PAGE.partition("## Two walks")[2].partition("\n## ")[0]
-    walks = [re.findall(r"^\| \d+ \| `([\w.]+)` \|", walk, re.MULTILINE) for walk in part.split("\n`kci ")[1:]]
+    walks = [
+        re.findall(r"^\| \d+ \| `([\w.]+)` \|", walk, re.MULTILINE)
+        for walk in part.split("\n`kci ")[1:]
+    ]
     assert len(walks) == 2
     for hops in walks:
         assert 5 < len(hops) <= 12
@@ -58,7 +63,10 @@ def test_the_walks_name_functions_and_types_that_are_there() -> None:
 
 def circles(folder: Path) -> list[list[str]]:
     """The groups of modules that import each other, inside functions and for types too."""
-    files = {".".join(path.relative_to(folder.parent).with_suffix("").parts): path for path in folder.rglob("*.py")}
+    files = {
+        ".".join(path.relative_to(folder.parent).with_suffix("").parts): path
+        for path in folder.rglob("*.py")
+    }
     files = {name.removesuffix(".__init__"): path for name, path in files.items()}
     edges: dict[str, set[str]] = {}
     for name, path in files.items():

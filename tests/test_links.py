@@ -1,4 +1,6 @@
-"""The pages of docs/ and what points at them: every link and citation leads somewhere, and none to a lost document."""
+"""The pages of docs/ and what points at them: every link and citation leads somewhere, and none to
+a lost document.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def texts() -> list[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link into a page may name: its explicit anchors, and those that GitHub makes of headings."""
+    """What a link into a page may name: its explicit anchors, and those that GitHub makes of
+    headings.
+    """
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
@@ -30,7 +34,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def explicit(page: Path) -> set[str]:
-    return set(re.findall(r'^<a id="([^"]+)"></a>$', page.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    return set(
+        re.findall(r'^<a id="([^"]+)"></a>$', page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    )
 
 
 def test_citations_name_an_anchor_that_exists() -> None:
@@ -57,13 +63,19 @@ def test_the_format_is_cited_by_anchors_that_outlive_a_heading() -> None:
 
 def test_every_section_of_the_format_has_an_anchor_of_its_own() -> None:
     lines = (ROOT / "docs" / "format.md").read_text(encoding="utf-8").splitlines()
-    bare = [line for before, line in pairwise(lines) if re.match(r"##+ ", line) and "<a id=" not in before]
+    bare = [
+        line
+        for before, line in pairwise(lines)
+        if re.match(r"##+ ", line) and "<a id=" not in before
+    ]
     assert bare == []
     found = re.findall(r'<a id="([^"]+)">', "\n".join(lines))
     assert len(found) == len(set(found))
 
 
-PAGES = [file for file in texts() if file.suffix == ".md" and "tests" not in file.relative_to(ROOT).parts]
+PAGES = [
+    file for file in texts() if file.suffix == ".md" and "tests" not in file.relative_to(ROOT).parts
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -97,4 +109,6 @@ def test_the_names_that_the_recipes_give_exist() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     names = [name for name in quoted() if re.fullmatch(r"_?[A-Z][A-Za-z_]{4,}", name)]
     assert len(names) >= 5
-    assert [name for name in names if not re.search(rf"\b{name}\b", code) and name != "KCI_CACHE"] == []
+    assert [
+        name for name in names if not re.search(rf"\b{name}\b", code) and name != "KCI_CACHE"
+    ] == []

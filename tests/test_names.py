@@ -1,4 +1,6 @@
-"""The names that nobody holds before the first release stand in one place: `kci.version.REPOSITORY`."""
+"""The names that nobody holds before the first release stand in one place:
+`kci.version.REPOSITORY`.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,33 @@ from kci.workflows.rendered_files import OWN, shipped_pins
 
 CANNOT_READ_IT = {
     ".github/ISSUE_TEMPLATE/config.yml", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
-    "docs/schemas/build.schema.json", "docs/schemas/kci.schema.json", "docs/schemas/schemastore.json",
+    "docs/schemas/build.schema.json", "docs/schemas/kci.schema.json",
+    "docs/schemas/schemastore.json",
 }  # fmt: skip
 """Data and pages that spell the address; `kci schema` writes the schemas."""
-AN_ADDRESS = re.compile(rf"(?:github|githubusercontent)\.com/({re.escape(REPOSITORY)}|kci/[\w-]+)\b")
+AN_ADDRESS = re.compile(
+    rf"(?:github|githubusercontent)\.com/({re.escape(REPOSITORY)}|kci/[\w-]+)\b"
+)
 
 
 def tracked(*endings: str) -> dict[str, str]:
-    return {name: (ROOT / name).read_text(encoding="utf-8") for name in checkout_files() if name.endswith(endings)}
+    return {
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in checkout_files()
+        if name.endswith(endings)
+    }
 
 
 def test_the_address_is_spelled_only_where_it_cannot_be_read() -> None:
     texts = tracked(".py", ".toml", ".md", ".json", ".yml", ".yaml", ".j2", ".cff")
-    spelled = {name: set(AN_ADDRESS.findall(text)) for name, text in texts.items() if not name.startswith("tests/")}
-    assert {name: found for name, found in spelled.items() if found} == {name: {REPOSITORY} for name in CANNOT_READ_IT}
+    spelled = {
+        name: set(AN_ADDRESS.findall(text))
+        for name, text in texts.items()
+        if not name.startswith("tests/")
+    }
+    assert {name: found for name, found in spelled.items() if found} == {
+        name: {REPOSITORY} for name in CANNOT_READ_IT
+    }
 
 
 def test_no_other_line_of_the_code_names_the_repository() -> None:
@@ -37,7 +52,8 @@ def test_no_other_line_of_the_code_names_the_repository() -> None:
         for name, text in tracked(".py", ".toml").items()
         if name.startswith(("src/", "bin/", "actions/"))
         for number, line in enumerate(text.splitlines(), 1)
-        if literal.search(line) and not line.startswith(('"""', f'OWN = "{OWN}"', f'REPOSITORY = "{REPOSITORY}"'))
+        if literal.search(line)
+        and not line.startswith(('"""', f'OWN = "{OWN}"', f'REPOSITORY = "{REPOSITORY}"'))
     ]
     assert found == []
 

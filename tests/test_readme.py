@@ -28,27 +28,40 @@ def blocks(language: str) -> list[str]:
 
 SESSION = blocks("text")[0]
 UNWRAPPED = re.sub(r"\n {20,}", " ", SESSION)
-COMMANDS = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+COMMANDS = [
+    line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")
+]
 KCI_COMMANDS = [command for command in COMMANDS if command.startswith("kci ")]
 
 
 def session() -> list[tuple[list[str], str]]:
-    """The commands of kci in the session, and what each says in a pipe; its first says more, and is not shown."""
+    """The commands of kci in the session, and what each says in a pipe; its first says more, and is
+    not shown.
+    """
     steps = [step.partition("\n") for step in UNWRAPPED.removeprefix("$ ").split("\n$ ")]
-    return [(shlex.split(command), output and f"{output.rstrip()}\n") for command, _, output in steps if output]
+    return [
+        (shlex.split(command), output and f"{output.rstrip()}\n")
+        for command, _, output in steps
+        if output
+    ]
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The examples, where commands may write."""
     place = tmp_path / "readme"
-    shutil.copytree(ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("build", "__pycache__"))
+    shutil.copytree(
+        ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("build", "__pycache__")
+    )
     return place
 
 
 def test_the_readme_has_the_commands_that_these_tests_know() -> None:
     assert {command.split()[0] for command in COMMANDS} == {"make", "kci"}
-    assert [command for command in COMMANDS if command.startswith("make")] == ["make demo", "make test"]
+    assert [command for command in COMMANDS if command.startswith("make")] == [
+        "make demo",
+        "make test",
+    ]
     assert len(KCI_COMMANDS) >= 6
 
 
@@ -84,7 +97,9 @@ def test_the_session_is_what_a_terminal_of_100_columns_shows() -> None:
 
 
 def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -> None:
-    text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "rendered.md").read_text(), flags=re.DOTALL)[-1]
+    text = re.findall(
+        r"```yaml\n(.*?)```", (ROOT / "docs" / "rendered.md").read_text(), flags=re.DOTALL
+    )[-1]
     jobs = read_yaml(text)["jobs"]
     used = [step["uses"] for job in jobs.values() for step in job["steps"]]
     assert {"kci/build/plan@v1", "kci/build@v1", "kci/build/merge@v1"} <= set(used)
@@ -100,7 +115,8 @@ def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -
 def test_make_demo_does_the_main_job(copy: Path, torch_cache: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(copy / "examples" / "demo.py")],
-        cwd=copy, env={**os.environ, "KCI_CACHE": str(torch_cache)}, capture_output=True, text=True, check=False,
+        cwd=copy, env={**os.environ, "KCI_CACHE": str(torch_cache)}, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -112,6 +128,8 @@ def test_make_demo_does_the_main_job(copy: Path, torch_cache: Path) -> None:
         assert table[kernel, variant][1:] == ["yes", "yes"]
     for kernel in ("relu", "rms-norm", "swiglu"):
         merged = [name for (of, name), _ in table.items() if of == kernel]
-        assert accepted_by_the_reference(copy / "build" / "demo" / kernel / "build") == sorted(merged)
+        assert accepted_by_the_reference(copy / "build" / "demo" / kernel / "build") == sorted(
+            merged
+        )
         assert re.search(rf"^{kernel}  .* ok$", done.stdout, flags=re.MULTILINE), done.stdout
     assert "examples/demo.py" in (ROOT / "Makefile").read_text()

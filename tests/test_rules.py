@@ -1,4 +1,6 @@
-"""Every rule has a text that tells what to do, and tests in which it speaks and in which it stays silent."""
+"""Every rule has a text that tells what to do, and tests in which it speaks and in which it stays
+silent.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from kci.utils.atomic import locked
 
 
 @pytest.fixture(scope="session")
-def marked(collected_rule_marks: set[tuple[str, bool]] | None, shared_by_workers: Path) -> set[tuple[str, bool]]:
-    """The rule marks of all tests; where a part of them is being run they are collected once for all workers."""
+def marked(
+    collected_rule_marks: set[tuple[str, bool]] | None, shared_by_workers: Path
+) -> set[tuple[str, bool]]:
+    """The rule marks of all tests; where a part of them is being run they are collected once for
+    all workers.
+    """
     if collected_rule_marks is not None:
         return collected_rule_marks
     kept = shared_by_workers / "rule-marks"
@@ -57,7 +63,11 @@ def test_names_of_rules_are_unique() -> None:
 
 def test_no_rule_is_defined_twice() -> None:
     files = sorted((ROOT / "src" / "kci" / "rules").glob("*.toml"))
-    ids = [rule for file in files for rule in re.findall(r"^\[(KCI[0-9]+)\]", file.read_text(), re.MULTILINE)]
+    ids = [
+        rule
+        for file in files
+        for rule in re.findall(r"^\[(KCI[0-9]+)\]", file.read_text(), re.MULTILINE)
+    ]
     assert len(ids) == len(set(ids))
 
 

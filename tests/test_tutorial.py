@@ -18,7 +18,8 @@ from test_readme import session
 DOCS = ROOT / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(
-    r"(?:<!-- (?P<what>file|edit): (?P<path>\S+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
+    r"(?:<!-- (?P<what>file|edit): (?P<path>\S+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```",
+    re.DOTALL,
 )
 
 
@@ -66,7 +67,9 @@ def follow(page: str, place: Path, run: object) -> None:
 def test_every_command_of_the_tutorial_is_one_of_kci() -> None:
     commands = [step.text.split()[:2] for step in steps(TUTORIAL) if step.what == "run"]
     assert {command[0] for command in commands} == {"kci", "cd"}
-    assert {"init", "check", "matrix", "run", "test", "render", "plan"} <= {command[1] for command in commands}
+    assert {"init", "check", "matrix", "run", "test", "render", "plan"} <= {
+        command[1] for command in commands
+    }
     assert sum(step.what == "edit" for step in steps(TUTORIAL)) >= 5
 
 
@@ -81,8 +84,12 @@ def test_the_tutorial_without_building(tmp_path: Path) -> None:
 
     follow(TUTORIAL, tmp_path, run)
     texts = [file.read_text() for file in (tmp_path / "softcap").rglob("*") if file.is_file()]
-    assert not [text for text in texts if "SiLU" in text or "silu" in text], "every file speaks of the new kernel"
-    assert kci("check", tmp_path / "softcap", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
+    assert not [text for text in texts if "SiLU" in text or "silu" in text], (
+        "every file speaks of the new kernel"
+    )
+    assert kci("check", tmp_path / "softcap", "-v").stdout.startswith(
+        "2 files checked: 0 errors, 0 warnings"
+    )
 
 
 @pytest.mark.network
@@ -90,7 +97,9 @@ def test_the_tutorial_without_building(tmp_path: Path) -> None:
 def test_a_newcomer_follows_it_with_nothing_but_the_wheel(
     tmp_path: Path, torch_cache: Path, shared_by_workers: Path
 ) -> None:
-    """A new kernel, built, loaded by the kernels library, and tested; the README shows how that begins."""
+    """A new kernel, built, loaded by the kernels library, and tested; the README shows how that
+    begins.
+    """
     program = installed_from_a_wheel(shared_by_workers)
     said: list[tuple[list[str], str]] = []
 
@@ -109,12 +118,16 @@ def test_a_newcomer_follows_it_with_nothing_but_the_wheel(
 
 def as_on_any_machine(output: str) -> str:
     """Without seconds, and without what an earlier run of the tests has compiled."""
-    return re.sub(r"\d+ s(, \d+ of \d+ objects are as they were)?$", "N s", output, flags=re.MULTILINE)
+    return re.sub(
+        r"\d+ s(, \d+ of \d+ objects are as they were)?$", "N s", output, flags=re.MULTILINE
+    )
 
 
-# --- the questions ----------------------------------------------------------------------------------------------------
+# --- the questions --------------------------------------------------------------------------------
 
-QUESTIONS = re.findall(r"^### `(.+)`$", (DOCS / "rules.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+QUESTIONS = re.findall(
+    r"^### `(.+)`$", (DOCS / "rules.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+)
 MADE_BY = {
     "KCI103": KERNEL + "\n[general.cuda]\nminver = 2.10\n",
     "KCI104": KERNEL.replace('"relu"', '"silu_and_mul"', 1),
@@ -134,4 +147,4 @@ def test_the_message_is_still_the_one_of_the_page(rule: str, tmp_path: Path) -> 
     assert re.search(pattern, said), said
 
 
-# --- the site ---------------------------------------------------------------------------------------------------------
+# --- the site -------------------------------------------------------------------------------------

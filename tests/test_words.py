@@ -12,7 +12,9 @@ import pytest
 from conftest import ROOT
 
 INSTEAD = {
-    r"(tier|runner|machine|matrix|file|process|job)s? of (one|your|its|his)('s)? own": "custom, self-hosted, separate",
+    r"(tier|runner|machine|matrix|file|process|job)s? of (one|your|its|his)('s)? own": (
+        "custom, self-hosted, separate"
+    ),
     r"beside the (supported )?(window|range|ones)": "outside of the supported torch range",
     r"supported window": "supported torch range",
     r"throw-?away": "GitHub-hosted",
@@ -54,8 +56,14 @@ def texts() -> dict[Path, str]:
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "templates").rglob("*.j2"),
     ]
-    workflows = [*(ROOT / ".github").rglob("*.yml"), *ROOT.glob("*/action.yml"), ROOT / "action.yml"]
-    return {path: path.read_text(encoding="utf-8") for path in sorted([*source, *pages, *workflows])}
+    workflows = [
+        *(ROOT / ".github").rglob("*.yml"),
+        *ROOT.glob("*/action.yml"),
+        ROOT / "action.yml",
+    ]
+    return {
+        path: path.read_text(encoding="utf-8") for path in sorted([*source, *pages, *workflows])
+    }
 
 
 @pytest.mark.parametrize("idiom", INSTEAD)
@@ -72,7 +80,15 @@ def test_an_idiom_is_not_used(idiom: str) -> None:
 
 def test_the_texts_are_looked_at() -> None:
     names = {path.name for path in texts()}
-    assert names >= {"lints.toml", "selection.py", "README.md", "plan.md", "_jobs.j2", "ci.yml", "action.yml"}
+    assert names >= {
+        "lints.toml",
+        "selection.py",
+        "README.md",
+        "plan.md",
+        "_jobs.j2",
+        "ci.yml",
+        "action.yml",
+    }
 
 
 @pytest.mark.parametrize("first", ["What", "Whether"])

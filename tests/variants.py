@@ -21,7 +21,9 @@ CUDA = "torch213-cxx11-cu130-x86_64-linux"
 STABLE = "torch-stable-abi211-cpu-x86_64-linux"
 
 
-def build_of(name: str = "gated-norm", version: int = 1, framework: str = "[torch]", general: str = "") -> Build:
+def build_of(
+    name: str = "gated-norm", version: int = 1, framework: str = "[torch]", general: str = ""
+) -> Build:
     """A kernel for every backend that these tests use."""
     return parse_kernel(
         f'[general]\nname = "{name}"\nversion = {version}\nedition = 5\nlicense = "MIT"\n'
@@ -48,9 +50,13 @@ def make_variant(
     directory.mkdir(parents=True)
     build = build_of(name, version, "[torch-noarch]" if parsed.kind is Kind.NOARCH else "[torch]")
     metadata = metadata_for(
-        build, parsed.backend, unique, archs=archs, provenance=source, variant=built_as or variant, committed=committed,
+        build, parsed.backend, unique, archs=archs, provenance=source, variant=built_as or variant,
+        committed=committed,
     )  # fmt: skip
-    default: dict[str, str | bytes] = {"__init__.py": "from ._ops import ops\n", "_ops.py": "ops = None\n"}
+    default: dict[str, str | bytes] = {
+        "__init__.py": "from ._ops import ops\n",
+        "_ops.py": "ops = None\n",
+    }
     if parsed.kind is not Kind.NOARCH:
         default[f"{metadata.id}.abi3.so"] = b"\x7fELF"
     for path, content in (default if files is None else files).items():
@@ -73,8 +79,12 @@ def leg_of(directory: Path, **changes: object) -> LegRecord:
     return msgspec.structs.replace(leg_for(directory, **arguments), card=card)  # type: ignore[arg-type]
 
 
-def make_artifact(folder: Path, directory: Path, *, suffix: str = ".tar", **changes: object) -> Path:
-    """Pack a variant directory into a folder of its own, as GitHub's download lays artifacts out."""
+def make_artifact(
+    folder: Path, directory: Path, *, suffix: str = ".tar", **changes: object
+) -> Path:
+    """Pack a variant directory into a folder of its own, as GitHub's download lays
+    artifacts out.
+    """
     leg = leg_of(directory, **changes)
     name = f"kci-{leg.kernel}-{leg.variant}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 
-def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str], requires: Sequence[str] = ()) -> None:
+def make_wheel(
+    folder: Path, name: str, version: str, files: Mapping[str, str], requires: Sequence[str] = ()
+) -> None:
     """Write a wheel of pure Python."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-{version}.dist-info"
@@ -17,7 +19,8 @@ def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str], 
     contents = {
         **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
+        "Tag: py3-none-any\n",
     }
     contents[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in [*contents, f"{info}/RECORD"])
     with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
@@ -28,7 +31,12 @@ def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str], 
 def torch_wheel(folder: Path, version: str = "2.13.0", cuda: str | None = None) -> None:
     """A wheel with nothing of torch but what it says it is."""
     text = f"__version__ = {version!r}\ncuda: object = {cuda!r}\nhip = None\n"
-    make_wheel(folder, "torch", version, {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text})
+    make_wheel(
+        folder,
+        "torch",
+        version,
+        {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text},
+    )
 
 
 def only_wheels(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

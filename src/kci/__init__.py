@@ -1,4 +1,7 @@
-"""kci: CI for GPU kernels, from build.toml to a verified tree. Public names (docs/api.md) are imported on first use."""
+"""kci: CI for GPU kernels, from build.toml to a verified tree.
+
+Public names (docs/api.md) are imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,14 @@ from kci.version import __version__
 if TYPE_CHECKING:
     from kci.builders.request import BuildOptions
     from kci.diagnostics import Diagnostic, Severity
-    from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnsafeError, UsageError
+    from kci.errors import (
+        BuildFailedError,
+        FindingsError,
+        KciError,
+        MissingToolError,
+        UnsafeError,
+        UsageError,
+    )
     from kci.matrix.variants import Matrix, Variant
     from kci.plan.check import check_kernels
     from kci.plan.plan import Leg, Plan, read_plan
@@ -90,7 +100,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for module, names in _HOMES.items():
         if name in names.split():
-            value = globals()[name] = getattr(importlib.import_module(module), _CALLED.get(name, name))
+            value = globals()[name] = getattr(
+                importlib.import_module(module), _CALLED.get(name, name)
+            )
             return value
     raise AttributeError(f"module 'kci' has no attribute {name!r}")
 

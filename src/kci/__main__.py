@@ -20,7 +20,8 @@ def start() -> None:
 
 
 def _prepare_streams() -> None:
-    # A closed stream is opened to nowhere, or the next file would get its number and the output of compilers
+    # A closed stream is opened to nowhere, or the next file would get its number and the output of
+    # compilers
     with suppress(OSError):
         while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass
@@ -28,7 +29,9 @@ def _prepare_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+            mode = "w" if number else "r"
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
         elif number and stream.isatty():
             stream.reconfigure(errors="replace")
         elif number:

@@ -22,7 +22,10 @@ class Severity(enum.StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A range in a text file. Lines and columns count from 1, columns in characters; the end is exclusive."""
+    """A range in a text file.
+
+    Lines and columns count from 1, columns in characters; the end is exclusive.
+    """
 
     line: int
     column: int
@@ -86,7 +89,13 @@ def errors_in(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
     """A sort key: file, place, rule, message."""
-    return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
+    return (
+        diagnostic.path,
+        diagnostic.line,
+        diagnostic.column,
+        diagnostic.rule,
+        diagnostic.message,
+    )
 
 
 def finding(
@@ -98,9 +107,14 @@ def finding(
     span: Span | None = None,
     related: Iterable[Related] = (),
 ) -> Diagnostic:
-    """A diagnostic with the severity of its rule; KeyError for an unknown rule. `path` is as the user would name it."""
+    """A diagnostic with the severity of its rule; KeyError for an unknown rule.
+
+    `path` is as the user would name it.
+    """
     place = msgspec.structs.asdict(span) if span is not None else {}
-    return Diagnostic(rule, rules()[rule].severity, message, hint, str(path), related=tuple(related), **place)
+    return Diagnostic(
+        rule, rules()[rule].severity, message, hint, str(path), related=tuple(related), **place
+    )
 
 
 @cache
@@ -112,10 +126,17 @@ def rules() -> dict[str, Rule]:
     return {key: msgspec.convert({"id": key, **data[key]}, Rule) for key in sorted(data)}  # noqa: TID251  - of kci's own
 
 
-def render_text(diagnostic: Diagnostic, file_lines: Callable[[str], Sequence[str]] = lambda _path: ()) -> str:
-    """A diagnostic as text: place, severity, rule, message, the line of `file_lines` with a caret, and hint."""
+def render_text(
+    diagnostic: Diagnostic, file_lines: Callable[[str], Sequence[str]] = lambda _path: ()
+) -> str:
+    """A diagnostic as text: place, severity, rule, message, the line of `file_lines` with a caret,
+    and hint.
+    """
     place = f"{printable(diagnostic.place)}: " if diagnostic.path else ""
-    lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {printable_lines(diagnostic.message)}"]
+    lines = [
+        f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: "
+        f"{printable_lines(diagnostic.message)}"
+    ]
     spots: list[Diagnostic | Related] = [diagnostic, *diagnostic.related]
     for spot in spots:
         if spot.path and spot.line and len(source := file_lines(spot.path)) >= spot.line:
@@ -137,12 +158,16 @@ def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
     end = diagnostic.end_column - 1 if diagnostic.end_line == diagnostic.line else len(source_line)
     width = max(1, min(end - start, len(shown) - (start - offset)))
     gutter = f"{diagnostic.line} | "
-    mark = "^" * width if isinstance(diagnostic, Diagnostic) else f"{'-' * width} {diagnostic.message}"
+    mark = (
+        "^" * width if isinstance(diagnostic, Diagnostic) else f"{'-' * width} {diagnostic.message}"
+    )
     return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{mark}"]
 
 
 def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
-    """The text with `instead` for each control character, so that hostile input cannot drive a terminal."""
+    """The text with `instead` for each control character, so that hostile input cannot drive a
+    terminal.
+    """
     return "".join(char if char.isprintable() else instead for char in text)
 
 

@@ -19,7 +19,9 @@ class KciError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, hint: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
+    def __init__(
+        self, message: str, hint: str = "", diagnostics: Sequence[Diagnostic] = ()
+    ) -> None:
         self.message, self.hint = without_secrets(message), without_secrets(hint)
         super().__init__(self.message)
         self.diagnostics = tuple(diagnostics)
@@ -71,7 +73,8 @@ class UnfinishedBuildError(BuildFailedError):
 
 # `UnfinishedBuildError` in the output of another kci.
 UNFINISHED = re.compile(
-    r"^error: (?P<what>\S+(?: \(part \S+\))?) is not finished: (?P<done>\d+) of (?P<total>\d+) objects are done$",
+    r"^error: (?P<what>\S+(?: \(part \S+\))?) is not finished: (?P<done>\d+) of (?P<total>\d+) "
+    r"objects are done$",
     re.MULTILINE,
 )
 
@@ -82,10 +85,14 @@ class UnsafeError(KciError):
     exit_code = 5
 
 
-_SECRET_NAMES = re.compile(r"(?:^|_)(?:JWT|KEY|PASS(?:WD|WORD)?|PAT|SECRET|TOKEN)(?=$|_)(?!.*_(?:DIR|FILE|PATH|URL)$)")
+_SECRET_NAMES = re.compile(
+    r"(?:^|_)(?:JWT|KEY|PASS(?:WD|WORD)?|PAT|SECRET|TOKEN)(?=$|_)(?!.*_(?:DIR|FILE|PATH|URL)$)"
+)
 _LOGIN = re.compile(r"(?<=://)[^\s/'\"<>]*@")
 _BEHIND = re.compile(
-    r"(bearer |authorization: basic |[?&][\w.-]*(?:credential|key|password|sig|signature|token)=)[^\s&'\"<>]+", re.I
+    r"(bearer |authorization: basic "
+    r"|[?&][\w.-]*(?:credential|key|password|sig|signature|token)=)[^\s&'\"<>]+",
+    re.I,
 )
 _TOKEN = re.compile(r"\b(?:gh[a-z]|github_pat|glpat|hf|pypi)[_-][\w-]{16,}")
 _SHORTEST = 6
@@ -93,9 +100,15 @@ _SHORTEST = 6
 
 
 def without_secrets(text: str) -> str:
-    """An address, or what a client says, with `***` for logins, tokens and the secrets of the environment."""
-    forms = {form for secret in _secrets() for form in (secret, quote(secret, safe=""), unquote(secret))}
-    long = sorted((re.escape(form) for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
+    """An address, or what a client says, with `***` for logins, tokens and the secrets of the
+    environment.
+    """
+    forms = {
+        form for secret in _secrets() for form in (secret, quote(secret, safe=""), unquote(secret))
+    }
+    long = sorted(
+        (re.escape(form) for form in forms if len(form) >= _SHORTEST), key=len, reverse=True
+    )
     text = re.sub("|".join(long), "***", text, flags=re.I) if long else text
     return _TOKEN.sub("***", _BEHIND.sub(r"\1***", _LOGIN.sub("***@", text)))
 

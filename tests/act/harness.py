@@ -1,7 +1,8 @@
 """Runs a workflow with act on this machine: real jobs, real expressions, real actions of ours.
 
-GitHub's own actions are replaced by the stand-ins beside this file. They move files in a folder, and are as strict as
-the real ones where it matters. act runs jobs side by side, skips what GitHub skips, and tells all of it as JSON.
+GitHub's own actions are replaced by the stand-ins beside this file. They move files in a folder,
+and are as strict as the real ones where it matters. act runs jobs side by side, skips what GitHub
+skips, and tells all of it as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from kci.workflows.rendered_files import find_pins
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"
 _CALLED = re.compile(r"(.+?)(?:-\d+)?/kci kernel/.*", re.DOTALL)
-"""What act calls a job of the called workflow: the caller's name, a number where there are several, and its own."""
+"""What act calls a job of the called workflow: the caller's name, a number where there are several,
+and its own."""
 PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm", "self-hosted")
 FIRST_RUN = 41
 TOKEN = "ghs_standin0000000000000000000000000000"
@@ -42,7 +44,9 @@ def act_path() -> str | None:
 
 NEEDS_ACT = [
     pytest.mark.skipif(act_path() is None, reason="act is not installed"),
-    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="act's host mode stands in for a Linux runner"
+    ),
 ]
 
 
@@ -50,14 +54,16 @@ class Run(NamedTuple):
     """What a run did."""
 
     jobs: dict[str, str]
-    """The result of every job that ran: `plan`, `build swiglu torch-cpu`, ... Skipped jobs are not in it."""
+    """The result of every job that ran: `plan`, `build swiglu torch-cpu`, ... Skipped jobs are not
+    in it."""
     artifacts: Path
     """One folder for each uploaded artifact."""
     log: str
     """Everything that the steps printed."""
     ok: bool
     checks: Mapping[str, str] = MappingProxyType({})
-    """The results of the jobs of the file itself by the names that GitHub lists, for branch protection among others."""
+    """The results of the jobs of the file itself by the names that GitHub lists, for branch
+    protection among others."""
     event: str = "push"
     """What started it; what the branch goes on from are its pushes."""
 
@@ -65,23 +71,34 @@ class Run(NamedTuple):
 def copy_actions(into: Path) -> Path:
     """What a job reads of an action's checkout where kci is installed already (`installed`).
 
-    act copies a checkout for every step that uses an action: a whole one takes it longer than all else.
+    act copies a checkout for every step that uses an action: a whole one takes it longer than all
+    else.
     """
-    return _with_own_paths(copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml", *REUSABLE_FILES))
+    return _with_own_paths(
+        copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml", *REUSABLE_FILES)
+    )
 
 
 def _with_own_paths(checkout: Path) -> Path:
     # act does not know `$/`: here the tag that the caller names stands in for the same commit.
     for file in REUSABLE_FILES:
         text = (checkout / file).read_text(encoding="utf-8")
-        named = re.sub(r"uses: \$/(\S+)", lambda path: f"uses: kci/build/{path[1]}@v1".replace("/.@", "@"), text)
+        named = re.sub(
+            r"uses: \$/(\S+)",
+            lambda path: f"uses: kci/build/{path[1]}@v1".replace("/.@", "@"),
+            text,
+        )
         (checkout / file).write_text(named, encoding="utf-8")
     return checkout
 
 
 def copy_whole_actions(into: Path) -> Path:
-    """What the actions read of their checkout where kci is not installed yet; see `copy_actions`."""
-    return copy_checkout(into, "actions/", "src/", "templates/", "action.yml", ":(glob)*/action.yml")
+    """What the actions read of their checkout where kci is not installed yet; see
+    `copy_actions`.
+    """
+    return copy_checkout(
+        into, "actions/", "src/", "templates/", "action.yml", ":(glob)*/action.yml"
+    )
 
 
 def offline_pip(into: Path) -> dict[str, str]:
@@ -92,7 +109,9 @@ def offline_pip(into: Path) -> dict[str, str]:
     """
     lock = ROOT / "actions" / "requirements.txt"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"]
-    subprocess.run([*command, "--dest", str(into), "--requirement", str(lock)], check=True, capture_output=True)
+    subprocess.run(
+        [*command, "--dest", str(into), "--requirement", str(lock)], check=True, capture_output=True
+    )
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
 
 
@@ -105,7 +124,10 @@ def installed(shared: Path, *actions: str) -> dict[str, str]:
     """
     root, checkout = shared / "kci-of-the-actions", shared / "kci-checkout"
     command = [sys.executable, "-I", str(checkout / "actions" / "install.py"), str(root)]
-    with_uv = {**os.environ, "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])}
+    with_uv = {
+        **os.environ,
+        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
+    }
     with locked(root):
         if not (root / "complete").exists():
             copy_checkout(checkout)
@@ -113,32 +135,63 @@ def installed(shared: Path, *actions: str) -> dict[str, str]:
         for action in actions:
             if not (root / f"complete-{action}").exists():
                 subprocess.run([*command, action], check=True, capture_output=True, env=with_uv)
-    return {"KCI_ACT_INSTALLED": str(root), "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh")}
+    return {
+        "KCI_ACT_INSTALLED": str(root),
+        "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh"),
+    }
 
 
 def commit_all(repository: Path) -> None:
     """Make the directory a git repository with one more commit that holds everything in it."""
-    git = ["git", "-C", str(repository), "-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    git = [
+        "git",
+        "-C",
+        str(repository),
+        "-c",
+        "user.name=test",
+        "-c",
+        "user.email=test@example.invalid",
+    ]
     if not (repository / ".git").exists():
         subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
-        subprocess.run([*git, "remote", "add", "origin", "https://github.com/example/kernels"], check=True)
+        subprocess.run(
+            [*git, "remote", "add", "origin", "https://github.com/example/kernels"], check=True
+        )
     subprocess.run([*git, "add", "--all"], check=True)
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=test"], check=True)
 
 
-def pull_request(repository: Path, base: str, by: str = "example/kernels", known_base: str = "") -> dict[str, Any]:
-    """Make HEAD of a repository a pull request: from then on it is what GitHub checks out, the merge commit.
+def pull_request(
+    repository: Path, base: str, by: str = "example/kernels", known_base: str = ""
+) -> dict[str, Any]:
+    """Make HEAD of a repository a pull request: from then on it is what GitHub checks out, the
+    merge commit.
 
     Args:
         repository: its HEAD is the newest commit of the pull request.
         base: the newest commit of the branch that it is to be merged into.
         by: the repository that it comes from.
-        known_base: what GitHub says that commit is, which it looks up at pushes to the pull request only.
+        known_base: what GitHub says that commit is, which it looks up at pushes to the pull request
+        only.
     """
-    git = ["git", "-C", str(repository), "-c", "user.name=test", "-c", "user.email=test@example.invalid"]
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    git = [
+        "git",
+        "-C",
+        str(repository),
+        "-c",
+        "user.name=test",
+        "-c",
+        "user.email=test@example.invalid",
+    ]
+    head = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     subprocess.run([*git, "checkout", "--quiet", "--detach", base], check=True)
-    subprocess.run([*git, "merge", "--quiet", "--no-ff", "--message=test", head], check=True, capture_output=True)
+    subprocess.run(
+        [*git, "merge", "--quiet", "--no-ff", "--message=test", head],
+        check=True,
+        capture_output=True,
+    )
     of = {"sha": known_base or base, "ref": "main"}
     return {"pull_request": {"head": {"repo": {"full_name": by}, "sha": head}, "base": of}}
 
@@ -164,15 +217,18 @@ def run_workflow(
         repository: what is checked out; its HEAD is what the run builds.
         workflow: the workflow file, relative to the repository.
         event: `push`, `pull_request`, `workflow_dispatch` or `schedule`.
-        scratch: an existing folder for act's files, the artifacts and the event. Running twice with the same folder
+        scratch: an existing folder for act's files, the artifacts and the event. Running twice with
+        the same folder
             keeps the artifacts, as a second attempt does.
         checkout: where kci's own actions come from; see `copy_checkout`.
         payload: the event, as GitHub sends it.
         env: more environment variables for the steps.
-        earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
+        earlier: the runs on the branch before this one, oldest first; their artifacts can be
+        fetched.
         variables: the repository's variables, for `vars`.
         job: the only job to run, with those that it needs; empty for all.
-        own: the repository of kci's own actions, and what follows it in the workflow; empty if it uses none.
+        own: the repository of kci's own actions, and what follows it in the workflow; empty if it
+        uses none.
         secrets: the repository's secrets, beside GitHub's own.
     """
     act = act_path()
@@ -181,19 +237,35 @@ def run_workflow(
     store.mkdir(exist_ok=True)
     event_file = scratch / "event.json"
     event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
-    files = [*sorted((repository / workflow).parent.glob("*.yml")), *sorted(checkout.glob("**/action.yml"))]
+    files = [
+        *sorted((repository / workflow).parent.glob("*.yml")),
+        *sorted(checkout.glob("**/action.yml")),
+    ]
     files += sorted((checkout / ".github").glob("workflows/*.yml"))
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     # act refuses the queue of a concurrency group, and heeds no group at all.
     read = scratch / Path(workflow).name
-    read.write_text(re.sub(r"^ +queue: max\n", "", (repository / workflow).read_text(), flags=re.MULTILINE))
-    command = [act, event, "--workflows", str(read), "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
+    read.write_text(
+        re.sub(r"^ +queue: max\n", "", (repository / workflow).read_text(), flags=re.MULTILINE)
+    )
+    command = [
+        act,
+        event,
+        "--workflows",
+        str(read),
+        "--eventpath",
+        str(event_file),
+        "--json",
+        "--no-skip-checkout",
+    ]
     command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
     command += ["--job", job] if job else []
     command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"{own}={checkout}"] if own else []
     command += ["--var", "KCI_CONTAINER=none"]
-    command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]
+    command += [
+        word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")
+    ]
     command += [
         word
         for key, value in {"GITHUB_TOKEN": TOKEN, **(secrets or {})}.items()
@@ -204,35 +276,59 @@ def run_workflow(
     for pin in sorted(pinned | tagged):
         name = pin[0].rpartition("/")[2]
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
-    places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), "KCI_ACT_PYTHON": sys.executable}
+    places = {
+        "KCI_ACT_REPOSITORY": str(repository),
+        "KCI_ACT_STORE": str(store),
+        "KCI_ACT_PYTHON": sys.executable,
+    }
     runs = scratch / "runs"
     shutil.rmtree(runs, ignore_errors=True)  # of an earlier attempt
     runs.mkdir()
     for number, run in enumerate(earlier, start=FIRST_RUN):
         (runs / str(number)).symlink_to(run.artifacts)
-    last = max((str(number) for number, run in enumerate(earlier, FIRST_RUN) if run.event == "push"), default="")
+    last = max(
+        (str(number) for number, run in enumerate(earlier, FIRST_RUN) if run.event == "push"),
+        default="",
+    )
     places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
-    places |= github_names(repository, event, payload or {}) | {"KCI_ACT_WORKFLOW": str(repository / workflow)}
+    places |= github_names(repository, event, payload or {}) | {
+        "KCI_ACT_WORKFLOW": str(repository / workflow)
+    }
     places["GITHUB_WORKFLOW_REF"] = f"example/kernels/{workflow}@{places['GITHUB_REF']}"
     used = set(re.findall(r"uses: (kci/build(?:/[a-z-]+)*)@v1\b", text))
     places["KCI_ACT_ACTIONS"] = " ".join(sorted(name.replace("/", "-") for name in used))
     for key, value in {**places, **(env or {})}.items():
         command += ["--env", f"{key}={value}"]
     path = os.pathsep.join([str(STAND_INS / "bin"), str(STAND_INS / "here"), os.environ["PATH"]])
-    surroundings = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
-    surroundings |= {"GOGC": "off", "GOMEMLIMIT": "500MiB"}  # act needs 50 MB, and spends a third of its time on less
-    # Jobs that run side by side note in one unguarded map where local actions are; on one thread none is interrupted
-    # there. On several, Go ends act: "concurrent map writes".
+    surroundings = {
+        **os.environ,
+        "PATH": path,
+        "XDG_CACHE_HOME": str(scratch / "cache"),
+        "DOCKER_HOST": "",
+    }
+    surroundings |= {
+        "GOGC": "off",
+        "GOMEMLIMIT": "500MiB",
+    }  # act needs 50 MB, and spends a third of its time on less
+    # Jobs that run side by side note in one unguarded map where local actions are; on one thread
+    # none is interrupted there. On several, Go ends act: "concurrent map writes".
     surroundings["GOMAXPROCS"] = "1"
-    done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False
+    )
     (scratch / "act.log").write_text(done.stdout + done.stderr)
     return _parse(done.stdout, store, done.returncode == 0)
 
 
 def github_names(repository: Path, event: str, payload: dict[str, Any]) -> dict[str, str]:
-    """What a run is about; act asks git anew for all of it at each step, which takes it longer than all else."""
+    """What a run is about; act asks git anew for all of it at each step, which takes it longer than
+    all else.
+    """
     head = subprocess.run(
-        ["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+        ["git", "-C", str(repository), "rev-parse", "HEAD"],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     ref = "refs/pull/1/merge" if event == "pull_request" else payload.get("ref", "refs/heads/main")
     return {
@@ -244,7 +340,9 @@ def github_names(repository: Path, event: str, payload: dict[str, Any]) -> dict[
 
 
 def _parse(output: str, store: Path, ok: bool) -> Run:
-    """act gives all legs of a matrix the result of the worst one; here each leg has the result of its own steps."""
+    """act gives all legs of a matrix the result of the worst one; here each leg has the result of
+    its own steps.
+    """
     jobs: dict[str, str] = {}
     checks: dict[str, str] = {}
     failed: set[str] = set()
@@ -258,7 +356,9 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
         if "jobID" not in entry:
             continue
         matrix = entry.get("matrix") or {}
-        name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "name") if key in matrix)])
+        name = " ".join(
+            [entry["jobID"], *(str(matrix[key]) for key in ("kernel", "name") if key in matrix)]
+        )
         if not matrix and (called := _CALLED.fullmatch(entry["job"])):
             name = f"{entry['jobID']} {called[1]}"
         if entry.get("stepResult") == "failure":

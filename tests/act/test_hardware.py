@@ -1,4 +1,6 @@
-"""Rendered workflows where a machine tests: which jobs run, and what is green, when only a test failed or changed."""
+"""Rendered workflows where a machine tests: which jobs run, and what is green, when only a test
+failed or changed.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ def hub() -> Iterator[FakeHub]:
 
 @pytest.fixture
 def runner(hub: FakeHub, shared_by_workers: Path, tmp_path: Path) -> Runner:
-    env = {**installed(shared_by_workers, "publish"), **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
+    env = {
+        **installed(shared_by_workers, "publish"),
+        **hub_environment(hub, tmp_path / "home"),
+        "HF_TOKEN": TOKEN,
+    }
     variables = {"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))}
     return Runner(copy_actions(tmp_path / "checkout"), env, variables)
 
@@ -77,12 +83,16 @@ class Branch:
     def of_tag(self) -> Run:
         self.other += 1
         folder = place(self.scratch, f"tag-{self.other}")
-        return self.runner.run(self.repository, PUBLISH, "push", folder, self.runs, ref="refs/tags/v1.0")
+        return self.runner.run(
+            self.repository, PUBLISH, "push", folder, self.runs, ref="refs/tags/v1.0"
+        )
 
     def pull(self, base: str) -> Run:
         payload = pull_request(self.repository, base)
         folder = place(self.scratch, "pull")
-        return self.runner.run(self.repository, RELEASE, "pull_request", folder, self.runs, **payload)
+        return self.runner.run(
+            self.repository, RELEASE, "pull_request", folder, self.runs, **payload
+        )
 
 
 @pytest.fixture
@@ -91,13 +101,19 @@ def branch(repository: Path, runner: Runner, tmp_path: Path) -> Branch:
 
 
 def ready(branch: Branch, run: Run, scratch: Path) -> tuple[list[str], str]:
-    """What a run that publishes would publish, and what its gate says; act leaves out both if a called job failed."""
+    """What a run that publishes would publish, and what its gate says; act leaves out both if a
+    called job failed.
+    """
     (step,) = read_yaml((branch.repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
     given = {**step["with"], "results": "plan=success"}
-    code, said, output = action("gate", branch.runner, scratch, branch.repository, records=run.artifacts, **given)
+    code, said, output = action(
+        "gate", branch.runner, scratch, branch.repository, records=run.artifacts, **given
+    )
     assert code == 0, said
     results = "plan=success kernels=failure ready=success publish=skipped"
-    code, said, _ = action("gate", branch.runner, scratch, branch.repository, records=run.artifacts, results=results)
+    code, said, _ = action(
+        "gate", branch.runner, scratch, branch.repository, records=run.artifacts, results=results
+    )
     assert code == 1, "the gate is red"
     return [item["kernel"] for item in releases(output)], said
 
@@ -118,7 +134,9 @@ def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on
     assert broken.jobs == ended(["plan"], [TEST]), broken.log
     assert "AssertionError: 3 is not 4" in broken.log
     assert not broken.ok
-    assert "tree.some-kernel.1" not in {path.name for path in broken.artifacts.iterdir()}, "it has the tree of run 41"
+    assert "tree.some-kernel.1" not in {path.name for path in broken.artifacts.iterdir()}, (
+        "it has the tree of run 41"
+    )
 
     tag = branch.of_tag()
     assert tag.jobs == ended(["plan"], [TEST]), tag.log
@@ -131,7 +149,9 @@ def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on
     mended = branch.push()
     assert mended.jobs == ended([TEST, *OTHERS]), mended.log
     tag = branch.of_tag()
-    assert tag.jobs == ended([*OTHERS, "ready", "publish some-kernel"]), "that very tree has passed these very tests"
+    assert tag.jobs == ended([*OTHERS, "ready", "publish some-kernel"]), (
+        "that very tree has passed these very tests"
+    )
     assert published(hub) == {"acme/some-kernel"}
 
 
@@ -144,17 +164,25 @@ def test_a_new_kernel_is_built_and_tested_and_so_is_a_pull_request_of_tests_only
     assert kci_process(*words, cwd=tmp_path).code == 0
     repository = tmp_path / "softcap"
     tests = repository / "tests" / "test_softcap.py"
-    text = tests.read_text().partition("def test_a_tensor")[0]  # torch's compiler takes longer than all else
+    text = tests.read_text().partition("def test_a_tensor")[
+        0
+    ]  # torch's compiler takes longer than all else
     tests.write_text(text)
     with (repository / "kci.toml").open("a") as settings:
         settings.write('[[overlay]]\nkeep = ["torch == 2.13 and system == x86_64-linux"]\n')
     commit_all(repository)
     env = {**installed(shared_by_workers), "KCI_CACHE": str(torch_cache)}
-    branch = Branch(repository, Runner(copy_actions(tmp_path / "checkout"), env), place(tmp_path, "scratch"))
+    branch = Branch(
+        repository, Runner(copy_actions(tmp_path / "checkout"), env), place(tmp_path, "scratch")
+    )
     base = head_commit(repository)
     push, test = branch.push(), "test softcap cpu-x86_64-linux"
     assert push.jobs == ended(["build softcap torch-cpu", "merge softcap", test, *OTHERS]), push.log
-    change(repository, "tests/test_softcap.py", text.replace("functional.silu(x)", "functional.gelu(x)"))
+    change(
+        repository,
+        "tests/test_softcap.py",
+        text.replace("functional.silu(x)", "functional.gelu(x)"),
+    )
     pull = branch.pull(base)
     assert pull.jobs == ended(["plan"], [test]), pull.log
     assert "read by the tests; the tests run again on cpu-x86_64-linux" in pull.log

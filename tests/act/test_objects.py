@@ -1,4 +1,5 @@
-"""Objects that go from run to run, from attempt to attempt and from part to link: compiled once, by real compilers.
+"""Objects that go from run to run, from attempt to attempt and from part to link: compiled once, by
+real compilers.
 
 Each job has a cache of its own, as a fresh runner has.
 """
@@ -14,7 +15,16 @@ from typing import Any
 
 import pytest
 
-from act.harness import FIRST_RUN, NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
+from act.harness import (
+    FIRST_RUN,
+    NEEDS_ACT,
+    Run,
+    commit_all,
+    copy_actions,
+    installed,
+    pull_request,
+    run_workflow,
+)
 from buildkit import OLDER_SYSTEM, program, write_tree
 from cli.runner import kci
 from kci.builders.native.objects import read_head
@@ -29,7 +39,8 @@ VARIANT = "torch-stable-abi211-cpu-x86_64-linux"
 SMALL = 8
 OBJECTS = SMALL + 1
 NAMED = 1
-"""The one that registers ops: the kernel's id is in it, and that is another one with each commit."""
+"""The one that registers ops: the kernel's id is in it, and that is another one with each
+commit."""
 ONE_VARIANT = """
 catalog = "2026-08-20"
 
@@ -71,14 +82,18 @@ class Project:
     def __init__(self, place: Path, cache: Path, shared: Path) -> None:
         self.place, self.repository = place, place / "repository"
         self.kernel = self.repository / "many"
-        write_tree(self.kernel, sources([f"small{number}" for number in range(SMALL)], "int {name};\n"))
+        write_tree(
+            self.kernel, sources([f"small{number}" for number in range(SMALL)], "int {name};\n")
+        )
         (self.repository / "kci.toml").write_text(ONE_VARIANT)
         own = self.repository / ".github" / "kci"
         own.mkdir(parents=True)
         (own / "before-build.yml").write_text(FRESH_CACHE)
         self.checkout = copy_actions(place / "checkout")
         (place / "bin").mkdir()
-        counted = program(place / "bin", "counted-g++", OLDER_SYSTEM + COUNTED.replace("HERE", str(place)))
+        counted = program(
+            place / "bin", "counted-g++", OLDER_SYSTEM + COUNTED.replace("HERE", str(place))
+        )
         self.env = {"ACT_CACHE": str(cache), "CXX": str(counted), **installed(shared)}
         self.count = 0
 
@@ -101,29 +116,48 @@ class Project:
     def made(self) -> collections.Counter[str]:
         """How often each object was compiled, since this was asked last."""
         notes = self.place / "made"
-        found = collections.Counter(notes.read_text().split()) if notes.exists() else collections.Counter[str]()
+        found = (
+            collections.Counter(notes.read_text().split())
+            if notes.exists()
+            else collections.Counter[str]()
+        )
         notes.unlink(missing_ok=True)
         return found
 
     def run(
-        self, event: str, *earlier: Run, attempt: int = 1, workflow: str = RELEASE, job: str = "", **payload: Any
+        self,
+        event: str,
+        *earlier: Run,
+        attempt: int = 1,
+        workflow: str = RELEASE,
+        job: str = "",
+        **payload: Any,
     ) -> Run:
-        """Run the workflow; a push has everything that there is. A further attempt has what those before uploaded."""
+        """Run the workflow; a push has everything that there is.
+
+        A further attempt has what those before uploaded.
+        """
         if event == "push" and attempt == 1:
             self.git("checkout", "--quiet", "main")
             commit_all(self.repository)
         self.count += attempt == 1
         scratch = self.place / f"scratch-{self.count}"
         scratch.mkdir(exist_ok=True)
-        numbers = {"GITHUB_RUN_ID": str(FIRST_RUN + len(earlier)), "GITHUB_RUN_ATTEMPT": str(attempt)}
+        numbers = {
+            "GITHUB_RUN_ID": str(FIRST_RUN + len(earlier)),
+            "GITHUB_RUN_ATTEMPT": str(attempt),
+        }
         return run_workflow(
-            self.repository, workflow, event, scratch, job=job, checkout=self.checkout, env=self.env | numbers,
+            self.repository, workflow, event, scratch, job=job, checkout=self.checkout,
+            env=self.env | numbers,
             earlier=earlier, payload=payload,
         )  # fmt: skip
 
 
 @pytest.fixture
-def project(torch_cache: Path, as_users_compile: None, shared_by_workers: Path, tmp_path: Path) -> Project:
+def project(
+    torch_cache: Path, as_users_compile: None, shared_by_workers: Path, tmp_path: Path
+) -> Project:
     return Project(tmp_path, torch_cache, shared_by_workers)
 
 
@@ -144,11 +178,15 @@ def manifest(run: Run, into: Path) -> Manifest:
 
 
 def record(run: Run) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads((run.artifacts / "run-record.split.1" / "kci-record.json").read_text())
+    read: dict[str, Any] = json.loads(
+        (run.artifacts / "run-record.split.1" / "kci-record.json").read_text()
+    )
     return read
 
 
-def test_a_leg_that_failed_goes_on_and_a_change_of_a_line_compiles_one_object(project: Project, tmp_path: Path) -> None:
+def test_a_leg_that_failed_goes_on_and_a_change_of_a_line_compiles_one_object(
+    project: Project, tmp_path: Path
+) -> None:
     project.render()
     (project.place / "broken").touch()
     run = project.run("push")
@@ -174,7 +212,11 @@ def test_a_leg_that_failed_goes_on_and_a_change_of_a_line_compiles_one_object(pr
     assert present.objects is not None
     assert (present.objects.runs, present.objects.made) == (("41",), 1 + NAMED)
     (kept,) = record(second)["objects"]
-    assert (kept["artifact"], kept["found"], kept["made"]) == (objects, OBJECTS - 1 - NAMED, 1 + NAMED)
+    assert (kept["artifact"], kept["found"], kept["made"]) == (
+        objects,
+        OBJECTS - 1 - NAMED,
+        1 + NAMED,
+    )
 
 
 def kept_by(run: Run) -> dict[str, int]:
@@ -201,11 +243,14 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
     assert kept.keys() == {f".part{number}of2" for number in (1, 2)}
     assert sum(kept.values()) == OBJECTS
 
-    # A pull request of a fork takes what its base has: of what it says main takes nothing, although it is newer.
+    # A pull request of a fork takes what its base has: of what it says main takes nothing, although
+    # it is newer.
     project.source(3).write_text("int small3() { return 33; }\n")
     commit_all(project.repository)
     project.git("branch", "base", "HEAD~1")
-    fork = project.run("pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels"))
+    fork = project.run(
+        "pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels")
+    )
     assert fork.jobs == jobs, fork.log
     assert project.made().total() == 1 + NAMED
     fork = fork._replace(event="pull_request")
@@ -220,17 +265,25 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
         project.source(number).write_text(f"int small{number}() {{ return {number + 100}; }}\n")
     second = project.run("push", first, fork)
     # act does not run the gate: it takes a called job that may fail for one that must not.
-    ended = {name.split()[0]: result for name, result in second.jobs.items() if not name.startswith("parts ")}
+    ended = {
+        name.split()[0]: result
+        for name, result in second.jobs.items()
+        if not name.startswith("parts ")
+    }
     assert ended == dict.fromkeys(["link", "merge", "plan"], "success"), second.log
     assert ".part2of2" not in kept_by(second)
-    assert project.made().total() == SMALL - 3 + NAMED, "what the fork has compiled is compiled once more"
+    assert project.made().total() == SMALL - 3 + NAMED, (
+        "what the fork has compiled is compiled once more"
+    )
     assert used(second)[2] == ("41", "43")
 
 
 def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
     project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "split"\nparts = 2\n')
     project.render()
-    run = project.run("workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="kernels")
+    run = project.run(
+        "workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="kernels"
+    )
     leg = f"split {VARIANT}"
     parts = [f"parts {leg}.part{number}of2" for number in (1, 2)]
     assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "plan"], "success"), run.log

@@ -1,4 +1,6 @@
-"""The rendered workflow that publishes, run by act with a Hub on this machine: builds, trees, tests, commits."""
+"""The rendered workflow that publishes, run by act with a Hub on this machine: builds, trees,
+tests, commits.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,15 @@ def hub() -> Iterator[FakeHub]:
 
 
 @pytest.fixture
-def runner(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path, tmp_path: Path) -> Runner:
+def runner(
+    hub: FakeHub, tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path, tmp_path: Path
+) -> Runner:
     checkout = copy_actions(tmp_path_factory.mktemp("checkout"))
-    env = {**installed(shared_by_workers, "publish"), **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
+    env = {
+        **installed(shared_by_workers, "publish"),
+        **hub_environment(hub, tmp_path / "home"),
+        "HF_TOKEN": TOKEN,
+    }
     return Runner(checkout, env)
 
 
@@ -61,12 +69,19 @@ def repository(tmp_path: Path) -> Path:
 def action(
     name: str, runner: Runner, scratch: Path, cwd: Path, records: Path | None = None, **inputs: str
 ) -> tuple[int, str, str]:
-    """An action on its own: act runs no job that needs a called workflow which failed, whatever its `if` says."""
+    """An action on its own: act runs no job that needs a called workflow which failed, whatever its
+    `if` says.
+    """
     if records and not (scratch / "kci-records").exists():
         (scratch / "kci-records").symlink_to(records)
     output = scratch / f"output-{name}-{len(list(scratch.iterdir()))}"
     env = {key: os.environ[key] for key in ("PATH", "HOME")} | runner.env
-    env |= {"GITHUB_OUTPUT": str(output), "RUNNER_TEMP": str(scratch), "GITHUB_RUN_ID": "1", "GITHUB_RUN_ATTEMPT": "1"}
+    env |= {
+        "GITHUB_OUTPUT": str(output),
+        "RUNNER_TEMP": str(scratch),
+        "GITHUB_RUN_ID": "1",
+        "GITHUB_RUN_ATTEMPT": "1",
+    }
     env |= inputs_of(**inputs)
     python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
     command = [str(python), "-E", "-P", "-u", "-m", "kci.actions", name]
@@ -91,7 +106,9 @@ def published(hub: FakeHub) -> set[str]:
 def test_the_short_file_publishes_what_the_last_push_has_built(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
-    """One of the two kernels is on the Hub in somebody else's name, who gets a pull request there."""
+    """One of the two kernels is on the Hub in somebody else's name, who gets a pull
+    request there.
+    """
     (repository / "kci.toml").write_text(f'{SETTINGS}pull-request = ["other-kernel"]\n')
     build_toml = repository / "other-kernel" / "build.toml"
     theirs = '[general.hub]\nrepo-id = "theirs/other-kernel"\n[torch-noarch]'
@@ -106,12 +123,21 @@ def test_the_short_file_publishes_what_the_last_push_has_built(
     package = repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py"
     package.write_text("VALUE = 1\n")
     commit_all(repository)
-    run = runner.run(repository, PUBLISH, "push", place(tmp_path, "2"), [push], ref="refs/tags/v1.0")
-    ran = ["build other-kernel torch-cuda", "merge other-kernel", "publish other-kernel", "publish some-kernel"]
+    run = runner.run(
+        repository, PUBLISH, "push", place(tmp_path, "2"), [push], ref="refs/tags/v1.0"
+    )
+    ran = [
+        "build other-kernel torch-cuda",
+        "merge other-kernel",
+        "publish other-kernel",
+        "publish some-kernel",
+    ]
     assert run.jobs == dict.fromkeys([*ran, "kci", "plan", "ready"], "success"), run.log
     assert "kci" not in run.checks
     assert published(hub) == {"acme/some-kernel", "theirs/other-kernel"}
-    assert hub["theirs/other-kernel"].branches["v1"] == head, "nothing is written before they accept it"
+    assert hub["theirs/other-kernel"].branches["v1"] == head, (
+        "nothing is written before they accept it"
+    )
     proposed = hub["theirs/other-kernel"].commits[hub["theirs/other-kernel"].proposals["refs/pr/1"]]
     assert {"README.md", "build/torch-cuda/metadata.json"} <= proposed.keys()
 
@@ -121,25 +147,41 @@ def test_what_a_newer_run_has_published_is_not_replaced_by_an_older_one(
 ) -> None:
     """Runs build side by side, so an older one may come last."""
     scratch = place(tmp_path, "scratch")
-    runs = [{"databaseId": 90 + number, "number": number} for number in (4, 3, 1, 0)]  # this run is number 1
+    runs = [
+        {"databaseId": 90 + number, "number": number} for number in (4, 3, 1, 0)
+    ]  # this run is number 1
     (scratch / "publish-runs.json").write_text(json.dumps(runs))
     jobs = {94: [("publish some-kernel", "success"), ("publish other-kernel", "failure")]}
     jobs[93] = [("dry run of other-kernel", "success"), ("publish other-kernel-2", "success")]
     for run_id, listed in jobs.items():
-        told = [{"name": name, "conclusion": result, "html_url": f"{run_id} {name}"} for name, result in listed]
+        told = [
+            {"name": name, "conclusion": result, "html_url": f"{run_id} {name}"}
+            for name, result in listed
+        ]
         (scratch / f"publish-jobs-{run_id}.json").write_text(json.dumps({"jobs": told}))
     run = runner.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
     refused = {"publish some-kernel": "failure", "kci": "failure"}
-    succeeded = [*BUILDS, *(f"merge {name}" for name in VARIANTS), "publish other-kernel", "plan", "ready"]
+    succeeded = [
+        *BUILDS,
+        *(f"merge {name}" for name in VARIANTS),
+        "publish other-kernel",
+        "plan",
+        "ready",
+    ]
     assert run.jobs == {**dict.fromkeys(succeeded, "success"), **refused}, run.log
-    assert "a newer run has done the job 'publish some-kernel' already: 94 publish some-kernel" in run.log
+    assert (
+        "a newer run has done the job 'publish some-kernel' already: 94 publish some-kernel"
+        in run.log
+    )
     assert published(hub) == {"acme/other-kernel"}
 
 
 def test_a_release_that_leaves_out_what_is_published_asks_for_a_decision(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
-    """An older build for cpu is published, and the release has cuda only; nobody builds for metal at all."""
+    """An older build for cpu is published, and the release has cuda only; nobody builds for metal
+    at all.
+    """
     add_kernel(repository, "mac-kernel", ("metal",))
     build = repository / "mac-kernel" / "build.toml"
     component = '[torch]\n[kernel.a]\nbackend = "metal"\ndepends = ["torch"]\nsrc = ["a.mm"]\n'
@@ -149,20 +191,31 @@ def test_a_release_that_leaves_out_what_is_published_asks_for_a_decision(
     render(repository)
     older = there("torch-cpu", unique="9999999")
     hub["acme/some-kernel"].write("v1", older, "of other sources")
-    inputs = {"tier": "release", "kernel": "some-kernel mac-kernel", "only": "", "backends": "cuda metal"}
+    inputs = {
+        "tier": "release",
+        "kernel": "some-kernel mac-kernel",
+        "only": "",
+        "backends": "cuda metal",
+    }
     inputs |= {"dry-run": "false", "older": "false"}
-    run = runner.run(repository, PUBLISH, "workflow_dispatch", place(tmp_path, "scratch"), inputs=inputs)
+    run = runner.run(
+        repository, PUBLISH, "workflow_dispatch", place(tmp_path, "scratch"), inputs=inputs
+    )
     built = ["build some-kernel torch-cuda", "merge some-kernel", "plan", "ready"]
     ended = dict.fromkeys(["publish some-kernel", "kci"], "failure")
     assert run.jobs == {**dict.fromkeys(built, "success"), **ended}, run.log
     assert "2 of 3 variants of the tier release are left out" in run.log
-    refusal = "acme/some-kernel@v1 has 1 variant of other sources that this tree leaves out: torch-cpu"
+    refusal = (
+        "acme/some-kernel@v1 has 1 variant of other sources that this tree leaves out: torch-cpu"
+    )
     assert refusal in run.log
     assert "KCI814" in run.log
     assert hub["acme/some-kernel"].files("v1") == older
 
 
-def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]) -> None:
+def publish_what_is_ready(
+    run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]
+) -> None:
     records = run.artifacts
     (step,) = read_yaml((repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
     given = {**step["with"], "results": "plan=success"}
@@ -175,7 +228,9 @@ def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: P
         (folder / "tree").mkdir(parents=True)
         tar = next(run.artifacts.glob(f"tree.{item['kernel']}.*/kci-tree.tar"))
         (folder / "tree" / "kci-tree.tar").write_bytes(tar.read_bytes())
-        code, said, _ = action("publish", runner, scratch, repository, tree=str(folder), kernel=item["path"])
+        code, said, _ = action(
+            "publish", runner, scratch, repository, tree=str(folder), kernel=item["path"]
+        )
         assert code == 0, said
     results = "plan=success kernels=failure ready=success publish=success"
     code, said, _ = action("gate", runner, scratch, repository, records=records, results=results)
@@ -189,24 +244,38 @@ NOT_READY = ["broken-kernel", "failing-kernel"]
 def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_published(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
-    """One kernel is built and does not load, the tests of one fail on the machine; neither stops the two others."""
+    """One kernel is built and does not load, the tests of one fail on the machine; neither stops
+    the two others.
+    """
     broken = add_kernel(repository, "broken-kernel", ("cpu",))
     (broken / "torch-ext" / "broken_kernel" / "__init__.py").write_text("double = not_defined\n")
     add_kernel(repository, "failing-kernel", ("cuda",))
-    for name, text in (*dict.fromkeys(VARIANTS, "# fine\n").items(), ("failing-kernel", "# BROKEN\n")):
+    for name, text in (
+        *dict.fromkeys(VARIANTS, "# fine\n").items(),
+        ("failing-kernel", "# BROKEN\n"),
+    ):
         (repository / name / "tests").mkdir()
         (repository / name / "tests" / "test_it.py").write_text(text)
     (repository / "kci.toml").write_text(f'{TESTED}[plan]\nload = ["cpu"]\n')
     commit_all(repository)
     render(repository)
     scratch = place(tmp_path, "scratch")
-    machine = Runner(runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))})
+    machine = Runner(
+        runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))}
+    )
     run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
     succeeded = [*BUILDS, "build failing-kernel torch-cuda"]
     succeeded += [f"merge {name}" for name in (*VARIANTS, "failing-kernel")]
     succeeded += [f"test {name} cuda-x86_64-linux" for name in VARIANTS]
-    failed = ["build broken-kernel torch-cpu", "merge broken-kernel", "test failing-kernel cuda-x86_64-linux"]
-    assert run.jobs == {**dict.fromkeys([*succeeded, "plan"], "success"), **dict.fromkeys(failed, "failure")}, run.log
+    failed = [
+        "build broken-kernel torch-cpu",
+        "merge broken-kernel",
+        "test failing-kernel cuda-x86_64-linux",
+    ]
+    assert run.jobs == {
+        **dict.fromkeys([*succeeded, "plan"], "success"),
+        **dict.fromkeys(failed, "failure"),
+    }, run.log
     assert "NameError: name 'not_defined' is not defined" in run.log
     assert "KCI785" in run.log
     publish_what_is_ready(run, runner, repository, scratch, set(VARIANTS))
@@ -215,9 +284,16 @@ def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_
 
 @pytest.fixture
 def sigstore(repository: Path, hub: FakeHub) -> Iterator[OwnSigstore]:
-    """Kernels that are signed, and what GitHub, Sigstore and the Hub say to the workflow that publishes them."""
+    """Kernels that are signed, and what GitHub, Sigstore and the Hub say to the workflow that
+    publishes them.
+    """
     workflow = f"example/kernels/{PUBLISH}@refs/tags/v1.0"
-    claims = {"repository": "example/kernels", "job_workflow_ref": workflow, "sha": "a" * 40, "ref": "refs/tags/v1.0"}
+    claims = {
+        "repository": "example/kernels",
+        "job_workflow_ref": workflow,
+        "sha": "a" * 40,
+        "ref": "refs/tags/v1.0",
+    }
 
     def trusts(identity: str, resource: str) -> bool:
         said = running.read(identity, hub.url)
@@ -244,7 +320,9 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
     repository: Path, runner: Runner, hub: FakeHub, sigstore: OwnSigstore, tmp_path: Path
 ) -> None:
     scratch = place(tmp_path, "scratch")
-    run = without_token(runner, sigstore).run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
+    run = without_token(runner, sigstore).run(
+        repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0"
+    )
     ran = [*BUILDS, *(f"{job} {name}" for job in ("merge", "publish") for name in VARIANTS)]
     assert run.jobs == dict.fromkeys([*ran, "kci", "plan", "ready"], "success"), run.log
     assert run.checks["kci-publish"] == "success"
@@ -264,11 +342,20 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
                 (tree / path.removeprefix("build/")).parent.mkdir(parents=True, exist_ok=True)
                 (tree / path.removeprefix("build/")).write_bytes(data)
         workflow = ("--workflow", f"example/kernels/{PUBLISH}@refs/tags/v1.0")
-        trusted = ("--repository", "example/kernels", *workflow, "--trust-config", repository / "sigstore.json")
+        trusted = (
+            "--repository",
+            "example/kernels",
+            *workflow,
+            "--trust-config",
+            repository / "sigstore.json",
+        )
         checked = kci("verify", tree, "--signatures", *trusted)
         assert checked.code == 0, checked.stdout + checked.stderr
         (tree / "torch-cuda" / "added.py").write_text("")
-        assert "added.py is there and was not signed" in kci("verify", tree, "--signatures", *trusted).stderr
+        assert (
+            "added.py is there and was not signed"
+            in kci("verify", tree, "--signatures", *trusted).stderr
+        )
         assert run.log.count(f"before the merge: {name}.") == 1
 
 
@@ -288,8 +375,16 @@ def test_without_a_signature_nothing_is_published(
 ) -> None:
     sigstore.spoil = lambda path, answer: (503, {}) if path == "/api/v1/log/entries" else answer
     scratch = place(tmp_path, "scratch")
-    inputs = {"tier": "release", "kernel": "other-kernel", "only": "", "backends": "", "dry-run": "false"}
-    run = without_token(runner, sigstore).run(repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs)
+    inputs = {
+        "tier": "release",
+        "kernel": "other-kernel",
+        "only": "",
+        "backends": "",
+        "dry-run": "false",
+    }
+    run = without_token(runner, sigstore).run(
+        repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs
+    )
     built = ["build other-kernel torch-cuda", "merge other-kernel", "plan", "ready"]
     failed = dict.fromkeys(["publish other-kernel", "kci"], "failure")
     assert run.jobs == {**dict.fromkeys(built, "success"), **failed}, run.log

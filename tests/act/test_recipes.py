@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import FIRST_RUN, NEEDS_ACT, ROOT, Run, commit_all, copy_actions, installed, pull_request, run_workflow
+from act.harness import (
+    FIRST_RUN,
+    NEEDS_ACT,
+    ROOT,
+    Run,
+    commit_all,
+    copy_actions,
+    installed,
+    pull_request,
+    run_workflow,
+)
 from act.test_workflow import Runner, add_kernel, place, render
 from own_wheel import installed_from_a_wheel
 from publish.fake_hub import TOKEN, FakeHub, serving
@@ -36,22 +46,32 @@ def recipe(repository: Path, name: str) -> str:
     return f"{FOLDER}/{name}"
 
 
-@pytest.mark.parametrize(("change", "fine"), [("def double(x, y):", False), ("def double(x, y=1):", True)])
-def test_a_call_that_breaks_is_found(change: str, fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("change", "fine"), [("def double(x, y):", False), ("def double(x, y=1):", True)]
+)
+def test_a_call_that_breaks_is_found(
+    change: str, fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tools = place(tmp_path, "tools")
     (tools / "pipx").write_text(PIPX)
     (tools / "pipx").chmod(0o755)
-    monkeypatch.setenv("PATH", os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]]))
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
     repository = tmp_path / "repository"
     package = add_kernel(repository, "relu") / "torch-ext" / "relu" / "__init__.py"
     workflow = recipe(repository, "api.yml")
     commit_all(repository)
-    base = subprocess.run(["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    base = subprocess.run(
+        ["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    )
     package.write_text(package.read_text().replace("def double(x):", change))
     commit_all(repository)
     payload = pull_request(repository, base.stdout.strip())
     scratch, checkout = place(tmp_path, "scratch"), place(tmp_path, "checkout")
-    run = run_workflow(repository, workflow, "pull_request", scratch, checkout=checkout, payload=payload, own="")
+    run = run_workflow(
+        repository, workflow, "pull_request", scratch, checkout=checkout, payload=payload, own=""
+    )
     assert run.jobs == {"api": "success" if fine else "failure"}, run.log
     assert ("Parameter was added as required" in run.log) is not fine
 

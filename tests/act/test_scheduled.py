@@ -1,4 +1,6 @@
-"""The scheduled workflow of a kernel of C++ and of kernels of Python, run after run: an API goes, and is mended."""
+"""The scheduled workflow of a kernel of C++ and of kernels of Python, run after run: an API goes,
+and is mended.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,12 @@ class Scheduled:
     """A repository whose scheduled workflow is run again and again."""
 
     def __init__(
-        self, folder: Path, shared: Path, cache: Path, catalog: str = CATALOG, settings: str = SETTINGS
+        self,
+        folder: Path,
+        shared: Path,
+        cache: Path,
+        catalog: str = CATALOG,
+        settings: str = SETTINGS,
     ) -> None:
         """Render and commit what is in `repository`."""
         self.folder = folder
@@ -63,7 +70,9 @@ class Scheduled:
         commit_all(self.repository)
         subprocess.run(["git", "init", "--quiet", "--bare", self.origin], check=True)
         config = folder / "gitconfig"
-        config.write_text(f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
+        config.write_text(
+            f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n'
+        )
         self.checkout = copy_actions(folder / "checkout")
         self.env = {
             "KCI_CACHE": str(cache),
@@ -85,7 +94,8 @@ class Scheduled:
         scratch.mkdir()
         number = {"GITHUB_RUN_NUMBER": str(self.count)}
         return run_workflow(
-            self.repository, COMPAT, "schedule", scratch, checkout=self.checkout, env={**self.env, **number},
+            self.repository, COMPAT, "schedule", scratch, checkout=self.checkout,
+            env={**self.env, **number},
             variables=variables, job=job,
         )  # fmt: skip
 
@@ -93,10 +103,14 @@ class Scheduled:
         """The files on the branch, oldest first."""
         git = ["git", "-C", str(self.origin)]
         listed = subprocess.run(
-            [*git, "ls-tree", "-r", "--name-only", "kci-history"], check=True, capture_output=True, text=True
+            [*git, "ls-tree", "-r", "--name-only", "kci-history"],
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout.split()
         shown = (
-            subprocess.run([*git, "show", f"kci-history:{name}"], check=True, capture_output=True) for name in listed
+            subprocess.run([*git, "show", f"kci-history:{name}"], check=True, capture_output=True)
+            for name in listed
         )
         return [json.loads(done.stdout) for done in shown]
 
@@ -109,9 +123,15 @@ class Scheduled:
 
     def changes(self) -> list[str]:
         """The requests that change an issue, of the last run."""
-        told = [item for item in self._told()["requests"] if "/issues" in item or "/actions/" in item]
+        told = [
+            item for item in self._told()["requests"] if "/issues" in item or "/actions/" in item
+        ]
         last = max(number for number, item in enumerate(told) if item.startswith("GET"))
-        return [item.partition(" ")[0] for item in told[last:] if "/issues" in item and not item.startswith("GET")]
+        return [
+            item.partition(" ")[0]
+            for item in told[last:]
+            if "/issues" in item and not item.startswith("GET")
+        ]
 
     def _told(self) -> dict[str, Any]:
         told: dict[str, Any] = json.loads((self.folder / "issues.json").read_text())
@@ -163,12 +183,17 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     assert "with torch 2.13: passed, 1 passed" in second.log
 
 
-def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers: Path, tmp_path: Path) -> None:
+def test_what_a_machine_with_a_gpu_found_gets_into_the_history(
+    shared_by_workers: Path, tmp_path: Path
+) -> None:
     """A kernel's tests fail as long as their file says so.
 
-    The machine that tests is this one under its label, and its Python says of itself that it has torch for CUDA.
+    The machine that tests is this one under its label, and its Python says of itself that it has
+    torch for CUDA.
     """
-    test_file = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",)) / "tests" / "test_it.py"
+    test_file = (
+        add_kernel(tmp_path / "repository", "some-kernel", ("cuda",)) / "tests" / "test_it.py"
+    )
     test_file.parent.mkdir()
     test_file.write_text("BROKEN = True")
     catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
@@ -184,7 +209,10 @@ def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers
     assert broken.jobs == dict.fromkeys(ran, "success"), broken.log
     run, again = sorted(place.history(), key=lambda item: item.get("look", 1))
     assert [failure["leg"] for failure in again["failed"]] == [on_hardware]
-    assert ([failure["leg"] for failure in run["failed"]], run["passed"]) == ([on_hardware], [built])
+    assert ([failure["leg"] for failure in run["failed"]], run["passed"]) == (
+        [on_hardware],
+        [built],
+    )
     assert [state for state, _ in place.issues()] == ["open"]
 
     test_file.write_text("")

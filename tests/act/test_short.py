@@ -1,4 +1,6 @@
-"""The short file and the reusable workflow that it calls, run by act: which jobs ran, and what came of them."""
+"""The short file and the reusable workflow that it calls, run by act: which jobs ran, and what came
+of them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def short(tmp_path: Path, *names: str, settings: str = "") -> Path:
         add_kernel(repository, name, ("cpu", "cuda") if name == "some-kernel" else ("cpu",))
     (repository / "kci.toml").write_text(settings)
     render(repository, "--short")
-    assert [file.name for file in (repository / RELEASE).parent.iterdir() if "compat" not in file.name] == ["kci.yml"]
+    assert [
+        file.name for file in (repository / RELEASE).parent.iterdir() if "compat" not in file.name
+    ] == ["kci.yml"]
     return repository
 
 
@@ -58,7 +62,10 @@ def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner:
     folder = place(tmp_path, "2")
     second = machine.run(repository, RELEASE, "push", folder, [first])
     assert not second.ok
-    assert second.jobs == {**dict.fromkeys([*LEGS, "merge some-kernel"], "failure"), "plan": "success"}, second.log
+    assert second.jobs == {
+        **dict.fromkeys([*LEGS, "merge some-kernel"], "failure"),
+        "plan": "success",
+    }, second.log
     attempt = Runner(runner.checkout, {**runner.env, "GITHUB_RUN_ATTEMPT": "2"})
     again = attempt.run(repository, RELEASE, "push", folder, [first])
     assert again.jobs == first.jobs, again.log
@@ -72,18 +79,29 @@ def test_of_three_kernels_what_a_pull_request_or_a_merge_group_touches_is_built(
     repository = short(tmp_path, "some-kernel", "other-kernel", "third-kernel")
     base = head_commit(repository)
     change(repository / "other-kernel", "VALUE = 1\n")
-    wanted = dict.fromkeys(["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"], "success")
-    group = runner.run(repository, RELEASE, "merge_group", place(tmp_path, "1"), merge_group={"base_sha": base})
+    wanted = dict.fromkeys(
+        ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"], "success"
+    )
+    group = runner.run(
+        repository, RELEASE, "merge_group", place(tmp_path, "1"), merge_group={"base_sha": base}
+    )
     assert group.jobs == wanted, group.log
     assert group.checks["kci/kci"] == "success"
     pull = runner.run(
-        repository, RELEASE, "pull_request", place(tmp_path, "2"), **pull_request(repository, base, "somebody/kernels")
+        repository,
+        RELEASE,
+        "pull_request",
+        place(tmp_path, "2"),
+        **pull_request(repository, base, "somebody/kernels"),
     )
     assert pull.jobs == wanted, pull.log
     assert pull.checks["kci/kci"] == "success"
 
 
-def test_the_lines_of_the_page_build_what_event_and_settings_say(tmp_path: Path, runner: Runner) -> None:  # noqa: F811
+def test_the_lines_of_the_page_build_what_event_and_settings_say(
+    tmp_path: Path,
+    runner: Runner,  # noqa: F811
+) -> None:
     tiers = """
 [tiers.cpu]
 backends = ["cpu"]
@@ -91,7 +109,10 @@ backends = ["cpu"]
 tier = "cpu"
 """
     repository = short(tmp_path, "some-kernel", settings=tiers)
-    shown = [re.findall(r"```yaml\n(name: kernel\n.*?)```", (ROOT / page).read_text(), re.DOTALL) for page in PAGES]
+    shown = [
+        re.findall(r"```yaml\n(name: kernel\n.*?)```", (ROOT / page).read_text(), re.DOTALL)
+        for page in PAGES
+    ]
     assert shown[0][0] == shown[1][0]
     assert len(shown[0][0].splitlines()) <= 15
     (repository / FILE).write_text(shown[0][0])

@@ -35,7 +35,13 @@ class Talk:
         self.state = folder / "github.json"
         env = {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
         self.runner = Runner(copy_actions(folder / "checkout"), env)
-        self.known: dict[str, Any] = {"issues": [], "requests": [], "runs": [], "pulls": [], "artifacts": {}}
+        self.known: dict[str, Any] = {
+            "issues": [],
+            "requests": [],
+            "runs": [],
+            "pulls": [],
+            "artifacts": {},
+        }
         self.count = 40
 
     def propose(self, base: str) -> Run:
@@ -43,14 +49,20 @@ class Talk:
         self.count += 1
         payload = pull_request(self.repository, base, by=FORK["full_name"])
         run = self.runner.run(
-            self.repository, RELEASE, "pull_request", place(self.folder, f"run-{self.count}"), **payload
+            self.repository,
+            RELEASE,
+            "pull_request",
+            place(self.folder, f"run-{self.count}"),
+            **payload,
         )
         sha = payload["pull_request"]["head"]["sha"]
         known = self.told() if self.state.exists() else self.known
         known["runs"].append(
             {
-                "id": self.count, "event": "pull_request", "path": RELEASE, "head_sha": sha, "head_branch": "topic",
-                "head_repository": FORK, "run_attempt": 1, "conclusion": "success" if run.ok else "failure",
+                "id": self.count, "event": "pull_request", "path": RELEASE, "head_sha": sha,
+                "head_branch": "topic",
+                "head_repository": FORK, "run_attempt": 1,
+                "conclusion": "success" if run.ok else "failure",
             }
         )  # fmt: skip
         known["pulls"] = [{"number": 7, "state": "open", "head": {"sha": sha, "repo": FORK}}]
@@ -66,7 +78,9 @@ class Talk:
 
     def comment(self, name: str, run: dict[str, Any]) -> Run:
         """What follows from a run that has ended."""
-        return self.runner.run(self.repository, COMMENT, "workflow_run", place(self.folder, name), workflow_run=run)
+        return self.runner.run(
+            self.repository, COMMENT, "workflow_run", place(self.folder, name), workflow_run=run
+        )
 
 
 def head(repository: Path) -> str:
@@ -79,7 +93,10 @@ def head(repository: Path) -> str:
 def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, shared_by_workers: Path) -> None:
     """Its run cannot write that; another does, that runs nothing of the pull request."""
     talk = Talk(tmp_path, shared_by_workers, SETTINGS)
-    base, good = head(talk.repository), (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").read_text()
+    base, good = (
+        head(talk.repository),
+        (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").read_text(),
+    )
     break_package(talk.kernel)
     commit_all(talk.repository)
     broken = talk.propose(base)

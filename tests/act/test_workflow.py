@@ -1,6 +1,8 @@
-"""Rendered workflows, run by act on this machine with the real kci: which jobs ran, and what came of them.
+"""Rendered workflows, run by act on this machine with the real kci: which jobs ran, and what came
+of them.
 
-The kernels are Python only, so that every leg is built in seconds; runs of compilers are tested elsewhere.
+The kernels are Python only, so that every leg is built in seconds; runs of compilers are tested
+elsewhere.
 """
 
 from __future__ import annotations
@@ -44,7 +46,13 @@ class Runner(NamedTuple):
     variables: dict[str, str] | None = None
 
     def run(
-        self, repository: Path, workflow: str, event: str, scratch: Path, earlier: Sequence[Run] = (), **payload: Any
+        self,
+        repository: Path,
+        workflow: str,
+        event: str,
+        scratch: Path,
+        earlier: Sequence[Run] = (),
+        **payload: Any,
     ) -> Run:
         """One run of a workflow; see `run_workflow`."""
         return run_workflow(
@@ -80,8 +88,12 @@ def scratch(tmp_path: Path) -> Path:
     return place
 
 
-def add_kernel(repository: Path, name: str = "some-kernel", backends: tuple[str, ...] = ("cpu", "cuda")) -> Path:
-    return write_noarch(repository / name, name, backends, code="def double(x):\n    return x + x\n")
+def add_kernel(
+    repository: Path, name: str = "some-kernel", backends: tuple[str, ...] = ("cpu", "cuda")
+) -> Path:
+    return write_noarch(
+        repository / name, name, backends, code="def double(x):\n    return x + x\n"
+    )
 
 
 @pytest.fixture
@@ -103,7 +115,10 @@ def one_leg(tmp_path: Path) -> Path:
 
 
 def render(repository: Path, *options: str) -> None:
-    """Write the workflows and commit all. What is built is not loaded: that takes longer than all else of a job."""
+    """Write the workflows and commit all.
+
+    What is built is not loaded: that takes longer than all else of a job.
+    """
     settings = repository / "kci.toml"
     told = settings.read_text() if settings.exists() else ""
     settings.write_text(told if "\nload = " in told else f"{told}\n[plan]\nload = []\n")
@@ -127,7 +142,9 @@ def place(tmp_path: Path, name: str) -> Path:
     return made
 
 
-def test_pushes_build_what_changed_and_what_is_broken_stops_only_itself(runner: Runner, tmp_path: Path) -> None:
+def test_pushes_build_what_changed_and_what_is_broken_stops_only_itself(
+    runner: Runner, tmp_path: Path
+) -> None:
     repository = tmp_path / "repository"
     for name, backends in {"some-kernel": ("cpu", "cuda"), "other-kernel": ("cpu",)}.items():
         add_kernel(repository, name, backends)
@@ -151,7 +168,8 @@ def test_pushes_build_what_changed_and_what_is_broken_stops_only_itself(runner: 
     ]
     assert tree_names(first.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
 
-    # One of two variants changes: the other one is carried over. One kernel does not build, one has a fault.
+    # One of two variants changes: the other one is carried over. One kernel does not build, one has
+    # a fault.
     (repository / "some-kernel" / "README.md").write_text("# better words\n")
     need_capability(repository)
     break_package(repository / "other-kernel")
@@ -170,13 +188,18 @@ def test_pushes_build_what_changed_and_what_is_broken_stops_only_itself(runner: 
 
     done = gate(repository, second, tmp_path / "2", runner)
     assert (done.jobs, done.ok) == ({"kci": "failure"}, False), done.log
-    replay = "kci build --variant=torch-cpu --builder=auto --container=none --tier=release --output=build other-kernel"
+    replay = (
+        "kci build --variant=torch-cpu --builder=auto --container=none --tier=release "
+        "--output=build other-kernel"
+    )
     assert "other-kernel torch-cpu, job other-kernel / torch-cpu: " in done.log
     assert "torch-ext/other_kernel/gone.py is a link to nothing" in done.log
     assert f"\n  {replay}\n" in done.log
     assert "job some-kernel" not in done.log
     assert "kci check wrong-kernel" in done.log
-    assert done.log.count("::error") == 3, "one for each of the two, and one that says how many there are"
+    assert done.log.count("::error") == 3, (
+        "one for each of the two, and one that says how many there are"
+    )
 
     # Mended, the kernel has its tree of the first push.
     shutil.rmtree(wrong)
@@ -192,7 +215,9 @@ LEG_CPU = ("some-kernel", "torch-cpu")
 def need_capability(repository: Path) -> None:
     """Commit what changes the kernel's variant for CUDA and no other."""
     file = repository / "some-kernel" / "build.toml"
-    file.write_text(file.read_text().replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]'))
+    file.write_text(
+        file.read_text().replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
+    )
     commit_all(repository)
 
 
@@ -203,14 +228,20 @@ def digests(run: Run) -> dict[tuple[str, str], str]:
         with tarfile.open(tree / "kci-tree.tar") as archive:
             manifest = json.load(archive.extractfile("kci-manifest.json"))  # type: ignore[arg-type]
         assert manifest["complete"]
-        found |= {(manifest["kernel"], item["variant"]): item["digest"] for item in manifest["present"]}
+        found |= {
+            (manifest["kernel"], item["variant"]): item["digest"] for item in manifest["present"]
+        }
     return found
 
 
 def test_the_workflow_around_the_actions_does_what_the_page_says(
     one_leg: Path, installing: Runner, scratch: Path
 ) -> None:
-    _, page = (ROOT / "docs" / "rendered.md").read_text(encoding="utf-8").split("## A workflow around the actions\n")
+    _, page = (
+        (ROOT / "docs" / "rendered.md")
+        .read_text(encoding="utf-8")
+        .split("## A workflow around the actions\n")
+    )
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     (one_leg / ".github" / "workflows" / "kernel.yml").write_text(text)
     commit_all(one_leg)
@@ -221,7 +252,10 @@ def test_the_workflow_around_the_actions_does_what_the_page_says(
 
 def head_commit(repository: Path) -> str:
     done = subprocess.run(
-        ["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+        ["git", "-C", str(repository), "rev-parse", "HEAD"],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return done.stdout.strip()
 
@@ -241,22 +275,28 @@ def gate(
     name: str = "kci",
     commit: str = "",
 ) -> Run:
-    """The gate job of a run, which act leaves out after a called workflow that failed, whatever `always()` says.
+    """The gate job of a run, which act leaves out after a called workflow that failed, whatever
+    `always()` says.
 
-    It is the job as it is rendered, with the results of the jobs in place of its needs, on the artifacts of the run.
+    It is the job as it is rendered, with the results of the jobs in place of its needs, on the
+    artifacts of the run.
     """
     job = read_yaml((repository / workflow).read_text())["jobs"][name]
     del job["needs"]
     text = json.dumps({"on": "push", "permissions": {}, "jobs": {name: job}})
     alone = ".github/workflows/gate-alone.yml"
     text = text.replace("${{ needs.plan.result }}", run.jobs["plan"])
-    text = text.replace("${{ needs.kernels.result }}", "failure").replace("${{ inputs.commit }}", commit)
+    text = text.replace("${{ needs.kernels.result }}", "failure").replace(
+        "${{ inputs.commit }}", commit
+    )
     assert "needs." not in text
     (repository / alone).write_text(text)
     return runner.run(repository, alone, "push", scratch)
 
 
-def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(one_leg: Path, runner: Runner, tmp_path: Path) -> None:
+def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(
+    one_leg: Path, runner: Runner, tmp_path: Path
+) -> None:
     """GitHub's word for the base is as old as the last push to the pull request."""
     add_kernel(one_leg, "other-kernel", ("cpu",))
     render(one_leg)
@@ -265,7 +305,9 @@ def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(one_leg: Path, r
         "def half(x):\n    return x / 2\n"
     )
     commit_all(one_leg)
-    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", "-b", "meanwhile", begun], check=True)
+    subprocess.run(
+        ["git", "-C", str(one_leg), "checkout", "--quiet", "-b", "meanwhile", begun], check=True
+    )
     break_package(one_leg / "other-kernel")
     commit_all(one_leg)
     newest = head_commit(one_leg)
@@ -278,11 +320,17 @@ def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(one_leg: Path, r
 
 
 def gates(run: Run) -> dict[str, str]:
-    """The results that branch protection sees; only what may be merged makes the check that it requires."""
-    return {name: result for name, result in run.checks.items() if "/" not in name and name != "plan"}
+    """The results that branch protection sees; only what may be merged makes the check that it
+    requires.
+    """
+    return {
+        name: result for name, result in run.checks.items() if "/" not in name and name != "plan"
+    }
 
 
-def test_one_kernel_and_some_of_its_variants_are_dispatched(repository: Path, runner: Runner, scratch: Path) -> None:
+def test_one_kernel_and_some_of_its_variants_are_dispatched(
+    repository: Path, runner: Runner, scratch: Path
+) -> None:
     add_kernel(repository, "other-kernel", ("cpu", "cuda", "rocm"))
     render(repository)
     inputs = {**dispatch(only="torch-c*", backends="cuda,rocm")["inputs"], "kernel": "other-kernel"}
@@ -309,7 +357,10 @@ def statuses(scratch: Path) -> list[tuple[str, str]]:
     """The commit statuses that a run has set: the commit and the state."""
     kept = scratch / "statuses"
     lines = kept.read_text().splitlines() if kept.exists() else []
-    found = [re.search(r"/statuses/(\S+) -f state=(\w+) -f context=kci/own-machines ", line) for line in lines]
+    found = [
+        re.search(r"/statuses/(\S+) -f state=(\w+) -f context=kci/own-machines ", line)
+        for line in lines
+    ]
     return [(match[1], match[2]) for match in found if match]
 
 
@@ -325,24 +376,36 @@ def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
     commit = head_commit(one_leg)
     fork = pull_request(one_leg, base, "somebody/kernels")
     pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **fork)
-    assert pull.jobs == {"kci": "success", "plan": "success"}, "nothing of it runs before somebody has looked"
-    assert statuses(tmp_path / "pull") == [], "so the required status is missing, and the merge waits"
+    assert pull.jobs == {"kci": "success", "plan": "success"}, (
+        "nothing of it runs before somebody has looked"
+    )
+    assert statuses(tmp_path / "pull") == [], (
+        "so the required status is missing, and the merge waits"
+    )
 
     # The file and the commit to compare with are those of the default branch.
     subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", base], check=True)
     inputs = {"inputs": {"commit": commit}}
     own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
-    assert own.jobs == dict.fromkeys([LEGS[0], "merge some-kernel", "plan", "status"], "success"), own.log
+    assert own.jobs == dict.fromkeys([LEGS[0], "merge some-kernel", "plan", "status"], "success"), (
+        own.log
+    )
     assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "success")]
-    judged = gate(one_leg, own, tmp_path / "own", runner, OWN, "status", commit)  # with a job that failed
+    judged = gate(
+        one_leg, own, tmp_path / "own", runner, OWN, "status", commit
+    )  # with a job that failed
     assert judged.jobs == {"status": "failure"}, judged.log
     assert statuses(tmp_path / "own")[2:] == [(commit, "failure")]
 
 
-def test_a_branch_is_not_what_somebody_reviewed(one_leg: Path, runner: Runner, tmp_path: Path) -> None:
+def test_a_branch_is_not_what_somebody_reviewed(
+    one_leg: Path, runner: Runner, tmp_path: Path
+) -> None:
     (one_leg / "kci.toml").write_text(DISPATCHED)
     render(one_leg)
-    own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": "main"})
+    own = runner.run(
+        one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": "main"}
+    )
     assert own.jobs["plan"] == "failure"
     assert "a commit has 40 hexadecimal digits" in own.log
     assert (tmp_path / "own" / "artifacts").exists()
@@ -357,6 +420,8 @@ def test_a_pull_request_of_the_repository_says_that_it_has_built_all(
     base = head_commit(one_leg)
     commit_all(one_leg)
     commit = head_commit(one_leg)
-    run = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **pull_request(one_leg, base))
+    run = runner.run(
+        one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **pull_request(one_leg, base)
+    )
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
     assert statuses(tmp_path / "pull") == [(commit, "success")]

@@ -1,4 +1,6 @@
-"""The actions as a runner starts them: `run.sh` in a job's surroundings, with kci installed from a checkout."""
+"""The actions as a runner starts them: `run.sh` in a job's surroundings, with kci installed from a
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,33 @@ class Runner:
     def __init__(self, checkout: Path, temp: Path) -> None:
         self.checkout, self.temp, self.count = checkout, temp, 0
 
-    def run(self, action: str, cwd: Path, *, extra: dict[str, str] | None = None, **inputs: str) -> Done:
+    def run(
+        self, action: str, cwd: Path, *, extra: dict[str, str] | None = None, **inputs: str
+    ) -> Done:
         self.count += 1
         output, summary = self.temp / f"output-{self.count}", self.temp / f"summary-{self.count}"
         env = {
-            name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_", "HOME", "LANG", "PATH"))
+            name: os.environ[name]
+            for name in os.environ
+            if name.startswith(("PIP_", "SSL_", "HOME", "LANG", "PATH"))
         }
-        env |= {"RUNNER_TEMP": str(self.temp), "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+        env |= {
+            "RUNNER_TEMP": str(self.temp),
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(summary),
+        }
         env |= inputs_of(**inputs) | (extra or {})
         done = subprocess.run(
             ["bash", str(self.checkout / "actions" / "run.sh"), action],
-            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False,
         )  # fmt: skip
-        return Done(done.returncode, done.stdout, outputs_in(output), summary.read_text() if summary.exists() else "")
+        return Done(
+            done.returncode,
+            done.stdout,
+            outputs_in(output),
+            summary.read_text() if summary.exists() else "",
+        )
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +82,9 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> None:
-    plan = runner.run("plan", repository, kernels="some\n", tier="release", only="torch-c*", backends="cpu, cuda")
+    plan = runner.run(
+        "plan", repository, kernels="some\n", tier="release", only="torch-c*", backends="cpu, cuda"
+    )
     assert plan.code == 0, plan.log
     assert plan.outputs["has-work"] == "true"
     include = json.loads(plan.outputs["matrix"])["include"]
@@ -77,12 +95,14 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
     assert compact == {
         "schema": 1,
         "tier": "release",
-        "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"],
+        "kernels": [{"name": "some-kernel", "path": "some", "version": 1,
+            "planned": ["torch-cpu", "torch-cuda"],
                      "tree": "", "elsewhere": []}],
     }  # fmt: skip
     assert " " not in plan.outputs["plan"]
     said = kci_process(
-        "plan", "some", "--only", "torch-c*", "--backend", "cpu", "--backend", "cuda", "--format", "markdown",
+        "plan", "some", "--only", "torch-c*", "--backend", "cpu", "--backend", "cuda", "--format",
+        "markdown",
         cwd=repository,
     )  # fmt: skip
     assert plan.summary.split() == said.stdout.split(), "the summary is what the command says"
@@ -91,7 +111,8 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
     downloads = tmp_path / "downloads"
     for leg in include:
         built = runner.run(
-            "build", repository, kernel=leg["path"], variant=leg["variant"], container="none", upload="true",
+            "build", repository, kernel=leg["path"], variant=leg["variant"], container="none",
+            upload="true",
             jobs="1", extra={"GITHUB_RUN_ATTEMPT": "3"},
         )  # fmt: skip
         assert built.code == 0, built.log
@@ -107,32 +128,46 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
 
     into = tmp_path / "tree"
     merged = runner.run(
-        "merge", repository, artifacts=str(downloads), into=str(into), plan=plan.outputs["plan"], allow_partial="false"
+        "merge",
+        repository,
+        artifacts=str(downloads),
+        into=str(into),
+        plan=plan.outputs["plan"],
+        allow_partial="false",
     )
     assert merged.code == 0, merged.log
     assert merged.outputs["complete"] == "true"
     assert merged.outputs["tree"] == str(into)
     assert merged.outputs["manifest"] == str(into / "kci-manifest.json")
     assert "### Verification\n\nVerified: 0 errors" in merged.summary
-    assert "### some-kernel version 1: 2 variants\n\nall planned variants are there\n" in merged.summary
+    assert (
+        "### some-kernel version 1: 2 variants\n\nall planned variants are there\n"
+        in merged.summary
+    )
     assert "| torch-cuda | present | " in merged.summary
     with tarfile.open(merged.outputs["tar"]) as archive:
         names = archive.getnames()
-        assert {"kci-manifest.json", "torch-cpu/__init__.py", "torch-cuda/metadata.json"} <= set(names)
+        assert {"kci-manifest.json", "torch-cpu/__init__.py", "torch-cuda/metadata.json"} <= set(
+            names
+        )
         assert names == sorted(names)
         assert {member.mtime for member in archive} == {0}
 
 
 def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repository: Path) -> None:
     (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
-    built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="false")
+    built = runner.run(
+        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="false"
+    )
     assert built.code == 1, built.log
     replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build some"
     assert f"\n  {replay}\n" in built.log
     assert replay in built.summary
     assert "### Build: 0 of 1 variant" in built.summary
     assert "| some-kernel | torch-cpu | failed | " in built.summary
-    assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", "what is uploaded is why"
+    assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", (
+        "what is uploaded is why"
+    )
     failures = read_failures([Path(built.outputs["folder"])], "some-kernel")
     assert [(item.variant, item.replay) for item in failures] == [("torch-cpu", replay)]
     assert "there is no torch-ext/some_kernel/__init__.py" in failures[0].error
@@ -163,11 +198,16 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
     (repository / "kci.toml").write_text(
         "".join(
             f'[[lint.ignore]]\nrule = "KCI771"\npath = "{place}"\nreason = "our users have numpy"\n'
-            for place in ("some/torch-ext/**", path)  # its sources, which the plan and the build ask about, and trees
+            for place in (
+                "some/torch-ext/**",
+                path,
+            )  # its sources, which the plan and the build ask about, and trees
         )
     )
     plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
-    built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="true")
+    built = runner.run(
+        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true"
+    )
     assert built.code == 0, built.log
     elsewhere = tmp_path / "runner"
     elsewhere.mkdir()

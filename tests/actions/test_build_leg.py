@@ -1,4 +1,6 @@
-"""What the build action makes of a leg: its options, its steps, and what it says of one that ends itself."""
+"""What the build action makes of a leg: its options, its steps, and what it says of one that ends
+itself.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         place = tmp_path / name
         monkeypatch.setenv(name, str(place))
     (tmp_path / "RUNNER_TEMP").mkdir()
-    given = {"kernel": str(ROOT / "examples" / "rms-norm"), "variant": VARIANTS[0], "upload": "true",
-             "container": "none", "objects": "objects.rms-norm.leg", "leg": "leg", "tier": "release"}  # fmt: skip
+    given = {"kernel": str(ROOT / "examples" / "rms-norm"), "variant": VARIANTS[0],
+        "upload": "true",
+             "container": "none", "objects": "objects.rms-norm.leg", "leg": "leg",
+             "tier": "release"}  # fmt: skip
     monkeypatch.setenv(INPUTS, json.dumps(given))
     monkeypatch.setattr(build.signal, "signal", lambda *_: None)
     return build
@@ -51,9 +55,11 @@ def ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch, **counts: Any) -> 
     def build_it(_workspace: object, request: LegRequest, _log: Callable[[str], None]) -> None:
         asked.append(request)
         options, name = request.options, request.variant.name
-        head = PackHead(kernel="rms-norm", variant=name, part=read_part(options.part) if options.part else None,
+        head = PackHead(kernel="rms-norm", variant=name,
+            part=read_part(options.part) if options.part else None,
                         objects=counts["there"], wanted=9,
-                        use=ObjectUse(counts["found"], counts["there"] - counts["found"]))  # fmt: skip
+                        use=ObjectUse(counts["found"],
+                            counts["there"] - counts["found"]))  # fmt: skip
         assert options.objects_to is not None
         pack_objects(options.cache, 0.0, head, options.objects_to)
         raise UnfinishedBuildError(name, counts["there"], 9)
@@ -69,7 +75,12 @@ def test_a_part_is_told_all_that_decides_what_is_in_it(
     asked = ends(script, monkeypatch, there=3, found=0)
     give_too(monkeypatch, part="2/3")
     earlier = tmp_path / "RUNNER_TEMP" / "kci-objects" / "earlier" / "objects.rms-norm.v.tar"
-    pack_objects(tmp_path / "none", 0.0, PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0), earlier)
+    pack_objects(
+        tmp_path / "none",
+        0.0,
+        PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0),
+        earlier,
+    )
     script.main()
     (options,) = [request.options for request in asked]
     assert (options.part, options.objects_from) == ("2/3", (earlier,))
@@ -77,10 +88,14 @@ def test_a_part_is_told_all_that_decides_what_is_in_it(
 
 @pytest.mark.parametrize(
     ("found", "said"),
-    [(3, "it compiled nothing that could be kept"), (0, "re-run the failed jobs, or push: it goes on from there")],
+    [
+        (3, "it compiled nothing that could be kept"),
+        (0, "re-run the failed jobs, or push: it goes on from there"),
+    ],
 )
 def test_a_leg_that_ends_itself_fails_and_says_whether_the_next_attempt_gets_further(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     found: int, said: str,
 ) -> None:  # fmt: skip
     ends(script, monkeypatch, there=3, found=found)
@@ -125,7 +140,9 @@ def test_one_variant_that_fails_fails_the_leg_and_stops_no_other(
     (other,) = {*VARIANTS} - {failing}
     outputs = outputs_in(tmp_path / "GITHUB_OUTPUT")
     assert outputs["variant-dir"] == str(tmp_path / other)
-    assert [item.variant for item in read_failures([Path(outputs["folder"])], "rms-norm")] == [failing]
+    assert [item.variant for item in read_failures([Path(outputs["folder"])], "rms-norm")] == [
+        failing
+    ]
 
 
 @pytest.mark.parametrize("container", ["none", "example.invalid/image"])

@@ -23,8 +23,13 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "summary"
 
 
-def test_the_annotation_of_a_failure_stands_at_the_first_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    places = [finding("KCI513", "no", path="k/a,b:\nc.cu", span=Span(7, 3, 7, 0)), finding("KCI513", "2", path="d.cu")]
+def test_the_annotation_of_a_failure_stands_at_the_first_finding(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = [
+        finding("KCI513", "no", path="k/a,b:\nc.cu", span=Span(7, 3, 7, 0)),
+        finding("KCI513", "2", path="d.cu"),
+    ]
     for findings in (places, places[1:], ()):
         with pytest.raises(SystemExit) as ended:
             common.fail("it\nfailed", 4, findings=findings)
@@ -36,9 +41,13 @@ def test_the_annotation_of_a_failure_stands_at_the_first_finding(capsys: pytest.
     ]
 
 
-@pytest.mark.parametrize("found", [(), (finding("KCI305", "too many"),), (finding("KCI117", "near"),)])
+@pytest.mark.parametrize(
+    "found", [(), (finding("KCI305", "too many"),), (finding("KCI117", "near"),)]
+)
 def test_one_fault_is_one_annotation(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, found: tuple[Diagnostic, ...]
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    found: tuple[Diagnostic, ...],
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
 
@@ -71,7 +80,13 @@ def test_summaries_end_before_the_row_that_is_too_much(summary: Path) -> None:
     assert len(text.encode()) > common.SUMMARY_LIMIT - 3000
     lines = text.splitlines()
     written = lines.count(row)
-    assert set(lines) == {"| x |", "|---|", row, "", f"{3000 - written} more rows are left out: GitHub takes 1 MiB."}
+    assert set(lines) == {
+        "| x |",
+        "|---|",
+        row,
+        "",
+        f"{3000 - written} more rows are left out: GitHub takes 1 MiB.",
+    }
     common.add_summary(["| y |"], [row])
     assert len(summary.read_bytes()) <= common.SUMMARY_LIMIT
 
@@ -91,7 +106,9 @@ def test_many_findings_of_a_merge_fit_into_its_summary(
 def test_cells_cannot_leave_their_column(summary: Path) -> None:
     common.add_table("t", ("a", "b", "c", "d"), [("a|b", "<img src=x>", "c\nd", "`e`")])
     row = "| a&#124;b | &lt;img src=x> | c\N{REPLACEMENT CHARACTER}d | &#96;e&#96; |"
-    assert summary.read_text() == f"### t\n\n| a | b | c | d |\n| --- | --- | --- | --- |\n{row}\n\n"
+    assert (
+        summary.read_text() == f"### t\n\n| a | b | c | d |\n| --- | --- | --- | --- |\n{row}\n\n"
+    )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])
@@ -126,7 +143,11 @@ def tree_tar(folder: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("folders", "newest"),
-    [((".",), "."), (("tree.relu.1", "tree.relu.2"), "tree.relu.2"), (("tree.relu.9", "tree.relu.10"), "tree.relu.10")],
+    [
+        ((".",), "."),
+        (("tree.relu.1", "tree.relu.2"), "tree.relu.2"),
+        (("tree.relu.9", "tree.relu.10"), "tree.relu.10"),
+    ],
     ids=["the only attempt", "two attempts", "ten attempts"],
 )
 def test_trees_are_unpacked_wherever_they_are_downloaded_to(
@@ -144,7 +165,9 @@ def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
     """Another version of kci may have written them, and whoever uploads an artifact can."""
     earlier = tmp_path / "earlier"
     (earlier / "run-record.relu.1").mkdir(parents=True)
-    (earlier / "run-record.relu.1" / "kci-record.json").write_text('{"schema": 2, "kernel": "relu"}')
+    (earlier / "run-record.relu.1" / "kci-record.json").write_text(
+        '{"schema": 2, "kernel": "relu"}'
+    )
     for name, value in (("RUNNER_TEMP", tmp_path), ("GITHUB_OUTPUT", tmp_path / "output"),
                         give(earlier=earlier, earlier_run="7")):  # fmt: skip
         monkeypatch.setenv(name, str(value))

@@ -52,7 +52,9 @@ def test_what_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("environ", [{}, {"RUNNER_ENVIRONMENT": "self-hosted"}])
-def test_somebodys_machine_is_not_touched(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+def test_somebodys_machine_is_not_touched(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
+) -> None:
     disk, log = Disk(monkeypatch, 18), list[str]()
     assert not make_room(40, log.append, environ)
     assert disk.removed == []

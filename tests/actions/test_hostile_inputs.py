@@ -1,4 +1,6 @@
-"""Every input of every action with values that would be code, options or workflow commands somewhere else."""
+"""Every input of every action with values that would be code, options or workflow commands
+somewhere else.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from act.test_workflow import add_kernel
 from actions.test_inputs import ACTIONS, NAMES, read
 from kci.actions.common import INPUTS, run_action
 
-SHELL = "$(touch pwned)`touch pwned`'; touch pwned; '\"; touch pwned; \" && touch pwned | touch pwned"
+SHELL = (
+    "$(touch pwned)`touch pwned`'; touch pwned; '\"; touch pwned; \" && touch pwned | touch pwned"
+)
 VALUES = {
     "shell": SHELL,
     "option": "--help",
@@ -29,7 +33,11 @@ FINE = {
     "tree": "nothing-here", "results": "plan=success", "step": "record", "run": "7",
     "upload": "false", "allow-partial": "false", "into": "tree",
 }  # fmt: skip
-CASES = [(name, given) for file, name in zip(ACTIONS, NAMES, strict=True) for given in sorted(read(file)[0]["inputs"])]
+CASES = [
+    (name, given)
+    for file, name in zip(ACTIONS, NAMES, strict=True)
+    for given in sorted(read(file)[0]["inputs"])
+]
 
 
 @pytest.fixture
@@ -60,7 +68,9 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-@pytest.mark.parametrize(("action", "given"), CASES, ids=[f"{action}-{given}" for action, given in CASES])
+@pytest.mark.parametrize(
+    ("action", "given"), CASES, ids=[f"{action}-{given}" for action, given in CASES]
+)
 def test_a_value_stays_a_value(
     runner: Path,
     tmp_path: Path,

@@ -1,4 +1,6 @@
-"""From judging to publishing: each job takes the very tree that was judged, and says what became of it."""
+"""From judging to publishing: each job takes the very tree that was judged, and says what became of
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ from kci.errors import FindingsError
 from kci.plan.plan import KernelPlan, Plan
 from kci.run.gate import INDEX_FILE, RunUploads, TreeIndex, TreePlace, read_uploads
 from kci.run.kernel_tests import TestReport, TestState
-from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, TestRecord, kernel_record, write_record
+from kci.run.records import (
+    PLAN_FILE,
+    RECORD_FILE,
+    TEST_FILE,
+    KernelRecord,
+    TestRecord,
+    kernel_record,
+    write_record,
+)
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge as merge_tree
 from kci.utils.bounded_json import read_record
@@ -38,7 +48,11 @@ def give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Give:
     (tmp_path / "temp").mkdir()
     for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    for name, value in {"RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "2"}.items():
+    for name, value in {
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "GITHUB_RUN_ID": "7",
+        "GITHUB_RUN_ATTEMPT": "2",
+    }.items():
         monkeypatch.setenv(name, value)
 
     def given(**inputs: object) -> dict[str, str]:
@@ -49,17 +63,25 @@ def give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Give:
     return given
 
 
-def make_tree(place: Path, text: str = "", variants: tuple[str, ...] = (CPU, CUDA), version: int = 1) -> Manifest:
+def make_tree(
+    place: Path, text: str = "", variants: tuple[str, ...] = (CPU, CUDA), version: int = 1
+) -> Manifest:
     """A merged tree, whose files have this text."""
     for variant in variants:
         files: dict[str, str | bytes] = {
             "__init__.py": f"# {text}\n",
             "_ops.py": f"ops = None  # _gated_norm_{variant}\n",
         }
-        made = make_variant(place.parent / f"{place.name}-parts", variant, files=files, version=version)
+        made = make_variant(
+            place.parent / f"{place.name}-parts", variant, files=files, version=version
+        )
         make_artifact(place.parent / f"{place.name}-artifacts" / variant, made)
     kernel = KernelPlan("gated-norm", ".", version, variants)
-    merge_tree([place.parent / f"{place.name}-artifacts"], place, Plan(1, "release", (kernel,), commit=COMMIT))
+    merge_tree(
+        [place.parent / f"{place.name}-artifacts"],
+        place,
+        Plan(1, "release", (kernel,), commit=COMMIT),
+    )
     manifest = read_manifest(place)
     assert manifest is not None
     return manifest
@@ -82,7 +104,10 @@ def test_of_all_that_calls_itself_a_tree_the_judged_one_is_taken(
     judged, downloads = make_tree(tmp_path / "judged", "judged"), tmp_path / "downloads"
     make_tree(tmp_path / "later", "of a later attempt")
     forged, bytecode = tmp_path / "forged", tmp_path / "bytecode"
-    for place, file in ((forged, "__init__.py"), (bytecode, "__pycache__/__init__.cpython-311.pyc")):
+    for place, file in (
+        (forged, "__init__.py"),
+        (bytecode, "__pycache__/__init__.cpython-311.pyc"),
+    ):
         shutil.copytree(tmp_path / "judged", place)
         (place / CPU / file).parent.mkdir(exist_ok=True)
         (place / CPU / file).write_text("raise SystemExit  # under the manifest that was judged\n")
@@ -96,7 +121,9 @@ def test_of_all_that_calls_itself_a_tree_the_judged_one_is_taken(
     tree = common.fetched_tree(downloads, "to test", judged.digest)
     assert (tree / CPU / "__init__.py").read_text() == "# judged\n"
     assert taken.is_file()
-    assert not any(other.exists() for other in others), "a later step, such as an attestation, takes what is there"
+    assert not any(other.exists() for other in others), (
+        "a later step, such as an attestation, takes what is there"
+    )
     said = capsys.readouterr().out
     assert all(f"{other} is not the tree that was judged" in said for other in others[1:])
     for refused in (forged, tmp_path / "later", bytecode):
@@ -110,9 +137,11 @@ def test_of_all_that_calls_itself_a_tree_the_judged_one_is_taken(
 
 ACTIONS = {
     "publish": (publish.main, {"tree": "{}"}, "digest", "the tree to publish is gone"),
-    "test": (test_action.main, {"tree": "{}", "kernel": "kernel"}, "digest", "the tree to test is gone"),
+    "test": (test_action.main, {"tree": "{}", "kernel": "kernel"}, "digest",
+        "the tree to test is gone"),
     "merge": (
-        merge.main, {"published": "{}", "artifacts": "none", "into": "into", "allow-partial": "false"},
+        merge.main, {"published": "{}", "artifacts": "none", "into": "into",
+            "allow-partial": "false"},
         "published-digest", "the tree that the plan builds upon is gone",
     ),
 }  # fmt: skip
@@ -138,7 +167,9 @@ def test_what_is_gone_or_another_one_is_told_alike(
         main()
     said = capsys.readouterr()
     told = f"{said.out}{said.err}{ended.value}{getattr(ended.value, 'hint', '')}"
-    assert (gone if there != "another tree" else "has no tree with the digest that was judged, 000") in told
+    assert (
+        gone if there != "another tree" else "has no tree with the digest that was judged, 000"
+    ) in told
     assert "run all jobs again, or start a new run: its plan sees what is there" in told
 
 
@@ -189,14 +220,26 @@ def test_the_plan_counts_on_no_tree_that_is_gone(
     def answer(command: list[str], **_: object) -> Any:
         asked.append(command[-1])
         run = command[-1].split("/")[5]
-        listed = [{"id": 1, "name": name, "size_in_bytes": 1, "expired": name.startswith("tree.bb.")}
-                  for name in ("tree.aa.2", "tree.bb.1", "tree.bb-b.1", "objects.cc.1")]  # fmt: skip
+        listed = [{"id": 1, "name": name, "size_in_bytes": 1,
+            "expired": name.startswith("tree.bb.")}
+                  for name in ("tree.aa.2", "tree.bb.1", "tree.bb-b.1",
+                      "objects.cc.1")]  # fmt: skip
         error = {"42": b"gh: Not Found (HTTP 404)", "43": b"gh: HTTP 502"}.get(run, b"")
-        return subprocess.CompletedProcess(command, bool(error), json.dumps({"artifacts": listed}).encode(), error)
+        return subprocess.CompletedProcess(
+            command, bool(error), json.dumps({"artifacts": listed}).encode(), error
+        )
 
-    monkeypatch.setattr(plan, "GitHubApi", lambda repository, hint: GitHubApi(repository, hint, run=answer))
+    monkeypatch.setattr(
+        plan, "GitHubApi", lambda repository, hint: GitHubApi(repository, hint, run=answer)
+    )
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")
-    index = TreeIndex({name: TreePlace(run, 5, Manifest(name, 1, (), (), (), True)) for name, run in trees.items()}, 5)
+    index = TreeIndex(
+        {
+            name: TreePlace(run, 5, Manifest(name, 1, (), (), (), True))
+            for name, run in trees.items()
+        },
+        5,
+    )
     write_record(tmp_path / "earlier" / "run-plan.1" / INDEX_FILE, index)
     monkeypatch.setattr(plan, "today", lambda: 6)
     give(earlier=tmp_path / "earlier", earlier_run="50")
@@ -205,9 +248,16 @@ def test_the_plan_counts_on_no_tree_that_is_gone(
     monkeypatch.setenv("GH_TOKEN", "t")
     assert plan.earlier_trees().trees.keys() == {"aa", "bb-b", "dd"}
     said = capsys.readouterr().out
-    assert "::warning::the tree of bb, cc is gone: its artifact was deleted, or kept for less than 60 days" in said
+    assert (
+        "::warning::the tree of bb, cc is gone: its artifact was deleted, or kept for less than "
+        "60 days" in said
+    )
     assert "it is unknown whether the trees of run 43 are still there" in said
-    assert read_record(tmp_path / "temp/kci-plan" / INDEX_FILE, TreeIndex).trees.keys() == {"aa", "bb-b", "dd"}
+    assert read_record(tmp_path / "temp/kci-plan" / INDEX_FILE, TreeIndex).trees.keys() == {
+        "aa",
+        "bb-b",
+        "dd",
+    }
 
 
 # --- what an action says of what it did ---
@@ -219,7 +269,12 @@ def test_a_merge_records_a_tree_that_does_not_verify_as_no_tree(
 ) -> None:
     judged = make_tree(tmp_path / "tree")
     monkeypatch.setattr(merge, "verify", lambda *_: verified)
-    give(artifacts=tmp_path / "tree-artifacts", into=tmp_path / "into", kernel="gated-norm", allow_partial="false")
+    give(
+        artifacts=tmp_path / "tree-artifacts",
+        into=tmp_path / "into",
+        kernel="gated-norm",
+        allow_partial="false",
+    )
     if verified:
         with pytest.raises(SystemExit):
             merge.main()
@@ -227,19 +282,31 @@ def test_a_merge_records_a_tree_that_does_not_verify_as_no_tree(
         merge.main()
     outputs = give()
     record = read_record(Path(outputs["record"]), KernelRecord)
-    assert (record.complete, bool(record.manifest), bool(record.error)) == (not verified, not verified, bool(verified))
+    assert (record.complete, bool(record.manifest), bool(record.error)) == (
+        not verified,
+        not verified,
+        bool(verified),
+    )
     assert outputs["complete"] == str(not verified).lower()
     assert outputs.get("digest", "") == ("" if verified else judged.digest)
     assert record.attempt == 2
 
 
-def test_a_merge_that_may_lack_variants_says_so(give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_merge_that_may_lack_variants_says_so(
+    give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_tree(tmp_path / "tree", variants=(CPU,))
     planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, CUDA)),), commit=COMMIT)
-    given = {"artifacts": tmp_path / "tree-artifacts", "plan": msgspec.json.encode(planned).decode()}
+    given = {
+        "artifacts": tmp_path / "tree-artifacts",
+        "plan": msgspec.json.encode(planned).decode(),
+    }
     give(**given, into=tmp_path / "into", allow_partial="true")
     merge.main()
-    assert (give()["complete"], "::warning::missing: 1 planned variant" in capsys.readouterr().out) == ("false", True)
+    assert (
+        give()["complete"],
+        "::warning::missing: 1 planned variant" in capsys.readouterr().out,
+    ) == ("false", True)
     give(**given, into=tmp_path / "strict", allow_partial="false")
     with pytest.raises(SystemExit):
         merge.main()
@@ -247,10 +314,15 @@ def test_a_merge_that_may_lack_variants_says_so(give: Give, tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(("complete", "error"), [(True, ""), (True, "no"), (False, "")])
-def test_a_record_has_a_manifest_only_of_a_tree_without_error(tmp_path: Path, complete: bool, error: str) -> None:
+def test_a_record_has_a_manifest_only_of_a_tree_without_error(
+    tmp_path: Path, complete: bool, error: str
+) -> None:
     manifest = Manifest("aa", 1, (), (), (), complete)
     record = kernel_record("aa", [], tmp_path, manifest, error)
-    assert (record.complete, record.manifest) == (complete and not error, None if error else manifest)
+    assert (record.complete, record.manifest) == (
+        complete and not error,
+        None if error else manifest,
+    )
 
 
 def test_a_tree_of_another_version_makes_way(tmp_path: Path) -> None:
@@ -281,7 +353,9 @@ def test_each_variant_of_a_leg_is_tested_and_one_failure_fails_it(
     assert (record.passed, record.tested) == (False, (CPU, CUDA))
 
 
-COMPLETE = KernelRecord("aa", 1, complete=True, present=(CPU,), manifest=Manifest("aa", 1, (), (), (), True))
+COMPLETE = KernelRecord(
+    "aa", 1, complete=True, present=(CPU,), manifest=Manifest("aa", 1, (), (), (), True)
+)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +390,8 @@ def test_the_gate_lists_what_is_lacking_and_releases_none_of_it(
     give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_plan(
-        tmp_path / "temp/kci-records", Plan(1, "release", (KernelPlan("aa", "k", 1, (CPU,)),), (leg(CPU, "aa"),))
+        tmp_path / "temp/kci-records",
+        Plan(1, "release", (KernelPlan("aa", "k", 1, (CPU,)),), (leg(CPU, "aa"),)),
     )
     give(results="plan=success kernels=success", judge="false")
     gate.main()
@@ -342,16 +417,21 @@ def test_a_run_that_uploaded_no_plan_is_not_green(
 
 
 def test_a_merge_takes_over_what_it_builds_upon(give: Give, tmp_path: Path) -> None:
-    """One variant is built again, the other one comes from the earlier tree; nothing does where a tree is already."""
+    """One variant is built again, the other one comes from the earlier tree; nothing does where a
+    tree is already.
+    """
     earlier = make_tree(tmp_path / "earlier", "earlier")
     upload(tmp_path / "earlier", tmp_path / "downloads", 1)
     make_tree(tmp_path / "mine", "mine")
     planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, CUDA)),), commit=COMMIT)
-    made = make_variant(tmp_path / "new", CPU, files={"__init__.py": "# new\n", "_ops.py": "ops = None\n"})
+    made = make_variant(
+        tmp_path / "new", CPU, files={"__init__.py": "# new\n", "_ops.py": "ops = None\n"}
+    )
     make_artifact(tmp_path / "artifacts", made)
     for into, other in (("into", "earlier"), ("mine", "mine")):
         give(
-            artifacts=tmp_path / "artifacts", into=tmp_path / into, kernel="gated-norm", allow_partial="false",
+            artifacts=tmp_path / "artifacts", into=tmp_path / into, kernel="gated-norm",
+            allow_partial="false",
             plan=msgspec.json.encode(planned).decode(),
             published=tmp_path / "downloads", published_digest=earlier.digest,
         )  # fmt: skip

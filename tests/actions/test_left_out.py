@@ -1,4 +1,6 @@
-"""What a run leaves out, from the plan's summary to the gate: said, with the decision that it asks for, and not red."""
+"""What a run leaves out, from the plan's summary to the gate: said, with the decision that it asks
+for, and not red.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,18 @@ def run_of(script: ModuleType) -> object:
     ("settings", "then"),
     [
         ("", "\n"),
-        ('[publish]\nrepo-prefix = "acme"\n', 'in [publish] of kci.toml keeps ("allow") or removes ("remove") those\n'),
-        ('[publish]\nleave-out = "allow"\n', "older builds of them stay on the Hub, as `leave-out` in kci.toml says\n"),
+        (
+            '[publish]\nrepo-prefix = "acme"\n',
+            'in [publish] of kci.toml keeps ("allow") or removes ("remove") those\n',
+        ),
+        (
+            '[publish]\nleave-out = "allow"\n',
+            "older builds of them stay on the Hub, as `leave-out` in kci.toml says\n",
+        ),
         (
             '[publish]\nleave-out = "remove"\n',
-            "a release removes older builds of them from the Hub, as `leave-out` in kci.toml says\n",
+            "a release removes older builds of them from the Hub, as `leave-out` in kci.toml "
+            "says\n",
         ),
     ],
 )
@@ -76,7 +85,11 @@ def test_plan_and_gate_say_what_the_release_leaves_out(
     write_record(records / "some-kernel" / RECORD_FILE, whole)
     assert run_of(gate) == 0, "it is said, and nothing is wrong"
     printed = capsys.readouterr().out
-    (notice,) = [line for line in printed.splitlines(keepends=True) if line.startswith("::notice title=Left out::")]
+    (notice,) = [
+        line
+        for line in printed.splitlines(keepends=True)
+        if line.startswith("::notice title=Left out::")
+    ]
     assert SAID in notice
     assert notice.endswith(then)
     assert "all that was planned is there: 2 variants of 1 kernel\n" in printed

@@ -17,7 +17,10 @@ from kci.config.settings import PullRequest, Schedule, Settings
 from kci.plan.plan import read_plan
 
 SOURCES = {"cpu": "a.cpp", "cuda": "a.cpp"}
-OWN = '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
+OWN = (
+    '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\n'
+    'labels = ["self-hosted", "gpu"]\n'
+)
 OWN += '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 MACHINES = {
     "everywhere": {"cpu", "cuda"},
@@ -38,8 +41,14 @@ def test_a_plan_that_is_larger_than_a_variable_goes_through_a_file(
     for attempt in (1, 2):
         temp = tmp_path / f"run-plan.{attempt}"
         temp.mkdir()
-        given = {"RUNNER_TEMP": temp, "GITHUB_OUTPUT": tmp_path / "output", "GITHUB_RUN_ATTEMPT": attempt}
-        for name, value in (given | inputs_of(only="torch213-*x86_64-linux", upload=upload)).items():
+        given = {
+            "RUNNER_TEMP": temp,
+            "GITHUB_OUTPUT": tmp_path / "output",
+            "GITHUB_RUN_ATTEMPT": attempt,
+        }
+        for name, value in (
+            given | inputs_of(only="torch213-*x86_64-linux", upload=upload)
+        ).items():
             monkeypatch.setenv(name, str(value))
         with pytest.raises(SystemExit) as ended:
             run_action(plan.main)
@@ -73,7 +82,11 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     given = {
         "RUNNER_TEMP": tmp_path / "temp",
         "GITHUB_OUTPUT": tmp_path / "output",
-        **inputs_of(only="torch213-*x86_64-linux", machines="own" if where == "of ones own" else "all", **scheduled),
+        **inputs_of(
+            only="torch213-*x86_64-linux",
+            machines="own" if where == "of ones own" else "all",
+            **scheduled,
+        ),
         "KCI_FORK": str(where == "for a fork").lower(),
     }
     for name, value in given.items():
@@ -88,7 +101,8 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     assert {leg.backend for leg in planned.legs} == MACHINES[where]
     untested = {"some-kernel": "tests: not run, a common matrix has none"}
     assert planned.untested == (untested if where in ("everywhere", "for a fork") else {})
-    # No job of a common matrix tests, and the gate would wait for one; legs of a scheduled run test for the CPU.
+    # No job of a common matrix tests, and the gate would wait for one; legs of a scheduled run test
+    # for the CPU.
     assert [test.name for test in planned.tests] == (["cuda-x86_64-linux"] if scheduled else [])
     if not scheduled:
         matrix = json.loads(outputs_in(tmp_path / "output")["matrix"])
@@ -97,7 +111,8 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
 
 @pytest.mark.parametrize(
     ("event", "tier"),
-    [("push", "release"), ("workflow_dispatch", "release"), ("pull_request", "quick"), ("merge_group", "quick"),
+    [("push", "release"), ("workflow_dispatch", "release"), ("pull_request", "quick"),
+        ("merge_group", "quick"),
      ("schedule", "nightly")],
 )  # fmt: skip
 def test_auto_is_the_tier_that_kci_toml_says_for_the_event(

@@ -1,4 +1,6 @@
-"""The actions behind the legs of a scheduled run, each in a process of its own: what is recorded, and what is done."""
+"""The actions behind the legs of a scheduled run, each in a process of its own: what is recorded,
+and what is done.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Watch:
 
     def step(self, name: str) -> Result:
         env = self.env | inputs_of(step=name)
-        return Result(*fork_server().run("schedule", script=SCRIPT, folder=self.repository, environment=env))
+        return Result(
+            *fork_server().run("schedule", script=SCRIPT, folder=self.repository, environment=env)
+        )
 
     def uploaded(self, run: int) -> Path:
         """What the legs of a run have uploaded, where the step before puts it."""
@@ -64,8 +68,10 @@ class Watch:
         results.mkdir(exist_ok=True)
         for number, outcome in enumerate(outcomes):
             made = LegResult(
-                run=run, at="2026-11-21T03:17:00+00:00", kernel=f"kernel-{number}", variant="torch-cpu",
-                system="x86_64-linux", outcome=outcome, error="error: gone" if outcome is LegOutcome.FAILED else "",
+                run=run, at="2026-11-21T03:17:00+00:00", kernel=f"kernel-{number}",
+                variant="torch-cpu",
+                system="x86_64-linux", outcome=outcome,
+                error="error: gone" if outcome is LegOutcome.FAILED else "",
             )  # fmt: skip
             (results / f"{number}.json").write_bytes(msgspec.json.encode(made))
         self.uploaded(run)
@@ -99,28 +105,41 @@ def test_results_become_issues_a_summary_and_a_report(watch: Watch) -> None:
     assert watch.step("report").stdout == "closed #1: kernel-0: gone\n"
 
 
-# --- the second look --------------------------------------------------------------------------------------------------
+# --- the second look ------------------------------------------------------------------------------
 
 
 def planned(watch: Watch, *kernels: str) -> None:
-    """The plan of a run, as its job uploads it; each kernel has one leg for the CPU and a test on a machine."""
+    """The plan of a run, as its job uploads it; each kernel has one leg for the CPU and a test on a
+    machine.
+    """
     legs = [
         {
-            "kernel": name, "path": name, "variant": "torch-cpu", "variants": ["torch-cpu"], "name": "torch-cpu",
-            "kind": "noarch", "backend": "cpu", "system": "x86_64-linux", "runner": ["ubuntu-24.04"], "image": "",
-            "timeout": 30, "minutes": 1, "measured": False, "pool": {"name": "", "size": None}, "rate": None,
+            "kernel": name, "path": name, "variant": "torch-cpu", "variants": ["torch-cpu"],
+            "name": "torch-cpu",
+            "kind": "noarch", "backend": "cpu", "system": "x86_64-linux",
+            "runner": ["ubuntu-24.04"], "image": "",
+            "timeout": 30, "minutes": 1, "measured": False, "pool": {"name": "", "size": None},
+            "rate": None,
             "currency": "", "artifact": f"kci-{name}.torch-cpu",
         }
         for name in kernels
     ]  # fmt: skip
     tests = [
         {
-            "kernel": name, "path": name, "name": "cpu-x86_64-linux", "backend": "cpu", "system": "x86_64-linux",
+            "kernel": name, "path": name, "name": "cpu-x86_64-linux", "backend": "cpu",
+            "system": "x86_64-linux",
             "variants": ["torch-cpu"], "runner": ["self-hosted"], "timeout": 30,
         }
         for name in kernels
     ]  # fmt: skip
-    plan = {"schema": 1, "tier": "compat", "kernels": [], "legs": legs, "left_out": [], "tests": tests}
+    plan = {
+        "schema": 1,
+        "tier": "compat",
+        "kernels": [],
+        "legs": legs,
+        "left_out": [],
+        "tests": tests,
+    }
     place = watch.folder / "temp" / "kci-records" / "run-plan.1" / "kci-plan.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(plan))
@@ -157,7 +176,9 @@ def test_what_failed_in_a_new_way_is_looked_at_again(watch: Watch) -> None:
     assert (caller["kernel"], caller["work"]["matrix"]["include"]) == ("kernel-0", [])
     assert len(caller["work"]["tests"]["include"]) == 1
     watch.record(4, FAILED, PASSED)
-    assert suspects(watch, 4).stdout == "0 suspects, 0 jobs to look again\n", "the run before was the first look"
+    assert suspects(watch, 4).stdout == "0 suspects, 0 jobs to look again\n", (
+        "the run before was the first look"
+    )
 
 
 def test_without_a_plan_or_a_history_that_can_be_read_it_says_so(watch: Watch) -> None:

@@ -1,4 +1,6 @@
-"""The command lines of a native build, word for word, on a toolchain that is the same on every machine."""
+"""The command lines of a native build, word for word, on a toolchain that is the same on every
+machine.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
 
 TORCH = Path("/env/torch")
-ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))
+ENVIRONMENT = Environment(
+    python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env")
+)
 
 
-CUTLASS = Headers("cutlass_3_8", Path("/cache/cutlass"), ("include", "tools/util/include"), HeaderSource.FOLDER)
+CUTLASS = Headers(
+    "cutlass_3_8", Path("/cache/cutlass"), ("include", "tools/util/include"), HeaderSource.FOLDER
+)
 
 
 def chain(**changes: object) -> Toolchain:
@@ -71,13 +77,18 @@ TORCH_INCLUDES = [
 
 
 def test_a_cpp_source_of_a_full_build() -> None:
-    command = compile_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX", flags=("-DA b",)))
+    command = compile_command(
+        chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX", flags=("-DA b",))
+    )
     assert command == [
-        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
+        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique",
+        "-fno-canonical-system-headers",
         "-frandom-seed=obj/000/a.cpp.o",
-        "-DTORCH_EXTENSION_NAME=_k_cpu_1", "-DPy_LIMITED_API=0x03090000", "-DCPU_KERNEL", *TORCH_DEFINES,
+        "-DTORCH_EXTENSION_NAME=_k_cpu_1", "-DPy_LIMITED_API=0x03090000", "-DCPU_KERNEL",
+        *TORCH_DEFINES,
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES,
-        "-DA b", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/csrc/a.cpp", "-o", "obj/000/a.cpp.o",
+        "-DA b", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/csrc/a.cpp", "-o",
+        "obj/000/a.cpp.o",
     ]  # fmt: skip
 
 
@@ -85,25 +96,37 @@ def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
     made = chain(device=toolkit, nvcc_threads=2)
     source = unit("CUDA", "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
     command = compile_command(made, target("torch-stable-abi211-cu130-x86_64-linux"), source)
-    options = ["-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers", "-frandom-seed=obj/000/a.cu.o"]
+    options = [
+        "-fPIC",
+        "-fno-gnu-unique",
+        "-fno-canonical-system-headers",
+        "-frandom-seed=obj/000/a.cu.o",
+    ]
     host = [word for option in options for word in ("-Xcompiler", option)]
     assert command == [
         "/cuda/bin/nvcc", "-ccbin", "g++", "-std=c++20", "-O3", "-DNDEBUG",
-        "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2",
+        "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8",
+        "-DONNX_NAMESPACE=onnx_c2",
         "--threads", "2",
-        "-Xcudafe", "--orig_src_path_name=/kci/kernel/csrc/a.cu", "--frandom-seed=obj/000/a.cu.o", "-objtemp",
+        "-Xcudafe", "--orig_src_path_name=/kci/kernel/csrc/a.cu", "--frandom-seed=obj/000/a.cu.o",
+        "-objtemp",
         "-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90a,code=sm_90a",
         "-gencode=arch=compute_120,code=sm_120", "-gencode=arch=compute_120,code=compute_120",
         *host,
-        "-DTORCH_EXTENSION_NAME=_k_cuda_1", "-DPy_LIMITED_API=0x03090000", "-DCUDA_KERNEL", "-DUSE_CUDA=1",
-        *TORCH_DEFINES, "-DUSE_C10D_NCCL", "-DUSE_NVSHMEM", "-DTORCH_TARGET_VERSION=0x020b000000000000",
+        "-DTORCH_EXTENSION_NAME=_k_cuda_1", "-DPy_LIMITED_API=0x03090000", "-DCUDA_KERNEL",
+        "-DUSE_CUDA=1",
+        *TORCH_DEFINES, "-DUSE_C10D_NCCL", "-DUSE_NVSHMEM",
+        "-DTORCH_TARGET_VERSION=0x020b000000000000",
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES,
-        "--use_fast_math", "-MD", "-MF", "obj/000/a.cu.o.d", "-c", "kernel/csrc/a.cu", "-o", "obj/000/a.cu.o",
+        "--use_fast_math", "-MD", "-MF", "obj/000/a.cu.o.d", "-c", "kernel/csrc/a.cu", "-o",
+        "obj/000/a.cu.o",
     ]  # fmt: skip
 
 
 def test_a_cpp_source_of_a_cuda_build_sees_the_toolkit(toolkit: Toolkit) -> None:
-    command = compile_command(chain(device=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX"))
+    command = compile_command(
+        chain(device=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX")
+    )
     assert {"-DCUDA_KERNEL", "-DUSE_CUDA=1", "cuda/include", "cuda/include/cccl"} <= set(command)
     assert not any("TORCH_TARGET_VERSION" in word or "gencode" in word for word in command)
 
@@ -131,9 +154,12 @@ def test_an_older_glibc_comes_before_every_other_library(name: str) -> None:
 
 
 def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
-    command = compile_command(chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX"))
+    command = compile_command(
+        chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX")
+    )
     assert [word for word in command if word.startswith("-I")] == [
-        "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include", "-Icutlass_3_8/tools/util/include",
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include",
+        "-Icutlass_3_8/tools/util/include",
         "-Ikernel/csrc",
     ]  # fmt: skip
 
@@ -142,7 +168,10 @@ def test_a_component_sees_its_own_dependencies_first() -> None:
     newer = msgspec.structs.replace(CUTLASS, name="cutlass_4_5", include=("include",))
     asks = msgspec.structs.replace(unit("CXX"), depends=(Depend.TORCH, Depend("cutlass_4_5")))
     made = chain(headers=(CUTLASS, newer))
-    for found, order in ((asks, ["cutlass_4_5", "cutlass_3_8"]), (unit("CXX"), ["cutlass_3_8", "cutlass_4_5"])):
+    for found, order in (
+        (asks, ["cutlass_4_5", "cutlass_3_8"]),
+        (unit("CXX"), ["cutlass_3_8", "cutlass_4_5"]),
+    ):
         command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), found)
         named = [word[2:].partition("/")[0] for word in command if word.startswith("-Icutlass")]
         assert list(dict.fromkeys(named)) == order
@@ -157,14 +186,18 @@ def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:
 
 def test_an_nvcc_without_the_options_for_equal_bytes_is_not_given_them(toolkit: Toolkit) -> None:
     old = msgspec.structs.replace(toolkit, reproducible=False)
-    command = compile_command(chain(device=old), target("torch213-cxx11-cu126-x86_64-linux"), unit("CUDA", "8.0"))
+    command = compile_command(
+        chain(device=old), target("torch213-cxx11-cu126-x86_64-linux"), unit("CUDA", "8.0")
+    )
     assert not any(word == "-objtemp" or word.startswith("--frandom-seed") for word in command)
 
 
 def test_every_compiler_is_started_through_the_compiler_cache(toolkit: Toolkit) -> None:
     made = chain(device=toolkit, launcher=Path("/usr/bin/ccache"))
     for language, program in (("CXX", "g++"), ("CUDA", "/cuda/bin/nvcc")):
-        command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
+        command = compile_command(
+            made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0")
+        )
         assert command[:2] == ["/usr/bin/ccache", program]
 
 
@@ -174,7 +207,9 @@ def test_openmp_is_linked_as_torch_links_it_and_only_where_it_is_used() -> None:
     assert not any("gomp" in word for word in link_command(chain(), made, ["a.o"]))
 
 
-@pytest.mark.parametrize(("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)])
+@pytest.mark.parametrize(
+    ("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)]
+)
 def test_the_standard_follows_torch(torch: str, standard: int) -> None:
     command = compile_command(chain(), target(f"torch{torch}-cxx11-cpu-x86_64-linux"), unit("CXX"))
     assert f"-std=gnu++{standard}" in command
@@ -183,7 +218,8 @@ def test_the_standard_follows_torch(torch: str, standard: int) -> None:
 def test_linking_a_full_cpu_build() -> None:
     command = link_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), ["a.o", "b.o"])
     assert command == [
-        "g++", "-shared", "-o", "_k_cpu_1.abi3.so", "a.o", "b.o", "-Wl,--strip-debug", "-Wl,--discard-all",
+        "g++", "-shared", "-o", "_k_cpu_1.abi3.so", "a.o", "b.o", "-Wl,--strip-debug",
+        "-Wl,--discard-all",
         "-Wl,--version-script=exports.map",
         "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_cpu", "-ltorch", "-lc10",
     ]  # fmt: skip
@@ -193,19 +229,24 @@ def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> Non
     made = target("torch-stable-abi211-cu130-x86_64-linux")
     command = link_command(chain(device=toolkit), made, ["a.o"])
     assert command == [
-        "g++", "-shared", "-o", "_k_cuda_1.abi3.so", "a.o", "-Wl,--strip-debug", "-Wl,--discard-all",
+        "g++", "-shared", "-o", "_k_cuda_1.abi3.so", "a.o", "-Wl,--strip-debug",
+        "-Wl,--discard-all",
         "-Wl,--version-script=exports.map",
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-lstdc++",
+        "-Ltorch/lib",
         f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch_cpu",
     ]  # fmt: skip
     assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain(), "torch_cuda")
 
 
 def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> None:
-    made = chain(device=toolkit, environment=msgspec.structs.replace(ENVIRONMENT, headers_only=True))
+    made = chain(
+        device=toolkit, environment=msgspec.structs.replace(ENVIRONMENT, headers_only=True)
+    )
     command = link_command(made, target("torch213-cxx11-cu130-x86_64-linux"), ["a.o"])
     assert command[command.index("-Wl,--no-as-needed") :] == [
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-ltorch_cpu", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-ltorch_cpu", "-Wl,--as-needed",
+        "-lstdc++", "-Ltorch/lib",
         "-lc10_cuda", f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch", "-lc10",
     ]  # fmt: skip
 
@@ -213,7 +254,9 @@ def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> No
 def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> None:
     made = chain(device=toolkit, cuda_headers=WheelFiles(Path("/cache/libs"), ()))
     for language in ("CXX", "CUDA"):
-        command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
+        command = compile_command(
+            made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0")
+        )
         assert command[command.index("cuda-headers") - 1] == "-isystem"
         assert command.index("torch/include") < command.index("cuda-headers")
     assert work_links(made)["cuda-headers"] == Path("/cache/libs")
@@ -226,7 +269,11 @@ def test_a_stable_abi_without_a_minor_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("cxx", "compiler"),
-    [(("g++",), "g++"), (("ccache", "g++-12"), "g++-12"), (("/usr/bin/sccache", "/opt/g++", "-m64"), "/opt/g++")],
+    [
+        (("g++",), "g++"),
+        (("ccache", "g++-12"), "g++-12"),
+        (("/usr/bin/sccache", "/opt/g++", "-m64"), "/opt/g++"),
+    ],
 )
 def test_nvcc_gets_the_compiler_behind_a_launcher(cxx: tuple[str, ...], compiler: str) -> None:
     assert host_compiler(cxx) == compiler

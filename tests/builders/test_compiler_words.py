@@ -1,4 +1,6 @@
-"""What is said of a command that failed: the first error, its place in the kernel, and the command to repeat."""
+"""What is said of a command that failed: the first error, its place in the kernel, and the command
+to repeat.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,13 @@ kernel/csrc/other.cpp:1:1: error: another one
 ninja: build stopped: subcommand failed.
 """
 GCC = (
-    "kernel/csrc/plus.cpp: In function 'int f()':\nkernel/csrc/plus.cpp:7:3: error: 'x' was not declared\n    7 |   x;"
+    "kernel/csrc/plus.cpp: In function 'int f()':\n"
+    "kernel/csrc/plus.cpp:7:3: error: 'x' was not declared\n    7 |   x;"
 )
-NVCC = 'kernel/csrc/a.cu(20): error: identifier "blokDim" is undefined\n    int64_t stride = blokDim.x;'
+NVCC = (
+    'kernel/csrc/a.cu(20): error: identifier "blokDim" is undefined\n'
+    "    int64_t stride = blokDim.x;"
+)
 INSTANTIATED = """\
 In file included from kernel/csrc/plus.cpp:2:
 torch/include/c10/x.h: In instantiation of 'void f(T) [with T = int]':
@@ -48,21 +54,28 @@ cutlass_4_0/include/a.hpp(44): error: static assertion failed with "no tile"
     [
         (GCC, ("csrc/plus.cpp", 7, 3), "'x' was not declared"),
         (NVCC, ("csrc/a.cu", 20, 0), 'identifier "blokDim" is undefined'),
-        (INSTANTIATED, ("csrc/plus.cpp", 5, 4), "static assertion failed (torch/include/c10/x.h:3)"),
-        (CUTLASS, ("csrc/a.cu", 31, 0), 'static assertion failed with "no tile" (cutlass_4_0/include/a.hpp:44)'),
+        (INSTANTIATED, ("csrc/plus.cpp", 5, 4),
+            "static assertion failed (torch/include/c10/x.h:3)"),
+        (CUTLASS, ("csrc/a.cu", 31, 0),
+            'static assertion failed with "no tile" (cutlass_4_0/include/a.hpp:44)'),
         ("torch/include/a.h:1:2: error: alone", ("", 0, 0), "alone (torch/include/a.h:1)"),
-        ("kernel/csrc/../../common/x.h:1:10: fatal error: y.h: No such file or directory", ("../common/x.h", 1, 10),
+        ("kernel/csrc/../../common/x.h:1:10: fatal error: y.h: No such file or "
+         "directory", ("../common/x.h", 1, 10),
          "y.h: No such file or directory"),
-        ("/usr/bin/ld: obj/001/a.o: in function `f':\na.cpp:(.text+0x5): undefined reference to `g'\n"
+        ("/usr/bin/ld: obj/001/a.o: in function `f':\n"
+         "a.cpp:(.text+0x5): undefined reference to `g'\n"
          "collect2: error: ld returned 1 exit status", ("", 0, 0), "undefined reference to `g'"),
         ("ptxas error   : Entry function 'k' uses too much shared data", ("", 0, 0),
          "ptxas error   : Entry function 'k' uses too much shared data"),
-        ('kernel/csrc/a.cu(7): warning #177-D: variable "error" was declared\n\n' + NVCC, ("csrc/a.cu", 20, 0),
+        ('kernel/csrc/a.cu(7): warning #177-D: variable "error" was declared\n\n' + NVCC,
+            ("csrc/a.cu", 20, 0),
          'identifier "blokDim" is undefined'),
         ("hip/csrc/cuda/a.cu:9:1: error: unknown type", ("csrc/cuda/a.cu", 9, 1), "unknown type"),
     ],
 )  # fmt: skip
-def test_the_first_error_and_its_place_in_the_kernel(said: str, place: tuple[str, int, int], text: str) -> None:
+def test_the_first_error_and_its_place_in_the_kernel(
+    said: str, place: tuple[str, int, int], text: str
+) -> None:
     spot = find_error(said.splitlines())
     assert spot is not None
     assert ((spot.path, spot.line, spot.column), spot.text) == (place, text)
@@ -83,7 +96,11 @@ def test_the_output_of_the_first_command_alone() -> None:
 
 
 def test_an_error_between_thousands_of_lines_is_shown() -> None:
-    said = [*(f"note {number}" for number in range(5000)), "a.cu(1): error: this", *(f"more {n}" for n in range(5000))]
+    said = [
+        *(f"note {number}" for number in range(5000)),
+        "a.cu(1): error: this",
+        *(f"more {n}" for n in range(5000)),
+    ]
     spot = find_error(said)
     assert spot is not None
     shown = error_excerpt(said, spot.line_index)
@@ -94,11 +111,22 @@ def test_an_error_between_thousands_of_lines_is_shown() -> None:
 
 
 def test_files_are_named_as_the_user_names_them() -> None:
-    assert show_kernel_paths("kernel/csrc/a.cu(2): error: no", Path("relu")) == "relu/csrc/a.cu(2): error: no"
-    assert show_kernel_paths("hip/csrc/a.cu:2:1: error: no", Path("relu")) == "relu/csrc/a.cu:2:1: error: no"
-    assert show_kernel_paths("kernel/csrc/a.cpp:2:1: error: no", Path()) == "csrc/a.cpp:2:1: error: no"
+    assert (
+        show_kernel_paths("kernel/csrc/a.cu(2): error: no", Path("relu"))
+        == "relu/csrc/a.cu(2): error: no"
+    )
+    assert (
+        show_kernel_paths("hip/csrc/a.cu:2:1: error: no", Path("relu"))
+        == "relu/csrc/a.cu:2:1: error: no"
+    )
+    assert (
+        show_kernel_paths("kernel/csrc/a.cpp:2:1: error: no", Path()) == "csrc/a.cpp:2:1: error: no"
+    )
     included = "In file included from kernel/csrc/a.cpp:2:"
-    assert show_kernel_paths(included, Path("/src/relu")) == "In file included from /src/relu/csrc/a.cpp:2:"
+    assert (
+        show_kernel_paths(included, Path("/src/relu"))
+        == "In file included from /src/relu/csrc/a.cpp:2:"
+    )
     command = "/usr/bin/g++ -Ikernel/csrc -c kernel/csrc/a.cpp"
     assert show_kernel_paths(command, Path("relu")) == command
 
@@ -110,10 +138,17 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Re
     return builder.plan(what, quiet), what
 
 
-def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[Recipe, Request]) -> None:
+def test_a_first_build_tells_no_time_before_a_source_is_compiled(
+    planned: tuple[Recipe, Request],
+) -> None:
     recipe, what = planned
     unit = next(step.label for step in recipe.steps if step.depfile)
-    said = ["[1/9 00:00] ar newer", f"[2/9 00:31] {unit}", "[3/9 00:20] ar other", "kernel/a.cpp:1:1: warning: it"]
+    said = [
+        "[1/9 00:00] ar newer",
+        f"[2/9 00:31] {unit}",
+        "[3/9 00:20] ar other",
+        "kernel/a.cpp:1:1: warning: it",
+    ]
     for known, first in ((False, "[1/9] ar newer"), (True, "[1/9 00:00] ar newer")):
         shown: list[str] = []
         if known:
@@ -125,7 +160,9 @@ def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[
         assert shown == [first, said[1], said[2], f"{what.kernel_dir}/a.cpp:1:1: warning: it"]
 
 
-def test_the_log_has_of_failed_commands_what_the_error_has_not(planned: tuple[Recipe, Request]) -> None:
+def test_the_log_has_of_failed_commands_what_the_error_has_not(
+    planned: tuple[Recipe, Request],
+) -> None:
     recipe, what = planned
     told: list[str] = []
     tell = builder._display_log(told.append, recipe, what.kernel_dir)
@@ -141,7 +178,9 @@ def test_the_log_has_of_failed_commands_what_the_error_has_not(planned: tuple[Re
         f"{what.kernel_dir}/csrc/other.cpp:1:1: error: another one",
     ]
     logged.clear()
-    build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC + "\nnote" * 40)), logged.append)
+    build_error(
+        recipe, what, ProgramResult(1, NINJA.format(said=GCC + "\nnote" * 40)), logged.append
+    )
     assert logged.count("note") == 40, "the message has 30 lines of it"
 
 
@@ -160,14 +199,18 @@ def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
     assert lines[0].endswith("(and 1 other command)")
     assert lines[2] == f"{what.kernel_dir}/csrc/plus.cpp:7:3: error: 'x' was not declared"
     assert (
-        lines[-1] == f"  cd {recipe.work} && /usr/bin/g++ -Ikernel/csrc -c kernel/csrc/plus.cpp -o obj/001/plus.cpp.o"
+        lines[-1] == f"  cd {recipe.work} && /usr/bin/g++ -Ikernel/csrc -c kernel/csrc/plus.cpp -o "
+        "obj/001/plus.cpp.o"
     )
     assert "another one" not in error.message
     assert first_error(error) == f"{what.kernel_dir}/csrc/plus.cpp:7:3: error: 'x' was not declared"
 
 
 def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe, Request]) -> None:
-    said = "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is required to use PyTorch."
+    said = (
+        "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is "
+        "required to use PyTorch."
+    )
     error = build_error(*planned, ProgramResult(1, NINJA.format(said=said)))
     assert "needs C++20: remove `-std` from the flags" in error.hint
 
@@ -186,13 +229,17 @@ AGAIN = "correct that, and run the same command again: kci keeps what compiled"
     ("said", "hint"),
     [
         ("kernel/csrc/plus.cpp:1:10: fatal error: deep/x.h: No such file or directory",
-         'deep/x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib" to `include` of [torch] in build.toml'),
+         'deep/x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib" to `include` of [torch] '
+         'in build.toml'),
         ("kernel/csrc/plus_one.cpp:1:10: fatal error: near.h: No such file or directory",
-         'near.h is csrc/near.h: add "csrc/near.h" to `src` of [kernel.plus_one_cpu] in build.toml'),
-        ("kernel/torch-ext/torch_binding.cpp:1:10: fatal error: plus_one.h: No such file or directory",
+         'near.h is csrc/near.h: add "csrc/near.h" to `src` of [kernel.plus_one_cpu] in '
+         'build.toml'),
+        ("kernel/torch-ext/torch_binding.cpp:1:10: fatal error: plus_one.h: No such file or "
+         "directory",
          'plus_one.h is csrc/plus_one.h: add "csrc" to `include` of [torch] in build.toml'),
         ('kernel/csrc/a.cu(1): catastrophic error: cannot open source file "x.h"',
-         'x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib/deep" to `include` of [torch] in build.toml'),
+         'x.h is lib/deep/x.h: add "lib/deep/x.h" to `src` and "lib/deep" to `include` of [torch] '
+         'in build.toml'),
         ("kernel/csrc/plus.cpp:1:10: fatal error: 'top.h' file not found",
          'top.h is top.h: add "top.h" to `src` and "." to `include` of [torch] in build.toml'),
         ("kernel/csrc/plus.cpp:1:10: fatal error: old.h: No such file or directory", AGAIN),
@@ -200,7 +247,9 @@ AGAIN = "correct that, and run the same command again: kci keeps what compiled"
         ("kernel/csrc/plus.cpp:1:10: error: x.h", AGAIN),
     ],
 )  # fmt: skip
-def test_a_header_that_lies_elsewhere_in_the_kernel(planned: tuple[Recipe, Request], said: str, hint: str) -> None:
+def test_a_header_that_lies_elsewhere_in_the_kernel(
+    planned: tuple[Recipe, Request], said: str, hint: str
+) -> None:
     recipe, what = planned
     for name in ("lib/deep/x.h", "top.h", "csrc/near.h", "build/old.h", ".git/gone.h"):
         (what.kernel_dir / name).parent.mkdir(parents=True, exist_ok=True)

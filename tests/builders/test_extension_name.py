@@ -40,7 +40,9 @@ FILES = {
 
 
 def named(root: Path, files: dict[str, str], link: tuple[str, str] | None = None) -> set[str]:
-    """The sources of a kernel in a repository; what is below `common/` beside it may be included."""
+    """The sources of a kernel in a repository; what is below `common/` beside it may be
+    included.
+    """
     kernel = write_tree(root / "kernel", {**FILES, **files})
     common = write_tree(root, {"common/shared.h": files.pop("common/shared.h", "")})
     if link is not None:
@@ -55,7 +57,10 @@ def test_only_what_mentions_it(tmp_path: Path) -> None:
 
 
 def test_a_mention_in_a_file_that_nothing_includes_does_not_count(tmp_path: Path) -> None:
-    more = {"vendored/module.cpp": "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)", "docs.md": "TORCH_EXTENSION_NAME"}
+    more = {
+        "vendored/module.cpp": "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)",
+        "docs.md": "TORCH_EXTENSION_NAME",
+    }
     assert named(tmp_path, more) == {"bind.cpp"}
 
 
@@ -63,7 +68,9 @@ def test_a_mention_in_a_file_that_nothing_includes_does_not_count(tmp_path: Path
     "files",
     [{"csrc/b.h": "// TORCH_EXTENSION_NAME"}, {"common/shared.h": "// TVM_FFI_EXTENSION_NAME"}],
 )
-def test_a_mention_in_a_file_that_is_not_compiled_counts_for_all(tmp_path: Path, files: dict[str, str]) -> None:
+def test_a_mention_in_a_file_that_is_not_compiled_counts_for_all(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
     assert named(tmp_path, files) == set(SOURCES)
 
 
@@ -72,4 +79,6 @@ def test_a_source_that_another_includes_counts_for_all(tmp_path: Path) -> None:
 
 
 def test_a_source_can_be_a_link(tmp_path: Path) -> None:
-    assert named(tmp_path, {"real.cpp": FILES["bind.cpp"]}, link=("bind.cpp", "real.cpp")) == {"bind.cpp"}
+    assert named(tmp_path, {"real.cpp": FILES["bind.cpp"]}, link=("bind.cpp", "real.cpp")) == {
+        "bind.cpp"
+    }

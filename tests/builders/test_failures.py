@@ -15,7 +15,9 @@ from kci.builders.process.run import ProgramResult
 from kci.errors import BuildFailedError
 
 
-def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_is_not_taken_for_a_full_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     what = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
 
     def full(*_: object) -> None:
@@ -34,16 +36,27 @@ def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("said", "flag"),
     [
-        ("aarch64-linux-gnu-g++: error: unrecognized command-line option ‘-mavx2’; did you mean ‘-maix’?", "-mavx2"),
+        (
+            "aarch64-linux-gnu-g++: error: unrecognized command-line option ‘-mavx2’; did you "
+            "mean ‘-maix’?",
+            "-mavx2",
+        ),
         ("cc1plus: error: unknown value ‘native’ for ‘-march’", "-march=native"),
-        ("clang++: error: unsupported option '-mavx512f' for target 'aarch64-linux-gnu'", "-mavx512f"),
+        (
+            "clang++: error: unsupported option '-mavx512f' for target 'aarch64-linux-gnu'",
+            "-mavx512f",
+        ),
     ],
 )
 def test_a_flag_of_another_processor_gets_a_hint(said: str, flag: str) -> None:
     hint = failure_hint(ProgramResult(1, f"{said}\n"), Path("work"), "aarch64-linux")
     assert hint.startswith(f"compilers for aarch64-linux have no flag {flag}")
     assert (
-        failure_hint(ProgramResult(1, "error: unrecognized command-line option ‘-fno’\n"), Path("w"), "x86_64-linux")
+        failure_hint(
+            ProgramResult(1, "error: unrecognized command-line option ‘-fno’\n"),
+            Path("w"),
+            "x86_64-linux",
+        )
         == ""
     )
 
@@ -55,4 +68,6 @@ def test_a_compiler_that_has_no_space_gets_a_hint() -> None:
         "aarch64-linux",
     )
     assert "free space" in hint
-    assert "free space" not in failure_hint(ProgramResult(1, "error: expected ';'\n"), Path("work"), "aarch64-linux")
+    assert "free space" not in failure_hint(
+        ProgramResult(1, "error: expected ';'\n"), Path("work"), "aarch64-linux"
+    )

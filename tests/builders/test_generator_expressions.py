@@ -37,7 +37,16 @@ def test_what_a_flag_stands_for(flag: str, flags: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "flag", ["$<", "$<1:-x", "$<TARGET_FILE:x>", "$<CUDA_COMPILER_VERSION>", "$<:x>", "$<$<$<", "$<$<NOT:$<OF>>:x>"]
+    "flag",
+    [
+        "$<",
+        "$<1:-x",
+        "$<TARGET_FILE:x>",
+        "$<CUDA_COMPILER_VERSION>",
+        "$<:x>",
+        "$<$<$<",
+        "$<$<NOT:$<OF>>:x>",
+    ],
 )
 def test_what_is_not_known_is_refused(flag: str) -> None:
     with pytest.raises(ValueError, match="generator expression"):
@@ -63,11 +72,17 @@ CPU = "torch213-cxx11-cpu-x86_64-linux"
 
 
 @pytest.mark.parametrize("name", [CPU, "torch213-cxx11-xpu20260-x86_64-linux"])
-def test_the_flags_of_a_component_are_evaluated_for_the_variants_system(tmp_path: Path, name: str) -> None:
-    asked = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>$<$<PLATFORM_ID:Darwin>:-DMAC>"
+def test_the_flags_of_a_component_are_evaluated_for_the_variants_system(
+    tmp_path: Path, name: str
+) -> None:
+    asked = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>"
+    asked += "$<$<PLATFORM_ID:Darwin>:-DMAC>"
     text = KERNEL.replace("FLAG", asked).replace('"cpu"', '"xpu"' if "xpu" in name else '"cpu"')
     root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
-    assert collect_units(request(root, name, tmp_path), quiet).units[0].flags[:2] == ("-O2", "-DHERE")
+    assert collect_units(request(root, name, tmp_path), quiet).units[0].flags[:2] == (
+        "-O2",
+        "-DHERE",
+    )
 
 
 def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
@@ -77,7 +92,9 @@ def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
     monkeypatch.setenv("NVCC_CCBIN", str(clang))
     text = KERNEL.replace("FLAG", "-D$<CXX_COMPILER_ID>").replace('"cpu"', '"cuda"')
     root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
-    assert collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units[0].flags[:2] == (
+    assert collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units[
+        0
+    ].flags[:2] == (
         "-O2",
         "-DClang",
     )
@@ -85,6 +102,10 @@ def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
 
 @pytest.mark.rule("KCI506", triggers=True)
 def test_a_flag_that_cannot_be_evaluated_is_a_finding(tmp_path: Path) -> None:
-    root = write_tree(tmp_path / "many", {"build.toml": KERNEL.replace("FLAG", "$<TARGET_FILE:x>"), "a.cpp": ""})
-    with pytest.raises(FindingsError, match=r"does not know the generator expression \$<TARGET_FILE:x>"):
+    root = write_tree(
+        tmp_path / "many", {"build.toml": KERNEL.replace("FLAG", "$<TARGET_FILE:x>"), "a.cpp": ""}
+    )
+    with pytest.raises(
+        FindingsError, match=r"does not know the generator expression \$<TARGET_FILE:x>"
+    ):
         collect_units(request(root, CPU, tmp_path), quiet)

@@ -36,11 +36,15 @@ esac
 def fake_toolkit(root: Path, version: str) -> Path:
     """A toolkit with an nvcc that says which version it is, and the files that kci looks for."""
     major = version.partition(".")[0]
-    write_tree(root, {"include/cuda_runtime.h": "", f"lib64/libcudart.so.{major}": "", "bin/.keep": ""})
+    write_tree(
+        root, {"include/cuda_runtime.h": "", f"lib64/libcudart.so.{major}": "", "bin/.keep": ""}
+    )
     return program(root / "bin", "nvcc", NVCC.format(version=version, top=root / "bin" / ".."))
 
 
-def test_a_build_without_a_compiler_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_a_compiler_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
     only_these(monkeypatch, tmp_path)
     asked = request(kernel, CPU, tmp_path)
@@ -52,7 +56,9 @@ def test_a_build_without_a_compiler_leaves_nothing_behind(tmp_path: Path, monkey
     assert not asked.options.cache.exists()
 
 
-def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cxx_is_respected_with_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = only_these(monkeypatch, tmp_path)
     program(folder, "my-g++", "exit 0")
     monkeypatch.setenv("CXX", "my-g++ -m64 '-DA b'")
@@ -73,7 +79,11 @@ CLANG = "echo 'error: no such argument'; exit 1"
 @pytest.mark.parametrize(
     ("here", "cuda", "taken"),
     [
-        ({"g++": "16.2.0", "g++-16": "16.2.0", "g++-15": "15.1.0", "g++-14": "14.3.0"}, "13.0", "g++-15"),
+        (
+            {"g++": "16.2.0", "g++-16": "16.2.0", "g++-15": "15.1.0", "g++-14": "14.3.0"},
+            "13.0",
+            "g++-15",
+        ),
         ({"g++": "16.2.0", "g++-13": "13.3.0", "g++-14": "14.3.0"}, "12.6", "g++-13"),
         ({"g++": "15.1.0", "g++-14": "14.3.0"}, "13.0", "g++"),
         ({"g++": "16.2.0", "g++-15": "15.1.0"}, None, "g++"),
@@ -82,7 +92,11 @@ CLANG = "echo 'error: no such argument'; exit 1"
     ],
 )
 def test_nvcc_gets_the_newest_gcc_that_it_takes(
-    here: dict[str, str], cuda: str | None, taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: dict[str, str],
+    cuda: str | None,
+    taken: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = only_these(monkeypatch, tmp_path)
     for name, version in here.items():
@@ -99,14 +113,18 @@ def test_a_gcc_that_nvcc_refuses_is_told_before_anything_is_installed(
     if named:
         program(folder, "g++-15", GCC.format(version="15.1.0"))
         monkeypatch.setenv("CXX", "g++")
-    with pytest.raises(MissingToolError, match=r"nvcc 13\.0 takes GCC up to 15, and .*g\+\+ is GCC 16") as caught:
+    with pytest.raises(
+        MissingToolError, match=r"nvcc 13\.0 takes GCC up to 15, and .*g\+\+ is GCC 16"
+    ) as caught:
         cxx_compiler("13.0")
     assert "install g++-15" in caught.value.hint
     monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-O1 -allow-unsupported-compiler")
     assert Path(cxx_compiler("13.0")[0]).name == "g++"
 
 
-@pytest.mark.parametrize("named", ["{folder}/g++-14", "g++-14", "{folder}/gcc-14", "{folder}/other"])
+@pytest.mark.parametrize(
+    "named", ["{folder}/g++-14", "g++-14", "{folder}/gcc-14", "{folder}/other"]
+)
 def test_the_variable_of_nvcc_names_the_compiler_of_cuda_variants(
     named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,21 +137,31 @@ def test_the_variable_of_nvcc_names_the_compiler_of_cuda_variants(
     assert cxx_compiler("13.0") == (str(folder / ("other/g++" if "other" in named else "g++-14")),)
     assert cxx_compiler() == ("g++",)
     monkeypatch.setenv("NVCC_CCBIN", str(folder / "none"))
-    with pytest.raises(MissingToolError, match=r"NVCC_CCBIN=.*none names a C\+\+ compiler that does not exist"):
+    with pytest.raises(
+        MissingToolError, match=r"NVCC_CCBIN=.*none names a C\+\+ compiler that does not exist"
+    ):
         cxx_compiler("13.0")
 
 
-def test_a_build_and_its_fingerprint_mean_the_same_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_and_its_fingerprint_mean_the_same_gcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = only_these(monkeypatch, tmp_path)
     monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda", "13.0").parent.parent))
     for name, version in {"g++": "16.2.0", "g++-15": "15.1.0"}.items():
-        program(folder, name, f"[ $1 = --version ] && echo {name} {version}; {GCC.format(version=version)}; exit 0")
+        program(
+            folder,
+            name,
+            f"[ $1 = --version ] && echo {name} {version}; {GCC.format(version=version)}; exit 0",
+        )
     asked = request(copy_kernel("twice", tmp_path), STABLE_CUDA, tmp_path)
     assert builder.plan(asked, quiet).chain.cxx == (str(folder / "g++-15"),)
     assert "g++-15 15.1.0" in toolchain_identity(asked.variant, tmp_path).splitlines()
 
 
-def test_compilers_are_started_in_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_are_started_in_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = only_these(monkeypatch, tmp_path)
     nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
     program(folder, "g++", "exit 0")
@@ -149,7 +177,9 @@ def test_compilers_are_started_in_another_directory(tmp_path: Path, monkeypatch:
         assert find_toolkit("12.6", tmp_path, quiet).nvcc == nvcc
 
 
-def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_is_asked_whether_it_knows_a_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = only_these(monkeypatch, tmp_path)
     refusing = program(folder, "clang++", 'case "$*" in *gnu-unique*) exit 1;; esac')
     taking = program(folder, "g++", "exit 0")
@@ -157,7 +187,9 @@ def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch
     assert gcc_flags((str(taking),)) == GCC_FLAGS
 
 
-OTHER_CPU = f"torch213-cxx11-cpu-{'x86_64' if this_system() == 'aarch64-linux' else 'aarch64'}-linux"
+OTHER_CPU = (
+    f"torch213-cxx11-cpu-{'x86_64' if this_system() == 'aarch64-linux' else 'aarch64'}-linux"
+)
 
 
 def test_another_machine_is_named(tmp_path: Path) -> None:
@@ -173,7 +205,9 @@ def test_another_machine_is_named(tmp_path: Path) -> None:
 def no_system_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Toolkits under /usr/local are not part of these tests, whatever this machine has."""
     is_file = Path.is_file
-    monkeypatch.setattr(Path, "is_file", lambda self: not str(self).startswith("/usr/local/cuda") and is_file(self))
+    monkeypatch.setattr(
+        Path, "is_file", lambda self: not str(self).startswith("/usr/local/cuda") and is_file(self)
+    )
 
 
 def test_an_nvcc_of_the_right_version_is_found(
@@ -220,7 +254,9 @@ def test_a_toolkit_that_nobody_has_is_named(
     assert "13.0, 13.2" in caught.value.hint
 
 
-def test_nvcc_named_by_hand_must_be_of_the_right_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvcc_named_by_hand_must_be_of_the_right_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_these(monkeypatch, tmp_path)
     nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
     monkeypatch.setenv("NVCC", str(nvcc))
@@ -260,7 +296,12 @@ def free_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert job_count(None) >= 1
     monkeypatch.setenv("MAX_JOBS", "6")
-    assert (job_count(None), job_count(3), job_count(None, builds=4), job_count(3, builds=4)) == (6, 3, 1, 1)
+    assert (job_count(None), job_count(3), job_count(None, builds=4), job_count(3, builds=4)) == (
+        6,
+        3,
+        1,
+        1,
+    )
     assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (None, None), "somebody has chosen"
     for wrong in ("0", "-1", "many", "1.5", "²"):
         monkeypatch.setenv("MAX_JOBS", wrong)
@@ -288,15 +329,22 @@ def test_compilers_get_the_memory_that_they_need(
     assert pool_depth(None, "cuda", cutlass=True) == max(1, gib // 9)
     assert pool_depth(None, "cpu", builds=2) == max(1, gib // 4)
     monkeypatch.setenv("NVCC_THREADS", "2")
-    assert (pool_depth(None, "cuda"), pool_depth(None, "rocm")) == (max(1, gib // 8), depths["rocm"])
+    assert (pool_depth(None, "cuda"), pool_depth(None, "rocm")) == (
+        max(1, gib // 8),
+        depths["rocm"],
+    )
 
 
-@pytest.mark.parametrize(("minor", "newer"), [("28", False), ("17", False), ("36", True), ("", False)])
+@pytest.mark.parametrize(
+    ("minor", "newer"), [("28", False), ("17", False), ("36", True), ("", False)]
+)
 def test_the_glibc_of_the_compiler_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minor: str, newer: bool
 ) -> None:
     defines = (
-        f"echo '#define __GLIBC__ 2'\necho '#define __GLIBC_MINOR__ {minor}'" if minor else "echo '#define __linux__ 1'"
+        f"echo '#define __GLIBC__ 2'\necho '#define __GLIBC_MINOR__ {minor}'"
+        if minor
+        else "echo '#define __linux__ 1'"
     )
     program(only_these(monkeypatch, tmp_path), "g++", defines)
     assert glibc_is_newer(("g++",)) is newer
@@ -339,8 +387,14 @@ def toolkit_wheels(folder: Path, version: str) -> None:
     """Wheels of the names and versions of a toolkit; the one with nvcc has a file of that name."""
     for package in toolchains().cuda[version]:
         name, _, release = package.partition("==")
-        files = {f"nvidia/cu13/bin/{name}": "", "nvidia/cu13/bin/nvcc": ""} if name.endswith("nvcc") else {}
-        make_wheel(folder, name.replace("-", "_"), release, {f"nvidia/cu13/share/{name}": "", **files})
+        files = (
+            {f"nvidia/cu13/bin/{name}": "", "nvidia/cu13/bin/nvcc": ""}
+            if name.endswith("nvcc")
+            else {}
+        )
+        make_wheel(
+            folder, name.replace("-", "_"), release, {f"nvidia/cu13/share/{name}": "", **files}
+        )
 
 
 def test_a_toolkit_of_wheels_appears_whole(
@@ -373,7 +427,10 @@ def test_a_toolkit_of_wheels_that_cannot_be_had_leaves_nothing(
 
 @pytest.mark.parametrize(
     ("found", "wanted"),
-    [("/usr/lib/gcc/x86_64-linux-gnu/13/libstdc++.so", "-lstdc++"), ("libstdc++.so", "-l:libstdc++.so.6")],
+    [
+        ("/usr/lib/gcc/x86_64-linux-gnu/13/libstdc++.so", "-lstdc++"),
+        ("libstdc++.so", "-l:libstdc++.so.6"),
+    ],
 )
 def test_a_static_cpp_library_is_not_linked(tmp_path: Path, found: str, wanted: str) -> None:
     compiler = tmp_path / "c++"

@@ -1,4 +1,6 @@
-"""Native builds with real compilers and a real torch, and the results in the real loader, each in a fresh process."""
+"""Native builds with real compilers and a real torch, and the results in the real loader, each in a
+fresh process.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ from kci.utils.cache import default_cache
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"),
+    pytest.mark.skipif(
+        os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"
+    ),
 ]
 
 
@@ -53,7 +57,9 @@ def module(what: Request) -> Path:
 
 
 def loaded(what: Request, tmp_path: Path, code: str) -> list[object]:
-    """Load a variant through the loader in a new process; `code` sees it as `kernel` and fills the list `out`."""
+    """Load a variant through the loader in a new process; `code` sees it as `kernel` and fills the
+    list `out`.
+    """
     tree = tmp_path / "tree"
     variant = Path(shutil.copytree(what.output, tree / what.variant.name))
     metadata = {
@@ -67,7 +73,8 @@ def loaded(what: Request, tmp_path: Path, code: str) -> list[object]:
     (variant / "metadata.json").write_text(json.dumps(metadata))
     program = (
         "import json, sys, torch\nfrom pathlib import Path\nfrom kernels import get_local_kernel\n"
-        f"kernel = get_local_kernel(Path(sys.argv[1]), backend='cpu')\nout = []\n{code}\nprint(json.dumps(out))"
+        f"kernel = get_local_kernel(Path(sys.argv[1]), backend='cpu')\nout = []\n{code}\n"
+        "print(json.dumps(out))"
     )
     done = subprocess.run(
         [str(runtime()), "-c", program, str(tree)],
@@ -95,16 +102,26 @@ class Binary:
             self.tags = {kind for kind, _ in tags}
             symbols = elf.get_section_by_name(".dynsym")
             assert isinstance(symbols, SymbolTableSection)
-            self.undefined = [item.name for item in symbols.iter_symbols() if item.entry.st_shndx == "SHN_UNDEF"]
-            self.defined = [item.name for item in symbols.iter_symbols() if item.entry.st_shndx != "SHN_UNDEF"]
+            self.undefined = [
+                item.name for item in symbols.iter_symbols() if item.entry.st_shndx == "SHN_UNDEF"
+            ]
+            self.defined = [
+                item.name for item in symbols.iter_symbols() if item.entry.st_shndx != "SHN_UNDEF"
+            ]
             versions = elf.get_section_by_name(".gnu.version_r")
             assert isinstance(versions, GNUVerNeedSection)
-            self.versions = [entry.name for _, entries in versions.iter_versions() for entry in entries]
+            self.versions = [
+                entry.name for _, entries in versions.iter_versions() for entry in entries
+            ]
             self.sections = {section.name for section in elf.iter_sections()}
 
     def newest(self, prefix: str) -> tuple[int, ...]:
         """The newest version of a library that it needs; 0 where it needs none."""
-        found = [name.partition("_")[2] for name in self.versions if re.fullmatch(rf"{prefix}_[0-9.]+", name)]
+        found = [
+            name.partition("_")[2]
+            for name in self.versions
+            if re.fullmatch(rf"{prefix}_[0-9.]+", name)
+        ]
         return max((tuple(map(int, version.split("."))) for version in found), default=(0,))
 
 
@@ -129,8 +146,18 @@ def stable(shared_by_workers: Path) -> Request:
 
 
 def test_a_full_build_loads_and_computes(full: Request, tmp_path: Path) -> None:
-    files = sorted(path.relative_to(full.output).as_posix() for path in full.output.rglob("*") if path.is_file())
-    assert files == ["__init__.py", "_ops.py", module(full).name, "deep/__init__.py", "deep/steps.json"]
+    files = sorted(
+        path.relative_to(full.output).as_posix()
+        for path in full.output.rglob("*")
+        if path.is_file()
+    )
+    assert files == [
+        "__init__.py",
+        "_ops.py",
+        module(full).name,
+        "deep/__init__.py",
+        "deep/steps.json",
+    ]
     code = """
 x = torch.randn(4, 5)
 out.append(bool(torch.equal(kernel.plus_one(x), x + 1)))
@@ -141,16 +168,25 @@ except RuntimeError as error:
 out.append(torch.compile(kernel.plus_one, backend="eager", fullgraph=True)(x).shape == x.shape)
 out.append(kernel.STEPS)
 """
-    assert loaded(full, tmp_path, code) == [True, "plus_one: too many dimensions: 1 1.5 2 3 3 4.5 ", True, [1]]
+    assert loaded(full, tmp_path, code) == [
+        True,
+        "plus_one: too many dimensions: 1 1.5 2 3 3 4.5 ",
+        True,
+        [1],
+    ]
 
 
 def test_a_full_build_is_fit_for_older_systems(full: Request) -> None:
     binary = Binary(module(full))
     check_manylinux(binary)
     assert f"PyInit_{full.kernel_id}" in binary.defined
-    torch, system = {"libtorch_cpu.so", "libc10.so", "libtorch.so"}, {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6"}
+    torch, system = (
+        {"libtorch_cpu.so", "libc10.so", "libtorch.so"},
+        {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6"},
+    )
     assert set(binary.needed) <= torch | system
-    # The reference's ABI check reads .symtab, so it must be there; nothing else of a debugger's should be.
+    # The reference's ABI check reads .symtab, so it must be there; nothing else of a debugger's
+    # should be.
     assert ".symtab" in binary.sections
     assert not any(name.startswith(".debug") for name in binary.sections)
     assert module(full).stat().st_mode & 0o777 == 0o755
@@ -183,12 +219,17 @@ def test_a_stable_abi_cuda_build_has_its_archs_and_names_its_libraries(
     assert ".nv_fatbin" in binary.sections
     # The stub has no place in the variant.
     assert [path.name for path in what.output.glob("*.so")] == [module(what).name]
-    cuobjdump = shutil.which("cuobjdump") or str(find_toolkit("13.0", what.options.cache, quiet).root / "bin/cuobjdump")
+    cuobjdump = shutil.which("cuobjdump") or str(
+        find_toolkit("13.0", what.options.cache, quiet).root / "bin/cuobjdump"
+    )
     if not Path(cuobjdump).exists():
         return  # the fat binary is taken apart by the tests of verify
     listed = {
         kind: subprocess.run(
-            [cuobjdump, f"--list-{kind}", str(module(what))], capture_output=True, text=True, check=True
+            [cuobjdump, f"--list-{kind}", str(module(what))],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         for kind in ("elf", "ptx")
     }
@@ -197,7 +238,9 @@ def test_a_stable_abi_cuda_build_has_its_archs_and_names_its_libraries(
 
 
 @pytest.mark.usefixtures("compiles_anew")
-def test_the_place_of_the_sources_does_not_change_the_binary(tmp_path: Path, stable: Request) -> None:
+def test_the_place_of_the_sources_does_not_change_the_binary(
+    tmp_path: Path, stable: Request
+) -> None:
     # Torch's headers name themselves in errors, and shells and build files trip over some signs.
     place = tmp_path / "b c$d,e'f:g&h"
     other = asked(stable.variant.name, copy_kernel(stable.kernel_dir.name, place), place)
@@ -223,7 +266,11 @@ def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert "-c kernel/csrc/bare.cpp" in message
     assert f"{source}" in message, "the author's own path, and not the one in the work directory"
     (found,) = caught.value.diagnostics
-    assert (found.rule, found.path, found.line) == ("KCI513", str(source), len(good.splitlines()) + 2)
+    assert (found.rule, found.path, found.line) == (
+        "KCI513",
+        str(source),
+        len(good.splitlines()) + 2,
+    )
     assert "g++" in message
     assert f"building {STABLE_CPU} failed" in message
     assert not what.output.exists()
@@ -237,7 +284,9 @@ def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("as_old_as_users_systems")
-def test_no_isolation_uses_the_torch_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_isolation_uses_the_torch_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The torch of kci's own environment stands for one that this Python can import."""
     runtime()
     environment = kci_environment(default_cache(), "2.13", "cpu")
@@ -258,7 +307,9 @@ def test_nvcc_and_cutlass_come_from_wheels(tmp_path: Path) -> None:
     assert cuda
     (kernel / "build.toml").write_text(f'{head}{cuda}, "cutlass_3_8"{tail}')
     source = kernel / "csrc/bare.cu"
-    check = "#include <cutlass/version.h>\nstatic_assert(CUTLASS_MAJOR == 3 && CUTLASS_MINOR == 8);\n"
+    check = (
+        "#include <cutlass/version.h>\nstatic_assert(CUTLASS_MAJOR == 3 && CUTLASS_MINOR == 8);\n"
+    )
     source.write_text(f"{check}{source.read_text()}static_assert(CUDART_VERSION == 13020);\n")
     what = asked("torch-stable-abi211-cu132-x86_64-linux", kernel, tmp_path)
     assert built(what).archs == ("9.0",)

@@ -15,7 +15,13 @@ from kci.builders.native.ninja import Step, ninja_text
 def test_the_whole_text() -> None:
     steps = [
         Step(
-            "obj/a b.o", ("/k$1/a b:c.cpp",), ("cc", "-DX=$HOME", "a b"), "c++ a", ("gen.h",), depfile=True, pool="cpu"
+            "obj/a b.o",
+            ("/k$1/a b:c.cpp",),
+            ("cc", "-DX=$HOME", "a b"),
+            "c++ a",
+            ("gen.h",),
+            depfile=True,
+            pool="cpu",
         ),
         Step("lib.so", ("obj/a b.o",), ("cc", "-o", "lib.so"), "link"),
     ]

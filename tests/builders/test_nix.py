@@ -1,4 +1,7 @@
-"""The nix builder. Nix does not run here, so a stand-in takes its place: it checks the arguments and makes a result."""
+"""The nix builder.
+
+Nix does not run here, so a stand-in takes its place: it checks the arguments and makes a result.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ echo {store}
 
 
 @pytest.mark.parametrize("inner", [".", CPU])
-def test_the_result_is_copied_with_its_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
+def test_the_result_is_copied_with_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: str
+) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
     (kernel / "flake.nix").write_text("{}")
     asked = request(kernel, CPU, tmp_path)
@@ -50,7 +55,8 @@ def test_a_machine_without_nix_says_so(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("script", "says"), [("echo no such attribute; exit 1", "no such attribute"), ("echo /nowhere", "no variant")]
+    ("script", "says"),
+    [("echo no such attribute; exit 1", "no such attribute"), ("echo /nowhere", "no variant")],
 )
 def test_a_failure_carries_what_nix_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str

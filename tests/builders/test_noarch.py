@@ -28,7 +28,9 @@ def built(kernel: Path, tmp_path: Path, name: str = "torch-cuda", **options: obj
 
 
 def names(directory: Path) -> list[str]:
-    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.rule("KCI504", "KCI505", "KCI507", triggers=False)
@@ -47,7 +49,13 @@ def test_everything_but_bytecode_is_copied(tmp_path: Path) -> None:
         },
     )
     output = built(kernel, tmp_path)
-    assert names(output) == ["__init__.py", "_ops.py", "data/metadata.json", "data/table.bin", "types.pyi"]
+    assert names(output) == [
+        "__init__.py",
+        "_ops.py",
+        "data/metadata.json",
+        "data/table.bin",
+        "types.pyi",
+    ]
     assert "left over" not in (output / "_ops.py").read_text()
 
 
@@ -82,13 +90,22 @@ def test_a_link_out_of_the_kernel_is_refused(tmp_path: Path, target: str) -> Non
 @pytest.mark.parametrize(
     "place",
     [
-        lambda package: package.rename(package.parents[2] / "elsewhere") and package.symlink_to("../../elsewhere"),
+        lambda package: (
+            package.rename(package.parents[2] / "elsewhere")
+            and package.symlink_to("../../elsewhere")
+        ),
         lambda package: (package / "just_python_again").symlink_to("."),
         lambda package: os.mkfifo(package / "just_python_pipe.py"),
     ],
-    ids=["a package that is a link out of the kernel", "a link to a directory, which can be endless", "a pipe"],
+    ids=[
+        "a package that is a link out of the kernel",
+        "a link to a directory, which can be endless",
+        "a pipe",
+    ],
 )
-def test_what_is_no_file_is_refused_and_not_read(tmp_path: Path, place: Callable[[Path], object]) -> None:
+def test_what_is_no_file_is_refused_and_not_read(
+    tmp_path: Path, place: Callable[[Path], object]
+) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     place(kernel / "torch-ext/just_python")
     with pytest.raises(UnsafeError, match="just_python"):
@@ -157,13 +174,16 @@ def test_an_unknown_builder_is_named(tmp_path: Path) -> None:
         '_just_python_cuda_x"\nimport os',
     ],
 )
-def test_an_id_that_does_not_fit_never_reaches_generated_code(tmp_path: Path, kernel_id: str) -> None:
+def test_an_id_that_does_not_fit_never_reaches_generated_code(
+    tmp_path: Path, kernel_id: str
+) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     with pytest.raises(BuildFailedError, match="id"):
         build_variant(request(kernel, "torch-cuda", tmp_path, kernel_id=kernel_id), quiet)
 
 
-# A torch that says which backend it has, in the words of each backend. Earlier ones win (docs/format.md#ops).
+# A torch that says which backend it has, in the words of each backend. Earlier ones win
+# (docs/format.md#ops).
 FAKE_TORCH = """
 class ops: pass
 class _Ops:
@@ -181,8 +201,22 @@ class backends:
 {neuron}
 """
 FACTS = {
-    "tpu": {"tpu": "tpu = 1", "neuron": "neuron = 1", "cuda": "13.0", "hip": "7", "mps": True, "xpu": "xpu = '1'"},
-    "neuron": {"tpu": "", "neuron": "neuron = 1", "cuda": "13.0", "hip": "7", "mps": True, "xpu": "xpu = '1'"},
+    "tpu": {
+        "tpu": "tpu = 1",
+        "neuron": "neuron = 1",
+        "cuda": "13.0",
+        "hip": "7",
+        "mps": True,
+        "xpu": "xpu = '1'",
+    },
+    "neuron": {
+        "tpu": "",
+        "neuron": "neuron = 1",
+        "cuda": "13.0",
+        "hip": "7",
+        "mps": True,
+        "xpu": "xpu = '1'",
+    },
     "cuda": {"tpu": "", "neuron": "", "cuda": "13.0", "hip": "7", "mps": True, "xpu": "xpu = '1'"},
     "rocm": {"tpu": "", "neuron": "", "cuda": None, "hip": "7", "mps": True, "xpu": "xpu = '1'"},
     "metal": {"tpu": "", "neuron": "", "cuda": None, "hip": None, "mps": True, "xpu": "xpu = '1'"},
@@ -211,4 +245,6 @@ def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) ->
     kernel = copy_kernel("plus-one", tmp_path)
     files = package_files(kernel, build_of(kernel), compiled=True)
     assert list(files) == ["__init__.py", "deep/__init__.py", "deep/steps.json"]
-    assert {"__init__.pyi", "notes.txt"} <= set(package_files(kernel, build_of(kernel), compiled=False))
+    assert {"__init__.pyi", "notes.txt"} <= set(
+        package_files(kernel, build_of(kernel), compiled=False)
+    )

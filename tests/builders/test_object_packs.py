@@ -24,7 +24,10 @@ from kci.builders.native.objects import (
 from kci.builders.request import BuildPart
 from kci.errors import FindingsError, UnsafeError, UsageError
 
-RESULT, MANIFEST = "0/0/bc905050b3fd78f632a9e3f6c55f9eafb6b175", "3/c/e5curu5c6d6pgdejt954ojli1v2n3guM"
+RESULT, MANIFEST = (
+    "0/0/bc905050b3fd78f632a9e3f6c55f9eafb6b175",
+    "3/c/e5curu5c6d6pgdejt954ojli1v2n3guM",
+)
 HEADER = PackHead(kernel="k", variant="v", objects=1, wanted=2)
 
 
@@ -49,13 +52,23 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.zst"])
-def test_a_pack_has_results_and_manifests_and_says_what_it_is(folder: Path, tmp_path: Path, ending: str) -> None:
+def test_a_pack_has_results_and_manifests_and_says_what_it_is(
+    folder: Path, tmp_path: Path, ending: str
+) -> None:
     pack = pack_objects(folder, 1000, HEADER, tmp_path / f"one.{ending}")
     assert read_head(pack) == HEADER
     assert unpack_objects(pack, tmp_path / "out", quiet) == HEADER
-    found = {path.relative_to(tmp_path / "out").as_posix(): path for path in (tmp_path / "out").glob("*/*/*")}
-    assert {name: path.read_text() for name, path in found.items()} == {RESULT: RESULT, MANIFEST: MANIFEST}
-    assert {path.stat().st_mtime for path in found.values()} == {0.0}, "what a build takes of it is newer"
+    found = {
+        path.relative_to(tmp_path / "out").as_posix(): path
+        for path in (tmp_path / "out").glob("*/*/*")
+    }
+    assert {name: path.read_text() for name, path in found.items()} == {
+        RESULT: RESULT,
+        MANIFEST: MANIFEST,
+    }
+    assert {path.stat().st_mtime for path in found.values()} == {0.0}, (
+        "what a build takes of it is newer"
+    )
 
 
 def test_what_no_build_has_used_is_in_no_pack(folder: Path, tmp_path: Path) -> None:
@@ -76,7 +89,15 @@ def test_of_two_objects_with_one_name_the_first_is_taken(folder: Path, tmp_path:
 
 @pytest.mark.parametrize(
     "name",
-    ["../evil", "/etc/evil", "ccache.conf", "0/a/../../bc905050b3fd78f632a9e3f6c55f", "0/stats", f"{RESULT}/x", HEAD],
+    [
+        "../evil",
+        "/etc/evil",
+        "ccache.conf",
+        "0/a/../../bc905050b3fd78f632a9e3f6c55f",
+        "0/stats",
+        f"{RESULT}/x",
+        HEAD,
+    ],
 )
 def test_what_no_pack_has_is_refused(tmp_path: Path, name: str) -> None:
     """A configuration of ccache could run any program."""
@@ -132,7 +153,9 @@ def test_what_is_no_pack(tmp_path: Path) -> None:
 
 def test_what_is_missing_of_the_parts_is_said() -> None:
     def head(number: int, objects: int, wanted: int = 4, variant: str = "v") -> PackHead:
-        return PackHead(kernel="k", variant=variant, part=BuildPart(number, 3), objects=objects, wanted=wanted)
+        return PackHead(
+            kernel="k", variant=variant, part=BuildPart(number, 3), objects=objects, wanted=wanted
+        )
 
     whole = PackHead(kernel="k", variant="v", objects=9, wanted=9)
     assert missing_parts([head(1, 4), head(2, 4), head(3, 4), head(1, 2), whole], "v") == []

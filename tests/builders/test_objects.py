@@ -1,4 +1,6 @@
-"""Objects by ccache, with real compilers: what is taken of an earlier build, and what is compiled again."""
+"""Objects by ccache, with real compilers: what is taken of an earlier build, and what is compiled
+again.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ Build = Callable[..., Made]
 
 
 @pytest.fixture
-def build(torch_cache: Path, tmp_path: Path, as_users_compile: None, as_old_as_users_systems: None) -> Build:
+def build(
+    torch_cache: Path, tmp_path: Path, as_users_compile: None, as_old_as_users_systems: None
+) -> Build:
     """Builds a kernel, and says how many objects were found."""
 
     def made(kernel: Path, name: str = STABLE_CPU, **options: object) -> Made:
@@ -51,14 +55,20 @@ def build(torch_cache: Path, tmp_path: Path, as_users_compile: None, as_old_as_u
 def with_header_in_front(kernel: Path, text: str) -> None:
     (kernel / "csrc" / "bare.h").write_text(text)
     toml = (kernel / "build.toml").read_text()
-    (kernel / "build.toml").write_text(toml.replace('"include/bare.h"', '"include/bare.h", "csrc/bare.h"'))
+    (kernel / "build.toml").write_text(
+        toml.replace('"include/bare.h"', '"include/bare.h", "csrc/bare.h"')
+    )
 
 
 @pytest.mark.rule("KCI511", triggers=False)
 def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found again, found elsewhere; and compiled where a file, a header in front or the compiler is another one."""
+    """Found again, found elsewhere; and compiled where a file, a header in front or the compiler is
+    another one.
+    """
     monkeypatch.setenv("CXX", str(program(tmp_path, "one", WRAPPER.format("g++"))))
-    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    first, second = (
+        copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place")
+    )
     cold = build(first)
     assert cold.use == ObjectUse(0, 2)
     assert build(first) == Made(ObjectUse(2, 0), cold.module)
@@ -69,7 +79,9 @@ def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert build(second).use == ObjectUse(1, 1), "the other one is as it was"
     text = (first / "include" / "bare.h").read_text()
     with_header_in_front(first, f'{text}\nextern "C" inline int in_front() {{ return 1; }}\n')
-    assert build(first).use == ObjectUse(0, 2), "there is a header that is found before the one that was read"
+    assert build(first).use == ObjectUse(0, 2), (
+        "there is a header that is found before the one that was read"
+    )
     monkeypatch.setenv("CXX", str(program(tmp_path, "two", f"# another\n{WRAPPER.format('g++')}")))
     assert build(first).use == ObjectUse(0, 2)
 
@@ -78,17 +90,23 @@ def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_headers_outside_of_the_kernel(
     build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_flag: bool
 ) -> None:
-    """Folders that a flag or a variable names: a header that is now found before the one that was read."""
+    """Folders that a flag or a variable names: a header that is now found before the one that was
+    read.
+    """
     kernel, folders = copy_kernel("bare", tmp_path / "place"), [tmp_path / "x", tmp_path / "y"]
     for folder in folders:
         folder.mkdir()
     (folders[1] / "outside.h").write_text("#define OUTSIDE 1\n")
     source = kernel / "csrc" / "bare.cpp"
-    source.write_text(f"#include <outside.h>\n{source.read_text()}\nint outside[] = {{-1, OUTSIDE}};\n")
+    source.write_text(
+        f"#include <outside.h>\n{source.read_text()}\nint outside[] = {{-1, OUTSIDE}};\n"
+    )
     if by_flag:
         flags = "".join(f'"-isystem", "{folder}", ' for folder in folders)
         toml = (kernel / "build.toml").read_text()
-        (kernel / "build.toml").write_text(toml.replace('backend = "cpu"', f'backend = "cpu"\ncxx-flags = [{flags}]'))
+        (kernel / "build.toml").write_text(
+            toml.replace('backend = "cpu"', f'backend = "cpu"\ncxx-flags = [{flags}]')
+        )
     else:
         monkeypatch.setenv("CPATH", ":".join(map(str, folders)))
     cold = build(kernel)
@@ -98,12 +116,16 @@ def test_headers_outside_of_the_kernel(
     assert changed.use == ObjectUse(0, 2), "a folder that is searched has a file more"
     assert changed.module != cold.module
     (folders[0] / "outside.h").write_text("#define OUTSIDE 3\n")
-    assert build(kernel).use == ObjectUse(1, 1), "the same files, and another text in one that was read"
+    assert build(kernel).use == ObjectUse(1, 1), (
+        "the same files, and another text in one that was read"
+    )
 
 
 @NVCC
 def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    first, second = (
+        copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place")
+    )
     cold = build(first, STABLE_CUDA)
     assert cold.use == ObjectUse(0, 2)
     assert build(second, STABLE_CUDA) == Made(ObjectUse(2, 0), cold.module)
@@ -114,27 +136,55 @@ def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
 
 
-HOST = 'extern "C" inline __attribute__((used)) int {name}() {{\n#if {seen}\nreturn {value};\n#endif\nreturn 0;\n}}\n'
-DEVICE = "#ifdef __CUDACC__\n__global__ void {name}(int* p) {{\n#if {seen}\n*p = {value};\n#endif\n}}\n#endif\n"
+HOST = (
+    'extern "C" inline __attribute__((used)) int {name}() {{\n#if {seen}\nreturn {value};\n'
+    "#endif\nreturn 0;\n}}\n"
+)
+DEVICE = (
+    "#ifdef __CUDACC__\n__global__ void {name}(int* p) {{\n#if {seen}\n*p = {value};\n#endif\n}}\n"
+    "#endif\n"
+)
 EDITS = {
-    STABLE_CPU: [(HOST, "defined(SEEN)"), (HOST, "!defined(SEEN)"), (HOST, "__has_include(<bare.h>)")],
+    STABLE_CPU: [
+        (HOST, "defined(SEEN)"),
+        (HOST, "!defined(SEEN)"),
+        (HOST, "__has_include(<bare.h>)"),
+    ],
     STABLE_CUDA: [
         *((DEVICE, seen) for seen in ("__CUDA_ARCH__ == 800", "__CUDA_ARCH__ >= 900")),
-        *((HOST, seen) for seen in ("!defined(__CUDA_ARCH__)", "defined(__CUDACC__)", "defined(SEEN)")),
+        *(
+            (HOST, seen)
+            for seen in ("!defined(__CUDA_ARCH__)", "defined(__CUDACC__)", "defined(SEEN)")
+        ),
     ],
 }
 PLACES = ("csrc/bare.cpp", "csrc/bare.cu", "include/bare.h", "include/late.h")
 
 
 @pytest.mark.parametrize("name", [STABLE_CPU, pytest.param(STABLE_CUDA, marks=NVCC)])
-def test_each_edit_is_compiled(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Edits that one arch, the host, or one component sees, in sources and headers, against builds without a cache."""
+def test_each_edit_is_compiled(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Edits that one arch, the host, or one component sees, in sources and headers, against builds
+    without a cache.
+    """
     kernel, chosen = copy_kernel("bare", tmp_path / "place"), random.Random(time.time_ns())
-    toml = (kernel / "build.toml").read_text().replace('"include/bare.h"]', '"include/bare.h", "include/late.h"]')
-    toml = toml.replace('["9.0"]', '["8.0", "9.0"]').replace('d = "cpu"\n', 'd = "cpu"\ncxx-flags = ["-DSEEN"]\n')
+    toml = (
+        (kernel / "build.toml")
+        .read_text()
+        .replace('"include/bare.h"]', '"include/bare.h", "include/late.h"]')
+    )
+    toml = toml.replace('["9.0"]', '["8.0", "9.0"]').replace(
+        'd = "cpu"\n', 'd = "cpu"\ncxx-flags = ["-DSEEN"]\n'
+    )
     (kernel / "build.toml").write_text(toml)
-    last = '\n#if defined(SEEN) || __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)\n#include "late.h"\n#endif\n'
-    texts = {place: (kernel / place).read_text() for place in PLACES[:3]} | {"include/late.h": "#pragma once\n"}
+    last = (
+        "\n#if defined(SEEN) || __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)\n"
+        '#include "late.h"\n#endif\n'
+    )
+    texts = {place: (kernel / place).read_text() for place in PLACES[:3]} | {
+        "include/late.h": "#pragma once\n"
+    }
     texts["include/bare.h"] += last
 
     def write(place: str, edit: str) -> None:
@@ -145,7 +195,9 @@ def test_each_edit_is_compiled(build: Build, tmp_path: Path, monkeypatch: pytest
     before = build(kernel, name)
     for _ in range(2):
         text, seen = chosen.choice(EDITS[name])
-        place = chosen.choice([item for item in PLACES if name == STABLE_CUDA or not item.endswith("cu")])
+        place = chosen.choice(
+            [item for item in PLACES if name == STABLE_CUDA or not item.endswith("cu")]
+        )
         write(place, text.format(name="probe", seen=seen, value=chosen.randrange(1, 10**6)))
         after = build(kernel, name)
         with monkeypatch.context() as patch:
@@ -158,12 +210,23 @@ def test_each_edit_is_compiled(build: Build, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("read", "by"),
     [
-        ("csrc/table.s", 'asm(".section .rodata\\n.include \\"kernel/csrc/table.s\\"\\n.previous");'),
-        ("csrc/table.bin", 'asm(".section .rodata\\n.inc" "bin \\"kernel/csrc/table.bin\\"\\n.previous");'),
-        ("include/table.h", 'asm(".section .rodata\\n.in" "clude \\"kernel/include/table.h\\"\\n.previous");'),
+        (
+            "csrc/table.s",
+            'asm(".section .rodata\\n.include \\"kernel/csrc/table.s\\"\\n.previous");',
+        ),
+        (
+            "csrc/table.bin",
+            'asm(".section .rodata\\n.inc" "bin \\"kernel/csrc/table.bin\\"\\n.previous");',
+        ),
+        (
+            "include/table.h",
+            'asm(".section .rodata\\n.in" "clude \\"kernel/include/table.h\\"\\n.previous");',
+        ),
     ],
 )
-def test_what_an_assembler_reads_is_part_of_the_key(build: Build, tmp_path: Path, read: str, by: str) -> None:
+def test_what_an_assembler_reads_is_part_of_the_key(
+    build: Build, tmp_path: Path, read: str, by: str
+) -> None:
     kernel = copy_kernel("bare", tmp_path / "place")
     toml = (kernel / "build.toml").read_text()
     (kernel / "kci.toml").write_text(f'[[inputs]]\npaths = ["{read}"]\n')
@@ -177,17 +240,25 @@ def test_what_an_assembler_reads_is_part_of_the_key(build: Build, tmp_path: Path
     assert made[0] != made[1]
 
 
-def test_a_header_that_appears_outside_is_seen(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By `__has_include` in a folder that CXX names; and a compiler is known by its bytes, that of a folder as well."""
+def test_a_header_that_appears_outside_is_seen(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `__has_include` in a folder that CXX names; and a compiler is known by its bytes, that of
+    a folder as well.
+    """
     kernel, folder = copy_kernel("bare", tmp_path / "place"), tmp_path / "outside"
     folder.mkdir()
     monkeypatch.setenv("CXX", f"g++ -isystem {folder} -B {folder}")
     source = kernel / "csrc" / "bare.cpp"
-    source.write_text(f"{source.read_text()}\n#if __has_include(<extra.h>)\nint which = 2;\n#endif\n")
+    source.write_text(
+        f"{source.read_text()}\n#if __has_include(<extra.h>)\nint which = 2;\n#endif\n"
+    )
     cold = build(kernel)
     (folder / "extra.h").touch()
     assert build(kernel).module != cold.module
-    real = subprocess.run(["g++", "-print-prog-name=cc1plus"], check=True, capture_output=True, text=True).stdout
+    real = subprocess.run(
+        ["g++", "-print-prog-name=cc1plus"], check=True, capture_output=True, text=True
+    ).stdout
     wrapper = program(folder, "cc1plus", f'exec {real.strip()} "$@"')
     assert build(kernel).use == ObjectUse(0, 2)
     os.utime(wrapper, (0, 0))
@@ -197,7 +268,9 @@ def test_a_header_that_appears_outside_is_seen(build: Build, tmp_path: Path, mon
     assert build(kernel).use == ObjectUse(0, 2), "replaced in place"
 
 
-def test_no_sloppiness_of_the_user_counts(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sloppiness_of_the_user_counts(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CCACHE_SLOPPINESS", "time_macros,include_file_mtime")
     kernel = copy_kernel("bare", tmp_path / "place")
     source = kernel / "csrc" / "bare.cpp"
@@ -209,15 +282,21 @@ def test_no_sloppiness_of_the_user_counts(build: Build, tmp_path: Path, monkeypa
     assert found[0] != found[1]
 
 
-def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(build: Build, tmp_path: Path, torch_cache: Path) -> None:
+def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(
+    build: Build, tmp_path: Path, torch_cache: Path
+) -> None:
     """Whoever makes a pack is trusted by the build that is given it, and by no other one."""
-    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place"))
+    first, second = (
+        copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place")
+    )
     pack = tmp_path / "objects.tar"
     cold = build(first, objects_to=pack, run="17")
     head = read_head(pack)
     assert (head.objects, head.wanted, head.use, head.run) == (2, 2, ObjectUse(0, 2), "17")
     again = tmp_path / "again.tar"
-    assert build(second, objects_from=(pack,), objects_to=again) == Made(ObjectUse(2, 0, ("17",)), cold.module)
+    assert build(second, objects_from=(pack,), objects_to=again) == Made(
+        ObjectUse(2, 0, ("17",)), cold.module
+    )
     assert again.stat().st_size > pack.stat().st_size // 2, "what was taken is packed again"
     assert build(second).use == ObjectUse(0, 2), "nothing of it is in the cache"
 

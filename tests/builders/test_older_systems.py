@@ -1,4 +1,6 @@
-"""What is linked for systems older than this machine, by the commands of a build (docs/builders.md)."""
+"""What is linked for systems older than this machine, by the commands of a build
+(docs/builders.md).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from kci.builders.toolchains.glibc import find_newer_parts
 from kci.matrix.variants import this_system
 
 TARGET = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
-MACHINE = pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
+MACHINE = pytest.mark.skipif(
+    os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two"
+)
 USES = """
 #include <charconv>
 #include <chrono>
@@ -67,8 +71,11 @@ extern "C" double kci_computed(double value) {
   }
   ready.notify_all();
   other.join();
-  std::thread([&] { result = std::exp(std::log(std::pow(value, 2.0))) + std::sin(0 * value); }).join();
-  return dlsym(RTLD_DEFAULT, "strlen") != nullptr && __isoc23_strtol("7", nullptr, 10) == 7 ? result : -1;
+  std::thread([&] {
+    result = std::exp(std::log(std::pow(value, 2.0))) + std::sin(0 * value);
+  }).join();
+  bool right = dlsym(RTLD_DEFAULT, "strlen") != nullptr && __isoc23_strtol("7", nullptr, 10) == 7;
+  return right ? result : -1;
 }
 
 // What newer compilers and headers make of std::sscanf, noexcept and <iostream>.
@@ -146,8 +153,10 @@ extern "C" int kci_waited(int milliseconds) {
 
 extern "C" int kci_files(const char *folder) {
   struct stat found;
-  int count = stat(folder, &found) == 0 && fstatat(-1, folder, &found, 0) == 0 && S_ISDIR(found.st_mode) ? 0 : 100;
-  for (const auto &entry : std::filesystem::recursive_directory_iterator(folder)) count += entry.is_regular_file();
+  bool there = stat(folder, &found) == 0 && fstatat(-1, folder, &found, 0) == 0;
+  int count = there && S_ISDIR(found.st_mode) ? 0 : 100;
+  for (const auto &entry : std::filesystem::recursive_directory_iterator(folder))
+    count += entry.is_regular_file();
   return count;
 }
 """
@@ -155,9 +164,13 @@ extern "C" int kci_files(const char *folder) {
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
-    """A toolchain, in whose root there is what is linked to every module, made by the commands of a build."""
+    """A toolchain, in whose root there is what is linked to every module, made by the commands of a
+    build.
+    """
     place = tmp_path_factory.mktemp("older")
-    python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=place)
+    python = Environment(
+        python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=place
+    )
     cxx = cxx_compiler()
     parts = find_newer_parts(cxx)
     ar = binutils_program(cxx, "ar")
@@ -181,15 +194,31 @@ def linked(chain: Toolchain, source: str, *flags: str) -> Path:
     place = chain.environment.root
     assert place is not None
     write(place, {"uses.cpp": source})
-    compiled = [*chain.cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT, "-c", "uses.cpp", "-o", "uses.o"]
+    compiled = [
+        *chain.cxx,
+        "-std=c++20",
+        "-O2",
+        "-fPIC",
+        *flags,
+        "-isystem",
+        COMPAT,
+        "-c",
+        "uses.cpp",
+        "-o",
+        "uses.o",
+    ]
     subprocess.run(compiled, cwd=place, check=True)
-    command = [word for word in link_command(chain, TARGET, ["uses.o"]) if not word.endswith("tvm_ffi")]
+    command = [
+        word for word in link_command(chain, TARGET, ["uses.o"]) if not word.endswith("tvm_ffi")
+    ]
     subprocess.run(command, cwd=place, check=True)
     return (place / TARGET.module).rename(place / f"made-{len(list(place.glob('made-*')))}.so")
 
 
 def readelf(option: str, module: Path) -> str:
-    return subprocess.run(["readelf", "-W", option, module], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["readelf", "-W", option, module], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def newest(module: Path, prefix: str) -> tuple[int, ...]:
@@ -199,7 +228,9 @@ def newest(module: Path, prefix: str) -> tuple[int, ...]:
 
 @MACHINE
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
-def test_what_a_newer_system_has_is_not_needed_and_works(chain: Toolchain, level: str, tmp_path: Path) -> None:
+def test_what_a_newer_system_has_is_not_needed_and_works(
+    chain: Toolchain, level: str, tmp_path: Path
+) -> None:
     module = linked(chain, USES, level)
     assert newest(module, "GLIBC") <= (2, 28)
     assert newest(module, "GLIBCXX") <= (3, 4, 24)
@@ -230,7 +261,9 @@ RARE = re.compile(r"u?fromfp|totalorder")
 @MACHINE
 def test_every_function_of_mathematics_that_has_changed_is_the_older_one(chain: Toolchain) -> None:
     """Held to this machine's libm, and to the list of a newer one."""
-    libm = subprocess.run(["gcc", "-print-file-name=libm.so.6"], check=True, capture_output=True, text=True).stdout
+    libm = subprocess.run(
+        ["gcc", "-print-file-name=libm.so.6"], check=True, capture_output=True, text=True
+    ).stdout
     older: dict[str, tuple[int, ...]] = {}
     changed = set()
     for name, default, *numbers in MATH.findall(readelf("--dyn-syms", Path(libm.strip()))):
@@ -240,7 +273,11 @@ def test_every_function_of_mathematics_that_has_changed_is_the_older_one(chain: 
         elif default:
             changed.add(name)
     changed = {name for name in changed & set(older) if not RARE.match(name)}
-    ours = set(re.findall(r"^KCI_\w+\((?:float|double), (\w+)", stand_ins()["glibc/math.cpp"], re.MULTILINE))
+    ours = set(
+        re.findall(
+            r"^KCI_\w+\((?:float|double), (\w+)", stand_ins()["glibc/math.cpp"], re.MULTILINE
+        )
+    )
     assert len(ours) > 30
     assert changed - ours == set()
     # Only the names matter here, and of what is not in this machine's libm nothing can be said.
@@ -250,24 +287,34 @@ def test_every_function_of_mathematics_that_has_changed_is_the_older_one(chain: 
     module = linked(chain, uses, "-fno-builtin")
     linked_to = {
         name: tuple(map(int, version.split(".")))
-        for name, version in re.findall(r" UND +(\w+)@GLIBC_([0-9.]+)", readelf("--dyn-syms", module))
+        for name, version in re.findall(
+            r" UND +(\w+)@GLIBC_([0-9.]+)", readelf("--dyn-syms", module)
+        )
     }
     assert {name: linked_to.get(name) for name in known} == {name: older[name] for name in known}
 
 
 @pytest.mark.parametrize(
-    ("cuda", "seen"), [("", True), ("12 9", False), ("13 0", False), ("13 1", False), ("13 2", True)]
+    ("cuda", "seen"),
+    [("", True), ("12 9", False), ("13 0", False), ("13 1", False), ("13 2", True)],
 )
-def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(cuda: str, seen: bool, tmp_path: Path) -> None:
+def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(
+    cuda: str, seen: bool, tmp_path: Path
+) -> None:
     """As glibc's headers since 2.41 ask whether to declare sinpi, rsqrt and the like."""
     texts = {
         **stand_ins(),
         "system/bits/libc-header-start.h": "#define __GLIBC_USE_IEC_60559_FUNCS_EXT_C23 1\n",
-        "uses.cpp": "#include <bits/libc-header-start.h>\nseen = __GLIBC_USE_IEC_60559_FUNCS_EXT_C23\n",
+        "uses.cpp": "#include <bits/libc-header-start.h>\n"
+        "seen = __GLIBC_USE_IEC_60559_FUNCS_EXT_C23\n",
     }
     write(tmp_path, texts)
     names = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__")
-    nvcc = [f"-D{name}={number}" for name, number in zip(names, cuda.split(), strict=True)] if cuda else []
+    nvcc = (
+        [f"-D{name}={number}" for name, number in zip(names, cuda.split(), strict=True)]
+        if cuda
+        else []
+    )
     command = [*cxx_compiler(), "-isystem", COMPAT, "-isystem", "system", "-E", "uses.cpp"]
     command += [*nvcc, "-D__CUDACC__"] if cuda else []
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -293,9 +340,17 @@ extern "C" void kci_left() { __cxa_call_terminate(nullptr); }
 def test_what_must_not_happen_ends_the_process_with_the_reason(chain: Toolchain) -> None:
     module = linked(chain, ENDS, "-D_GLIBCXX_ASSERTIONS")
     assert newest(module, "GLIBCXX") <= (3, 4, 24)
-    for call, said in (("kci_element(7)", "Assertion '__n < this->size()' failed"), ("kci_left()", "terminate called")):
-        code = f"import ctypes\nlibrary = ctypes.CDLL({str(module)!r})\nlibrary.kci_element(1)\nlibrary.{call}"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    for call, said in (
+        ("kci_element(7)", "Assertion '__n < this->size()' failed"),
+        ("kci_left()", "terminate called"),
+    ):
+        code = (
+            f"import ctypes\nlibrary = ctypes.CDLL({str(module)!r})\nlibrary.kci_element(1)\n"
+            f"library.{call}"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
         assert done.returncode == -signal.SIGABRT
         assert said in done.stderr
 

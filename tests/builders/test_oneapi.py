@@ -1,7 +1,8 @@
-"""What `--dry-run` prints of XPU variants, held against the reference's CMake; and what only others build.
+"""What `--dry-run` prints of XPU variants, held against the reference's CMake; and what only others
+build.
 
-The expectations are the slots of the reference's generated project: its preamble and the components' templates, as
-`docs/builders.md` names them. A program stands in for icpx.
+The expectations are the slots of the reference's generated project: its preamble and the
+components' templates, as `docs/builders.md` names them. A program stands in for icpx.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ BUILD_TOML = """
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel with a component for every backend, and a PATH with nothing else than g++ and git."""
+    """A kernel with a component for every backend, and a PATH with nothing else than g++
+    and git.
+    """
     folder = only_these(monkeypatch, tmp_path, "git")
     program(folder, "g++", 'echo "g++ 12"')
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
@@ -74,8 +77,13 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def icpx(tmp_path: Path, version: str) -> None:
     """Put a program that answers as that version of icpx on the PATH."""
-    asked = '*-fno-gnu*|*-fno-canon*) exit 1 ;; *-###*) echo \' "-spirv-ext=-all,+SPV_A,+SPV_B" "-o"\' ;;'
-    program(tmp_path / "only-these", "icpx", f'case "$*" in {asked} *) echo DPC++ {version}.0 ;; esac')
+    asked = (
+        '*-fno-gnu*|*-fno-canon*) exit 1 ;; *-###*) echo \' "-spirv-ext=-all,+SPV_A,+SPV_B" '
+        '"-o"\' ;;'
+    )
+    program(
+        tmp_path / "only-these", "icpx", f'case "$*" in {asked} *) echo DPC++ {version}.0 ;; esac'
+    )
 
 
 def printed(kernel: Path, name: str, tmp_path: Path) -> list[str]:
@@ -104,8 +112,10 @@ def test_xpu(kernel: Path, tmp_path: Path) -> None:
     assert torch.endswith("--index-url https://download.pytorch.org/whl/xpu torch==2.13.0+xpu")
     component = words(lines, "-c kernel/xpu/a.cpp")
     sycl = [
-        "-fPIC", "-fsycl", "-fhonor-nans", "-fhonor-infinities", "-fno-associative-math", "-fno-approx-func",
-        "-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt", "-fno-sycl-instrument-device-code", "--offload-compress",
+        "-fPIC", "-fsycl", "-fhonor-nans", "-fhonor-infinities", "-fno-associative-math",
+        "-fno-approx-func",
+        "-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt", "-fno-sycl-instrument-device-code",
+        "--offload-compress",
         "-fsycl-targets=spir64_gen,spir64",
     ]  # fmt: skip
     assert component[0] == str(tmp_path / "only-these/icpx")
@@ -123,8 +133,14 @@ def test_xpu(kernel: Path, tmp_path: Path) -> None:
     assert {"-lc10_xpu", "-ltorch_xpu", "-ltorch_cpu", "-ltorch", "-lc10"} <= set(link)
 
 
-TLA = ["-DCUTLASS_ENABLE_SYCL=1", "-DDPCPP_SYCL_TARGET=intel_gpu_bmg_g21,intel_gpu_pvc", "-DSYCL_INTEL_TARGET=1"]
-EXTENSIONS = "+SPV_INTEL_split_barrier,+SPV_INTEL_2d_block_io,+SPV_INTEL_subgroup_matrix_multiply_accumulate"
+TLA = [
+    "-DCUTLASS_ENABLE_SYCL=1",
+    "-DDPCPP_SYCL_TARGET=intel_gpu_bmg_g21,intel_gpu_pvc",
+    "-DSYCL_INTEL_TARGET=1",
+]
+EXTENSIONS = (
+    "+SPV_INTEL_split_barrier,+SPV_INTEL_2d_block_io,+SPV_INTEL_subgroup_matrix_multiply_accumulate"
+)
 
 
 @pytest.fixture
@@ -133,7 +149,8 @@ def tla_kernel(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     toml = (kernel / "build.toml").read_text()
     part = toml.index("[kernel.on_xpu]")
     (kernel / "build.toml").write_text(
-        toml[:part] + toml[part:].replace('depends = ["torch"]', 'depends = ["torch", "sycl_tla"]', 1)
+        toml[:part]
+        + toml[part:].replace('depends = ["torch"]', 'depends = ["torch", "sycl_tla"]', 1)
     )
     write_tree(tmp_path / "tla", {"include/cutlass/version.h": "", "tools/util/include/a.h": ""})
     monkeypatch.setenv("SYCL_TLA_SRC_DIR", str(tmp_path / "tla"))
@@ -142,7 +159,11 @@ def tla_kernel(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def pairs(found: list[str], option: str) -> list[tuple[str, str]]:
     """Options of the link that take the next word, as what stands behind `=` and that word."""
-    return [(word.partition("=")[2], after) for word, after in pairwise(found) if word.startswith(f"{option}=")]
+    return [
+        (word.partition("=")[2], after)
+        for word, after in pairwise(found)
+        if word.startswith(f"{option}=")
+    ]
 
 
 OPTIONS = (
@@ -158,7 +179,9 @@ def test_sycl_tla_of_2026(tla_kernel: Path, tmp_path: Path) -> None:
         assert {*TLA, "-Isycl_tla/include", "-Isycl_tla/tools/util/include"} <= set(found)
         assert found.index("-Isycl_tla/include") < found.index("-Ikernel/csrc")
     link = words(lines, "-shared")
-    assert pairs(link, "-Xsycl-target-backend") == [("spir64_gen", f"-device pvc,bmg-g21,cri {OPTIONS}")]
+    assert pairs(link, "-Xsycl-target-backend") == [
+        ("spir64_gen", f"-device pvc,bmg-g21,cri {OPTIONS}")
+    ]
     said = f"-spirv-ext=+SPV_A,+SPV_B,{EXTENSIONS}"
     assert pairs(link, "-Xspirv-translator") == [("spir64_gen", said), ("spir64", said)]
 
@@ -172,16 +195,21 @@ def test_one_component_with_sycl_tla_decides_for_all(tla_kernel: Path, tmp_path:
 
 def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, tmp_path: Path) -> None:
     toml = (tla_kernel / "build.toml").read_text()
-    (tla_kernel / "build.toml").write_text(toml.replace("-DSYCL_ONLY", "-D__SYCL_TARGET_INTEL_GPU_CRI__"))
+    (tla_kernel / "build.toml").write_text(
+        toml.replace("-DSYCL_ONLY", "-D__SYCL_TARGET_INTEL_GPU_CRI__")
+    )
     lines = printed(tla_kernel, XPU, tmp_path)
     targets = "-fsycl-targets=intel_gpu_pvc,intel_gpu_bmg_g21,spir64_gen,spir64"
     assert targets in words(lines, "-c kernel/xpu/a.cpp")
     link = words(lines, "-shared")
     assert targets in link
     assert pairs(link, "-Xsycl-target-backend") == [
-        ("intel_gpu_pvc", OPTIONS), ("intel_gpu_bmg_g21", OPTIONS), ("spir64_gen", f"-device cri {OPTIONS}"),
+        ("intel_gpu_pvc", OPTIONS), ("intel_gpu_bmg_g21", OPTIONS),
+        ("spir64_gen", f"-device cri {OPTIONS}"),
     ]  # fmt: skip
-    assert [name for name, _ in pairs(link, "-Xspirv-translator")] == targets.partition("=")[2].split(",")
+    assert [name for name, _ in pairs(link, "-Xspirv-translator")] == targets.partition("=")[
+        2
+    ].split(",")
 
 
 def test_sycl_tla_of_2025_is_made_when_it_is_loaded(tla_kernel: Path, tmp_path: Path) -> None:
@@ -190,13 +218,17 @@ def test_sycl_tla_of_2025_is_made_when_it_is_loaded(tla_kernel: Path, tmp_path: 
     assert pairs(words(lines, "-shared"), "-Xsycl-target-backend") == []
 
 
-def test_an_icpx_that_does_not_say_its_extensions_is_refused(tla_kernel: Path, tmp_path: Path) -> None:
+def test_an_icpx_that_does_not_say_its_extensions_is_refused(
+    tla_kernel: Path, tmp_path: Path
+) -> None:
     program(tmp_path / "only-these", "icpx", "echo DPC++ 2026.0.0")
     with pytest.raises(MissingToolError, match="does not say which SPIR-V extensions"):
         plan_commands(request(tla_kernel, XPU, tmp_path))
 
 
-def test_an_icpx_that_is_missing_or_of_another_version_is_told(kernel: Path, tmp_path: Path) -> None:
+def test_an_icpx_that_is_missing_or_of_another_version_is_told(
+    kernel: Path, tmp_path: Path
+) -> None:
     with pytest.raises(MissingToolError, match=r"needs icpx 2026\.0, which is not installed"):
         plan_commands(request(kernel, XPU, tmp_path))
     icpx(tmp_path, "2025.3")
@@ -208,11 +240,20 @@ def test_an_icpx_that_is_missing_or_of_another_version_is_told(kernel: Path, tmp
 
 
 @pytest.mark.parametrize(
-    "name", ["torch213-metal-aarch64-darwin", "torch213-cpu-aarch64-darwin", "torch213-cu130-x86_64-windows"]
+    "name",
+    [
+        "torch213-metal-aarch64-darwin",
+        "torch213-cpu-aarch64-darwin",
+        "torch213-cu130-x86_64-windows",
+    ],
 )
-def test_what_the_native_builder_does_not_compile_names_who_does(kernel: Path, tmp_path: Path, name: str) -> None:
+def test_what_the_native_builder_does_not_compile_names_who_does(
+    kernel: Path, tmp_path: Path, name: str
+) -> None:
     for call in (plan_commands, lambda asked: build_variant(asked, quiet)):
-        with pytest.raises(MissingToolError, match=f"the native builder does not compile {name}") as caught:
+        with pytest.raises(
+            MissingToolError, match=f"the native builder does not compile {name}"
+        ) as caught:
             call(request(kernel, name, tmp_path))
         assert "--builder nix" in caught.value.hint
         assert "kci pack" in caught.value.hint

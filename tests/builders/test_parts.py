@@ -14,7 +14,15 @@ from kci.errors import UsageError
 
 def unit(number: int, language: str = "CXX", archs: int = 0) -> Unit:
     source = f"csrc/{number:03}.cpp"
-    return Unit(PurePosixPath(source), source, f"obj/{number:03}/{number}.o", language, (), (), archs=("8.0",) * archs)
+    return Unit(
+        PurePosixPath(source),
+        source,
+        f"obj/{number:03}/{number}.o",
+        language,
+        (),
+        (),
+        archs=("8.0",) * archs,
+    )
 
 
 def test_the_shares_follow_from_the_sources_alone() -> None:
@@ -25,7 +33,9 @@ def test_the_shares_follow_from_the_sources_alone() -> None:
     assert [len(share) for share in made] == [11, 10, 10, 10]
 
 
-@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "1/0", "01/2", "1/2/3", "-1/2", "1/99999", "a/b"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "0/2", "3/2", "1/0", "01/2", "1/2/3", "-1/2", "1/99999", "a/b"]
+)
 def test_what_is_no_part(text: str) -> None:
     with pytest.raises(UsageError, match="is not a part"):
         read_part(text)

@@ -11,7 +11,14 @@ import pytest
 from buildkit import copy_kernel, only_these, program, quiet, request, variant, write_tree
 from kci.builders import plan_commands
 from kci.builders.native import builder
-from kci.builders.native.command_lines import Target, Toolchain, compile_command, link_command, stub_command, work_links
+from kci.builders.native.command_lines import (
+    Target,
+    Toolchain,
+    compile_command,
+    link_command,
+    stub_command,
+    work_links,
+)
 from kci.builders.native.hipify import Translation, translate, translate_units
 from kci.builders.native.units import Unit
 from kci.builders.request import Request
@@ -49,9 +56,12 @@ def install(root: Path, release: str | None = "7.2.1-38") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("variable", "inside"), [("ROCM_PATH", ""), ("ROCM_HOME", ""), ("HIP_PATH", ""), ("HIP_PATH", "hip")]
+    ("variable", "inside"),
+    [("ROCM_PATH", ""), ("ROCM_HOME", ""), ("HIP_PATH", ""), ("HIP_PATH", "hip")],
 )
-def test_a_variable_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, inside: str) -> None:
+def test_a_variable_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, inside: str
+) -> None:
     only_these(monkeypatch, tmp_path)
     root = install(tmp_path / "here")
     monkeypatch.setenv(variable, str(root / inside))
@@ -65,7 +75,9 @@ def test_the_path_names_it_through_a_link(tmp_path: Path, monkeypatch: pytest.Mo
     assert find_rocm("7.2", SYSTEM, quiet).root == root
 
 
-def test_a_script_on_the_path_is_asked_where_it_belongs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_on_the_path_is_asked_where_it_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = only_these(monkeypatch, tmp_path)
     root = install(tmp_path / "here")
     program(folder, "hipcc", "exit 1\n")
@@ -77,7 +89,11 @@ def test_the_versions_of_opt_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_rocm_of_this_machine: Path
 ) -> None:
     only_these(monkeypatch, tmp_path)
-    for name, release in (("rocm-7.20.0", "7.20.0"), ("rocm-7.1.1", "7.1.1"), ("rocm-7.2.0", "7.2.0")):
+    for name, release in (
+        ("rocm-7.20.0", "7.20.0"),
+        ("rocm-7.1.1", "7.1.1"),
+        ("rocm-7.2.0", "7.2.0"),
+    ):
         install(no_rocm_of_this_machine / name, release)
     assert find_rocm("7.2", SYSTEM, quiet).release == "7.2.0"
     (no_rocm_of_this_machine / "rocm").symlink_to("rocm-7.1.1")
@@ -99,7 +115,9 @@ def test_rocm_as_python_packages_is_asked_last(
     assert find_rocm("7.2", SYSTEM, quiet).root == system
 
 
-def test_one_that_does_not_say_its_version_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_say_its_version_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_these(monkeypatch, tmp_path)
     root = install(tmp_path / "here", release=None)
     monkeypatch.setenv("ROCM_PATH", str(root))
@@ -110,7 +128,9 @@ def test_one_that_does_not_say_its_version_is_asked(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("missing", ["bin/hipcc", "include/hip/hip_runtime.h"])
-def test_half_an_installation_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_half_an_installation_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     only_these(monkeypatch, tmp_path)
     root = install(tmp_path / "here")
     monkeypatch.setenv("ROCM_PATH", str(root))
@@ -119,12 +139,16 @@ def test_half_an_installation_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
         find_rocm("7.2", SYSTEM, quiet)
 
 
-def test_another_version_is_named_and_so_is_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_named_and_so_is_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_these(monkeypatch, tmp_path)
     root = install(tmp_path / "here", "7.1.0")
     monkeypatch.setenv("ROCM_PATH", str(root))
     said: list[str] = []
-    with pytest.raises(MissingToolError, match=r"no hipcc of ROCm 7\.2 on this machine, only 7\.1\.0 at ") as caught:
+    with pytest.raises(
+        MissingToolError, match=r"no hipcc of ROCm 7\.2 on this machine, only 7\.1\.0 at "
+    ) as caught:
         find_rocm("7.2", SYSTEM, said.append)
     assert said == [f"{root} is ROCm 7.1.0, not 7.2: not used"]
     assert "docker.io/pytorch/manylinux2_28-builder:rocm7.2 (--container auto)" in caught.value.hint
@@ -146,7 +170,12 @@ def test_a_missing_runtime_library_is_named(tmp_path: Path) -> None:
 
 def rocm_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, hip: str) -> None:
     text = f"__version__ = {version!r}\ncuda = None\nhip: object = {hip!r}\n"
-    make_wheel(folder, "torch", version, {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text})
+    make_wheel(
+        folder,
+        "torch",
+        version,
+        {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text},
+    )
     make_wheel(folder, "ninja", "1.13.2", {"ninja/__init__.py": ""})
     only_wheels(monkeypatch, folder)
 
@@ -157,13 +186,21 @@ def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0", "7.2.26015-fc0010cf6a")
     environment = kci_environment(tmp_path, "2.13", "rocm7.2")
     install_torch = environment.setup()[1]
-    assert install_torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/rocm7.2", "torch==2.13.0+rocm7.2"]
-    with pytest.raises(MissingToolError, match=r"whl/rocm7\.2 cannot be reached, and no other index"):
+    assert install_torch[-3:] == [
+        "--index-url",
+        "https://download.pytorch.org/whl/rocm7.2",
+        "torch==2.13.0+rocm7.2",
+    ]
+    with pytest.raises(
+        MissingToolError, match=r"whl/rocm7\.2 cannot be reached, and no other index"
+    ):
         environment.ensure(environment.python, quiet)
 
 
 @pytest.mark.slow
-def test_a_torch_for_another_rocm_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_for_another_rocm_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.1.25424-4179531dcd")
     monkeypatch.setattr("kci.builders.toolchains.environment.is_reachable", lambda _url: True)
     environment = kci_environment(tmp_path, "2.13", "rocm7.2")
@@ -175,7 +212,9 @@ def test_a_torch_for_another_rocm_is_not_kept(tmp_path: Path, monkeypatch: pytes
 
 # --- commands ---
 
-ENVIRONMENT = Environment(python=Path("/env/python"), torch=Path("/env/torch"), ninja=Path("/env/ninja"), root=None)
+ENVIRONMENT = Environment(
+    python=Path("/env/python"), torch=Path("/env/torch"), ninja=Path("/env/ninja"), root=None
+)
 TORCH_INCLUDES = [
     "-isystem", "torch/include",
     "-isystem", "torch/include/torch/csrc/api/include",
@@ -202,23 +241,32 @@ def target(name: str) -> Target:
     return Target(variant(name), "_k_rocm_1")
 
 
-def unit(entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[str, ...] = ("inc",)) -> Unit:
+def unit(
+    entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[str, ...] = ("inc",)
+) -> Unit:
     language = "CXX" if entry.endswith(".cpp") else "HIP"
     paths = tuple(PurePosixPath(path) for path in include)
-    return Unit(PurePosixPath(entry), entry, f"obj/{Path(entry).name}.o", language, paths, flags, archs)
+    return Unit(
+        PurePosixPath(entry), entry, f"obj/{Path(entry).name}.o", language, paths, flags, archs
+    )
 
 
 def test_a_translated_source(chain: Toolchain) -> None:
-    (made,), names = translate_units([unit("csrc/a.cu", "gfx90a", "gfx1100", flags=("-ffast-math",))])
+    (made,), names = translate_units(
+        [unit("csrc/a.cu", "gfx90a", "gfx1100", flags=("-ffast-math",))]
+    )
     assert names == {"csrc/a.cu": "csrc/a.hip"}
     assert isinstance(chain.device, Rocm)
     assert compile_command(chain, target(FULL), made) == [
         f"{chain.device.root}/bin/hipcc", "--rocm-path=rocm", "-std=c++20", "-O3", "-DNDEBUG",
-        "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800", "-fPIC",
+        "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800",
+        "-fPIC",
         "-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8",
         "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated/torch-ext", "-Ihip/inc", "-Ihip/csrc", *TORCH_INCLUDES, "-isystem", "rocm/include",
-        "-ffast-math", "-MD", "-MF", "obj/a.cu.o.d", "-x", "hip", "-c", "hip/csrc/a.hip", "-o", "obj/a.cu.o",
+        "-Igenerated/torch-ext", "-Ihip/inc", "-Ihip/csrc", *TORCH_INCLUDES, "-isystem",
+        "rocm/include",
+        "-ffast-math", "-MD", "-MF", "obj/a.cu.o.d", "-x", "hip", "-c", "hip/csrc/a.hip", "-o",
+        "obj/a.cu.o",
     ]  # fmt: skip
 
 
@@ -244,22 +292,29 @@ def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) 
 def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolchain) -> None:
     (made,), _ = translate_units([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
     assert compile_command(chain, target(FULL), made) == [
-        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
+        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique",
+        "-fno-canonical-system-headers",
         "-frandom-seed=obj/bind.cpp.o",
         "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES, "-isystem", "rocm/include",
-        "-Wall", "-MD", "-MF", "obj/bind.cpp.o.d", "-c", "kernel/csrc/cuda/bind.cpp", "-o", "obj/bind.cpp.o",
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES, "-isystem",
+        "rocm/include",
+        "-Wall", "-MD", "-MF", "obj/bind.cpp.o.d", "-c", "kernel/csrc/cuda/bind.cpp", "-o",
+        "obj/bind.cpp.o",
     ]  # fmt: skip
 
 
 def test_the_system_directory_is_never_named_as_an_include(chain: Toolchain) -> None:
-    made = Toolchain(("g++",), (), ENVIRONMENT, Path("/py"), device=Rocm("7.2", "7.2.1", Path("/usr")))
+    made = Toolchain(
+        ("g++",), (), ENVIRONMENT, Path("/py"), device=Rocm("7.2", "7.2.1", Path("/usr"))
+    )
     assert "rocm/include" not in compile_command(made, target(FULL), unit("a.cpp"))
     assert "rocm/include" in compile_command(chain, target(FULL), unit("a.cpp"))
 
 
 @pytest.mark.parametrize("entry", ["a.cpp", "a.hip"])
-def test_a_stable_abi_build_sees_the_translated_headers_of_torch_first(chain: Toolchain, entry: str) -> None:
+def test_a_stable_abi_build_sees_the_translated_headers_of_torch_first(
+    chain: Toolchain, entry: str
+) -> None:
     command = compile_command(chain, target(STABLE), unit(entry, "gfx90a"))
     assert "-DTORCH_TARGET_VERSION=0x020b000000000000" in command
     assert command.index("torch-hip") < command.index("torch/include")
@@ -271,13 +326,15 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     runtime = [f"-L{chain.device.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
     stable = link_command(chain, target(STABLE), ["a.o"])
     assert stable[-9:] == [
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", *runtime
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
+        *runtime
     ]  # fmt: skip
     assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "torch_hip")
     assert stub_command(chain, "torch_hip")[-1] == "stub/libtorch_hip.so"
     full = link_command(chain, target(FULL), ["a.o"])
     assert full[-10:] == [
-        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
+        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime,
+        "-ltorch", "-lc10"
     ]  # fmt: skip
     assert work_links(chain)["rocm"] == chain.device.root
 
@@ -286,7 +343,9 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
 
 
 def test_a_source_whose_folder_changes_its_name_still_sees_the_old_folder() -> None:
-    (moved, stayed), _ = translate_units([unit("csrc/cuda/a.cu", "gfx90a"), unit("csrc/a.cu", "gfx90a")])
+    (moved, stayed), _ = translate_units(
+        [unit("csrc/cuda/a.cu", "gfx90a"), unit("csrc/a.cu", "gfx90a")]
+    )
     assert moved.include == (PurePosixPath("inc"), PurePosixPath("csrc/cuda"))
     assert stayed.include == (PurePosixPath("inc"),)
 
@@ -323,17 +382,22 @@ def hipify(project_directory, extra_files=(), **rest):
 
 def translation(tmp_path: Path, body: str) -> Translation:
     torch = write_tree(
-        tmp_path / "torch", {"utils/hipify/__init__.py": "", "utils/hipify/hipify_python.py": HIPIFY.format(body=body)}
+        tmp_path / "torch",
+        {"utils/hipify/__init__.py": "", "utils/hipify/hipify_python.py": HIPIFY.format(body=body)},
     )
     kernel = write_tree(tmp_path / "kernel", {"a.cu": "int a;\n"})
     environment = Environment(Path(sys.executable), torch, Path("ninja"), None)
     (tmp_path / "work").mkdir()
-    return Translation(kernel, tmp_path / "work", environment, {"a.cu": "a.hip"}, (), torch_headers=False)
+    return Translation(
+        kernel, tmp_path / "work", environment, {"a.cu": "a.hip"}, (), torch_headers=False
+    )
 
 
 def test_unsupported_calls_stop_the_build_and_are_listed(tmp_path: Path) -> None:
     body = 'print("Total number of unsupported CUDA function calls: 2\\ncudaB, cudaA\\n")'
-    with pytest.raises(BuildFailedError, match=r"calls that HIP does not have: cudaA, cudaB$") as caught:
+    with pytest.raises(
+        BuildFailedError, match=r"calls that HIP does not have: cudaA, cudaB$"
+    ) as caught:
         translate(translation(tmp_path, body), quiet)
     assert "USE_ROCM" in caught.value.hint
     assert not (tmp_path / "work/hip").exists()
@@ -342,10 +406,15 @@ def test_unsupported_calls_stop_the_build_and_are_listed(tmp_path: Path) -> None
 @pytest.mark.parametrize("top", [1, 2, 0])
 def test_a_translation_has_the_name_and_the_lines_of_its_source(tmp_path: Path, top: int) -> None:
     """hipify puts a comment on top, and for code for devices an include."""
-    write = f"from pathlib import Path; Path(extra_files[0] + '.out').write_text('// top\\n' * {top} + 'int hip;\\n')"
+    write = (
+        f"from pathlib import Path; Path(extra_files[0] + '.out').write_text('// top\\n' * {top} "
+        "+ 'int hip;\\n')"
+    )
     done = "Result.hipified_path = extra_files[0] + '.out'"
     translate(translation(tmp_path, f"{write}\n    {done}"), quiet)
-    assert (tmp_path / "work/hip/a.hip").read_text() == "// top\n" * top + '#line 1 "hip/a.cu"\nint hip;\n'
+    assert (
+        tmp_path / "work/hip/a.hip"
+    ).read_text() == "// top\n" * top + '#line 1 "hip/a.cu"\nint hip;\n'
 
 
 @pytest.mark.parametrize(
@@ -365,7 +434,9 @@ def test_a_hint_is_about_what_hipify_said(tmp_path: Path, said: str, hint: str) 
     assert bool(hint) == bool(caught.value.hint)
 
 
-def test_a_kernel_cannot_bring_modules_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_cannot_bring_modules_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = translation(tmp_path, "pass")
     bad = 'raise SystemExit("this must not run")\n'
     write_tree(made.kernel, {"json.py": bad, "re.py": bad, "hipify/__init__.py": bad})
@@ -405,7 +476,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
 def test_the_archs_are_those_of_each_component(asked: Request) -> None:
     recipe = builder.plan(asked, quiet)
     archs = {
-        step.label: [word.removeprefix("--offload-arch=") for word in step.command if word.startswith("--offload-arch")]
+        step.label: [
+            word.removeprefix("--offload-arch=")
+            for word in step.command
+            if word.startswith("--offload-arch")
+        ]
         for step in recipe.steps
     }
     assert archs["hipcc csrc/cuda/halve.cu"] == ["gfx1100", "gfx90a", "gfx942"]
@@ -417,11 +492,21 @@ def test_the_archs_are_those_of_each_component(asked: Request) -> None:
 def test_hip_flags_are_for_device_code_and_cxx_flags_for_the_rest(asked: Request) -> None:
     commands = {step.label: step.command for step in builder.plan(asked, quiet).steps}
     assert "-DHALVE_FACTOR=0.5f" in commands["hipcc csrc/cuda/halve.cu"]
-    assert not any("-DONLY_FOR_CXX" in command for what, command in commands.items() if what.startswith("hipcc"))
-    assert not any("-DHALVE_FACTOR=0.5f" in command for what, command in commands.items() if what.startswith("c++"))
+    assert not any(
+        "-DONLY_FOR_CXX" in command
+        for what, command in commands.items()
+        if what.startswith("hipcc")
+    )
+    assert not any(
+        "-DHALVE_FACTOR=0.5f" in command
+        for what, command in commands.items()
+        if what.startswith("c++")
+    )
 
 
-def test_a_stable_abi_build_takes_the_cpu_wheel_and_a_full_one_that_of_its_rocm(asked: Request, tmp_path: Path) -> None:
+def test_a_stable_abi_build_takes_the_cpu_wheel_and_a_full_one_that_of_its_rocm(
+    asked: Request, tmp_path: Path
+) -> None:
     stable = builder.plan(asked, quiet)
     assert stable.chain.environment.flavour == "cpu"
     assert stable.translation is not None
@@ -433,7 +518,9 @@ def test_a_stable_abi_build_takes_the_cpu_wheel_and_a_full_one_that_of_its_rocm(
     assert not recipe.translation.torch_headers
 
 
-def test_a_dry_run_shows_the_translation_and_changes_nothing(asked: Request, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_translation_and_changes_nothing(
+    asked: Request, tmp_path: Path
+) -> None:
     before = sorted(tmp_path.rglob("*"))
     lines = plan_commands(asked)
     assert sorted(tmp_path.rglob("*")) == before
@@ -461,5 +548,7 @@ def test_hipcc_is_told_of_the_rocm_that_was_chosen(
 def test_an_arch_list_with_nothing_to_build_is_refused(asked: Request, tmp_path: Path) -> None:
     config = asked.kernel_dir / "build.toml"
     config.write_text(config.read_text().replace('["gfx942"]', '["gfx940"]'))
-    with pytest.raises(FindingsError, match=r"kernel\.double lists gfx940, and ROCm 7\.1 supports none of it"):
+    with pytest.raises(
+        FindingsError, match=r"kernel\.double lists gfx940, and ROCm 7\.1 supports none of it"
+    ):
         builder.plan(request(asked.kernel_dir, STABLE, tmp_path), quiet)

@@ -1,4 +1,6 @@
-"""A variant that is compiled in parts, on machines with other places and dates, has the bytes of a whole build."""
+"""A variant that is compiled in parts, on machines with other places and dates, has the bytes of a
+whole build.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,26 @@ from kci.builders.request import Request
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.usefixtures("as_users_compile", "as_old_as_users_systems"),
-    pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"),
+    pytest.mark.skipif(
+        os.uname().machine != "x86_64", reason="the variants of these tests are for x86_64"
+    ),
 ]
 MORE = 3
 
 
 def checkout(kernel: Path, place: Path, seconds: int) -> Path:
     """A copy of a kernel with some more sources, at another place and of another date."""
-    copy = Path(shutil.copytree(kernel, place / kernel.name, ignore=shutil.ignore_patterns("build")))
+    copy = Path(
+        shutil.copytree(kernel, place / kernel.name, ignore=shutil.ignore_patterns("build"))
+    )
     for source in sorted(copy.rglob("*.cpp")):
         if "binding" not in source.name:
             name = source.relative_to(copy).as_posix()
             more = [f"{name.removesuffix('.cpp')}_{number}.cpp" for number in range(MORE)]
             for number, path in enumerate(more):
-                (copy / path).write_text(f"namespace {{ int unused = {number}; }}\nint more_{number}_ = unused;\n")
+                (copy / path).write_text(
+                    f"namespace {{ int unused = {number}; }}\nint more_{number}_ = unused;\n"
+                )
             text = (copy / "build.toml").read_text()
             listed = ", ".join(f'"{path}"' for path in (name, *more))
             (copy / "build.toml").write_text(text.replace(f'"{name}"', listed))
@@ -58,7 +66,9 @@ class Machines:
         self.number += 1
         place = self.tmp_path / "/".join(["deep"] * self.number) / f"machine-{self.number}"
         place.mkdir(parents=True)
-        what = request(checkout(self.kernel, place, self.number), self.name, place, cache=warm_cache(place))
+        what = request(
+            checkout(self.kernel, place, self.number), self.name, place, cache=warm_cache(place)
+        )
         what = with_changes(what, **options)
         built = build_variant(what, quiet)
         return built, b"" if what.options.part else module(what)
@@ -78,7 +88,9 @@ def test_the_bytes_of_parts_are_those_of_a_whole_build(tmp_path: Path) -> None:
     for parts in (2, count):
         packs = tmp_path / f"packs-{parts}"
         made = [
-            machines.build(part=f"{number}/{parts}", objects_to=packs / f"{number}.tar.zst")[0].objects
+            machines.build(part=f"{number}/{parts}", objects_to=packs / f"{number}.tar.zst")[
+                0
+            ].objects
             for number in range(1, parts + 1)
         ]
         assert sum(use.made for use in made if use is not None) == count, "each object once"
@@ -97,13 +109,24 @@ def test_a_link_compiles_what_is_missing_and_says_so(tmp_path: Path) -> None:
     assert (built.objects.found, built.objects.made, binary) == (2, 3, expected)
 
 
-def test_a_build_that_fails_packs_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_packs_what_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KCI_CACHE", str(warm_cache(tmp_path)))
     kernel = checkout(DATA / "bare", tmp_path, 0)
     source = kernel / "csrc" / "bare_2.cpp"
     good = source.read_text()
     source.write_text("#error not yet\n")
-    words = ["build", kernel, "--variant", STABLE_CPU, "--unique-id", "1a2b3c4", "--jobs=1", "--no-load"]
+    words = [
+        "build",
+        kernel,
+        "--variant",
+        STABLE_CPU,
+        "--unique-id",
+        "1a2b3c4",
+        "--jobs=1",
+        "--no-load",
+    ]
     failed = kci(*words, "--objects-to", tmp_path / "some.tar")
     assert (failed.code, "not yet" in failed.stderr) == (4, True)
     source.write_text(good)
@@ -126,11 +149,22 @@ def test_a_build_that_fails_packs_what_it_made(tmp_path: Path, monkeypatch: pyte
 )
 def test_what_the_command_line_refuses(tmp_path: Path, words: list[str], said: str) -> None:
     kernel = checkout(DATA / "bare", tmp_path, 0)
-    done = kci("build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=str(warm_cache(tmp_path)))
+    done = kci(
+        "build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=str(warm_cache(tmp_path))
+    )
     assert (done.code, said in done.stderr) == (2, True), done.stderr
 
 
 def test_a_variant_of_python_has_no_parts(tmp_path: Path) -> None:
-    done = kci("build", ROOT / "examples" / "swiglu", "--variant=torch-cpu", "--part=1/2", "--pack", tmp_path)
-    assert (done.code, "has no objects to split into parts" in done.stderr) == (2, True), done.stderr
+    done = kci(
+        "build",
+        ROOT / "examples" / "swiglu",
+        "--variant=torch-cpu",
+        "--part=1/2",
+        "--pack",
+        tmp_path,
+    )
+    assert (done.code, "has no objects to split into parts" in done.stderr) == (2, True), (
+        done.stderr
+    )
     assert build_of(DATA / "bare").name == "bare"

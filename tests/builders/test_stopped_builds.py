@@ -1,4 +1,6 @@
-"""A native build that ends before it is done, by its time or by a signal: what is done is kept, and said."""
+"""A native build that ends before it is done, by its time or by a signal: what is done is kept, and
+said.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,15 @@ class Case(SplitKernel):
         monkeypatch.setenv("CXX", str(self.compiler))
         monkeypatch.setenv("KCI_CACHE", str(self.cache))
         self.command = [
-            sys.executable, "-m", "kci", "build", str(self.directory), f"--variant={VARIANT}", f"--jobs={JOBS}",
+            sys.executable, "-m", "kci", "build", str(self.directory), f"--variant={VARIANT}",
+            f"--jobs={JOBS}",
             f"--output={place / 'out'}", "--unique-id=1a2b3c4", "--no-load",
         ]  # fmt: skip
 
     def build(self, *more: str, how: int = 0, after: int = 0) -> tuple[int, str]:
-        """Build, and send a signal after so many objects of this run; the exit code, and what was said."""
+        """Build, and send a signal after so many objects of this run; the exit code, and what was
+        said.
+        """
         said = []
         with subprocess.Popen(
             [*self.command, *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -49,11 +54,15 @@ class Case(SplitKernel):
         return process.returncode, "".join(said)
 
 
-def test_a_build_that_is_stopped_keeps_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_is_stopped_keeps_what_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was in flight is compiled again."""
     case = Case(tmp_path, monkeypatch)
     code, said = case.build(how=signal.SIGTERM, after=1)
-    assert (code, UNFINISHED.search(said) is not None) == (UnfinishedBuildError.exit_code, True), said
+    assert (code, UNFINISHED.search(said) is not None) == (UnfinishedBuildError.exit_code, True), (
+        said
+    )
     assert case.build(how=signal.SIGKILL, after=1)[0] == -signal.SIGKILL
     code, said = case.build()
     assert code == 0, said
@@ -64,11 +73,15 @@ def test_a_build_that_is_stopped_keeps_what_it_made(tmp_path: Path, monkeypatch:
     assert case.made() == made
 
 
-def test_a_build_ends_itself_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_ends_itself_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = Case(tmp_path, monkeypatch)
     code, said = case.build("--stop-after=0.03")
     assert code == UnfinishedBuildError.exit_code
-    found = re.search(rf"error: {VARIANT} is not finished: (\d+) of {OBJECTS + 1} objects are done", said)
+    found = re.search(
+        rf"error: {VARIANT} is not finished: (\d+) of {OBJECTS + 1} objects are done", said
+    )
     assert found is not None, said
     done = int(found[1])
     assert ("goes on where this one ended" in said) is (done > 0)

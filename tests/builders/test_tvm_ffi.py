@@ -1,4 +1,6 @@
-"""tvm-ffi kernels: the commands are the reference's, and the example builds, verifies, loads and passes its tests."""
+"""tvm-ffi kernels: the commands are the reference's, and the example builds, verifies, loads and
+passes its tests.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,16 @@ def chain(tmp_path: Path, **changes: object) -> Toolchain:
 def unit(language: str, *, named: bool = True) -> Unit:
     name = "a.cu" if language == "CUDA" else "a.cpp"
     include = (PurePosixPath("inc"),)
-    return Unit(PurePosixPath(name), name, f"obj/000/{name}.o", language, include, ("-DA",), ("8.0",), uses_name=named)
+    return Unit(
+        PurePosixPath(name),
+        name,
+        f"obj/000/{name}.o",
+        language,
+        include,
+        ("-DA",),
+        ("8.0",),
+        uses_name=named,
+    )
 
 
 def test_a_cpp_source(tmp_path: Path) -> None:
@@ -47,23 +58,30 @@ def test_a_cpp_source(tmp_path: Path) -> None:
     assert compile_command(chain(tmp_path), target, unit("CXX")) == [
         "g++", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
         "-frandom-seed=obj/000/a.cpp.o",
-        "-DCPU_KERNEL", "-DTVM_FFI_EXTENSION_NAME=_k_cpu_1", "-Ikernel/inc", "-isystem", "tvm_ffi/include",
+        "-DCPU_KERNEL", "-DTVM_FFI_EXTENSION_NAME=_k_cpu_1", "-Ikernel/inc", "-isystem",
+        "tvm_ffi/include",
         "-DA", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/a.cpp", "-o", "obj/000/a.cpp.o",
     ]  # fmt: skip
-    assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(chain(tmp_path), target, unit("CXX", named=False))
+    assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(
+        chain(tmp_path), target, unit("CXX", named=False)
+    )
 
 
 def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:
     made = chain(tmp_path, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), Path("/cuda")))
     command = compile_command(made, Target(variant(CUDA), "_k_cuda_1"), unit("CUDA"))
     assert {"-DCUDA_KERNEL", "-gencode=arch=compute_80,code=sm_80"} <= set(command)
-    assert not any("torch" in word.lower() or "std=" in word or "FP8" in word or "expt" in word for word in command)
+    assert not any(
+        "torch" in word.lower() or "std=" in word or "FP8" in word or "expt" in word
+        for word in command
+    )
 
 
 def test_the_link(tmp_path: Path) -> None:
     target = Target(variant(CPU), "_k_cpu_1")
     assert link_command(chain(tmp_path), target, ["a.o"]) == [
-        "g++", "-shared", "-Wl,-soname,_k_cpu_1.so", "-o", "_k_cpu_1.so", "a.o", "-Wl,--strip-debug",
+        "g++", "-shared", "-Wl,-soname,_k_cpu_1.so", "-o", "_k_cpu_1.so", "a.o",
+        "-Wl,--strip-debug",
         "-Wl,--discard-all", "-Wl,--version-script=exports.map", "-Wl,--as-needed", "-lstdc++",
         "-Ltvm_ffi/lib", "-ltvm_ffi",
     ]  # fmt: skip
@@ -74,8 +92,14 @@ def test_the_link(tmp_path: Path) -> None:
     assert cuda[-3:] == ["-lrt", "-lpthread", "-ldl"]
     assert not any("torch" in word for word in cuda)
     # What stands in for newer functions has to come behind the static runtime that calls them.
-    behind = link_command(replace(made, glibc_compat=True), Target(variant(CUDA), "_k_cuda_1"), ["a.o"])
-    assert behind.index("-lcudart_static") < behind.index("stub/libolder.a") < behind.index("stub/libpthread.so.0")
+    behind = link_command(
+        replace(made, glibc_compat=True), Target(variant(CUDA), "_k_cuda_1"), ["a.o"]
+    )
+    assert (
+        behind.index("-lcudart_static")
+        < behind.index("stub/libolder.a")
+        < behind.index("stub/libpthread.so.0")
+    )
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
@@ -86,7 +110,9 @@ def test_what_is_not_known_is_named(tmp_path: Path) -> None:
         builder.plan(request(EXAMPLE, "tvm-ffi01-rocm72-x86_64-linux", tmp_path), quiet)
 
 
-def test_a_dry_run_installs_tvm_ffi_and_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_installs_tvm_ffi_and_no_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(builder, "this_system", lambda: "x86_64-linux")
     what = request(EXAMPLE, CPU, tmp_path)
     lines = plan_commands(with_changes(what, cache=tmp_path))
@@ -117,9 +143,13 @@ print(loaded.__tvm_ffi_my_kernel)
 @pytest.mark.torch
 def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: Path) -> None:
     runtime()
-    files = new_kernel_files(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
+    files = new_kernel_files(
+        choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True
+    )
     files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
-    what = request(write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path))
+    what = request(
+        write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path)
+    )
     build_variant(what, quiet)
     seal(what.output, metadata_for(what.build, "cuda", "1a2b3c4", archs=("9.0",)))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []

@@ -34,7 +34,15 @@ def kernel(tmp_path: Path, text: str, *files: str) -> Path:
 @pytest.mark.rule("KCI503", triggers=True)
 @pytest.mark.parametrize(
     "entry",
-    ["/etc/passwd", "../outside.cpp", "csrc/../../outside.cpp", "C:\\x.cpp", "\\\\host\\x.cpp", "\\x.cpp", "out/x.cpp"],
+    [
+        "/etc/passwd",
+        "../outside.cpp",
+        "csrc/../../outside.cpp",
+        "C:\\x.cpp",
+        "\\\\host\\x.cpp",
+        "\\x.cpp",
+        "out/x.cpp",
+    ],
 )
 def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: str) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
@@ -43,7 +51,10 @@ def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: s
     with pytest.raises(UnsafeError) as caught:
         resolve_inside(root, entry, "torch.src")
     assert caught.value.exit_code == 5
-    assert (caught.value.diagnostics[0].rule, caught.value.diagnostics[0].path) == ("KCI503", "build.toml")
+    assert (caught.value.diagnostics[0].rule, caught.value.diagnostics[0].path) == (
+        "KCI503",
+        "build.toml",
+    )
 
 
 @pytest.mark.rule("KCI501", "KCI503", "KCI506", triggers=False)
@@ -56,7 +67,18 @@ def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI506", triggers=True)
 @pytest.mark.parametrize(
-    "entry", ["a\nb.cpp", "a\x00.cpp", "a|b.cpp", "", "a\x7f.cpp", "$(id).cpp", "`id`.cpp", 'a".cpp', "a\\b.cpp"]
+    "entry",
+    [
+        "a\nb.cpp",
+        "a\x00.cpp",
+        "a|b.cpp",
+        "",
+        "a\x7f.cpp",
+        "$(id).cpp",
+        "`id`.cpp",
+        'a".cpp',
+        "a\\b.cpp",
+    ],
 )
 def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry: str) -> None:
     with pytest.raises(FindingsError) as caught:
@@ -65,7 +87,9 @@ def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry:
 
 
 @pytest.mark.rule("KCI501", triggers=True)
-@pytest.mark.parametrize(("entry", "says"), [("csrc/none.cpp", "does not exist"), ("csrc", "not a regular file")])
+@pytest.mark.parametrize(
+    ("entry", "says"), [("csrc/none.cpp", "does not exist"), ("csrc", "not a regular file")]
+)
 def test_a_missing_source_is_named(tmp_path: Path, entry: str, says: str) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
     with pytest.raises(FindingsError, match=says) as caught:
@@ -107,7 +131,15 @@ backend = "cpu"
 depends = ["torch"]
 src = ["csrc/host.cpp"]
 """
-FILES = ("bind.cpp", "bind.h", "csrc/a.cu", "csrc/b.cc", "csrc/a.cuh", "csrc/host.cpp", "csrc/late.cu")
+FILES = (
+    "bind.cpp",
+    "bind.h",
+    "csrc/a.cu",
+    "csrc/b.cc",
+    "csrc/a.cuh",
+    "csrc/host.cpp",
+    "csrc/late.cu",
+)
 
 
 @pytest.mark.rule("KCI502", "KCI506", "KCI508", triggers=False)
@@ -147,7 +179,10 @@ def test_a_flag_that_old_toolkits_do_not_know_is_dropped_there(tmp_path: Path) -
 
 
 def one_component(backend: str, src: str, more: str = "") -> str:
-    return f'[torch]\nsrc = []\n[kernel.one]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{more}'
+    return (
+        f'[torch]\nsrc = []\n[kernel.one]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n'
+        f"{more}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +200,9 @@ def one_component(backend: str, src: str, more: str = "") -> str:
         )
     ],
 )
-def test_a_source_that_nothing_compiles_is_named(tmp_path: Path, backend: str, src: str, rule: str) -> None:
+def test_a_source_that_nothing_compiles_is_named(
+    tmp_path: Path, backend: str, src: str, rule: str
+) -> None:
     root = kernel(tmp_path, one_component(backend, src), *({src} - {"none.cpp"}))
     compute = "cu130" if backend == "cuda" else backend
     with pytest.raises(FindingsError, match=src) as caught:
@@ -225,7 +262,11 @@ def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
     second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp", "x/a.cpp", "y/a.cpp"]\n'
     root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")
     found = collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
-    assert [unit.object for unit in found] == ["obj/000/a.cpp.o", "obj/001/a.cpp.o", "obj/002/a.cpp.o"]
+    assert [unit.object for unit in found] == [
+        "obj/000/a.cpp.o",
+        "obj/001/a.cpp.o",
+        "obj/002/a.cpp.o",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -244,11 +285,15 @@ def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
     parts = PARTS.replace('src = ["csrc/a.cu", "csrc/a.cu"]', 'src = ["csrc/c.cu"]')
     root = kernel(tmp_path, parts, *FILES, "csrc/c.cu")
     said: list[str] = []
-    found = collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path, archs=asked), said.append)
+    found = collect_units(
+        request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path, archs=asked), said.append
+    )
     archs = {unit.shown: unit.archs for unit in found.units}
     assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
     told = "component two has no code for" in " ".join(said)
-    assert told == (asked in (("9.0a",), ("9.0",))), "functions of a component that the GPU has no use for are there"
+    assert told == (asked in (("9.0a",), ("9.0",))), (
+        "functions of a component that the GPU has no use for are there"
+    )
 
 
 @pytest.mark.parametrize(
@@ -267,13 +312,16 @@ def test_a_quick_build_for_a_gpu_that_the_kernel_has_no_code_for_is_refused(
     root = kernel(tmp_path, one_component(backend, "a.cu", archs), "a.cu")
     compute = {"cuda": "cu130", "rocm": "rocm72"}[backend]
     with pytest.raises(UsageError, match=says):
-        collect_units(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path, archs=(asked,)), quiet)
+        collect_units(
+            request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path, archs=(asked,)), quiet
+        )
 
 
 def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_path: Path) -> None:
     """What the matrix lists and what the compiler is asked for come from the same list."""
     text = (
-        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cuda"]\n'
+        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        'backends = ["cuda"]\n'
         '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n'
     )
     (tmp_path / "a.cu").touch()
@@ -282,6 +330,8 @@ def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_
         variants = select(read, load_catalog(edition)).variants
         made = next(variant for variant in variants if str(variant.compute) == "13.0")
         options = BuildOptions(tmp_path / "cache")
-        request = Request(tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", options)
+        request = Request(
+            tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", options
+        )
         assert collect_units(request, lambda _: None).archs == made.archs
         assert ("10.3" in (made.archs or ())) is expected

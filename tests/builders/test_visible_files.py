@@ -1,4 +1,6 @@
-"""A build sees the listed files and no others; the compilers find them by the paths that they were given."""
+"""A build sees the listed files and no others; the compilers find them by the paths that they were
+given.
+"""
 
 from __future__ import annotations
 
@@ -57,18 +59,32 @@ def asked(root: Path, extra: tuple[str, ...] = ("common",), **files: str) -> Req
 def laid_out(what: Request, work: Path) -> set[str]:
     work.mkdir(exist_ok=True)
     VisibleFiles(what).lay_out(work)
-    return {path.relative_to(work / "tree").as_posix() for path in (work / "tree").rglob("*") if path.is_file()}
+    return {
+        path.relative_to(work / "tree").as_posix()
+        for path in (work / "tree").rglob("*")
+        if path.is_file()
+    }
 
 
-def test_it_sees_its_own_sources_all_headers_the_package_and_what_is_declared(tmp_path: Path) -> None:
-    seen = {"k/csrc/a.cpp", "k/csrc/b.h", "k/torch-ext/bind.cpp", "k/torch-ext/some/__init__.py", "common/scale.h"}
+def test_it_sees_its_own_sources_all_headers_the_package_and_what_is_declared(
+    tmp_path: Path,
+) -> None:
+    seen = {
+        "k/csrc/a.cpp",
+        "k/csrc/b.h",
+        "k/torch-ext/bind.cpp",
+        "k/torch-ext/some/__init__.py",
+        "common/scale.h",
+    }
     assert laid_out(asked(tmp_path), tmp_path / "work") == seen
 
 
 def test_what_is_no_longer_listed_is_gone(tmp_path: Path) -> None:
     assert "k/csrc/b.h" in laid_out(asked(tmp_path), tmp_path / "work")
     text = BUILD.replace(', "csrc/b.h"', "")
-    assert "k/csrc/b.h" not in laid_out(asked(tmp_path, **{"k/build.toml": text}), tmp_path / "work")
+    assert "k/csrc/b.h" not in laid_out(
+        asked(tmp_path, **{"k/build.toml": text}), tmp_path / "work"
+    )
 
 
 def compiled(work: Path) -> subprocess.CompletedProcess[str]:
@@ -91,23 +107,34 @@ def test_a_compiler_finds_the_listed_files_and_names_them_as_ever(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("extra", "text", "missed"),
-    [((), '#include "b.h"\n', "../../common/scale.h"), (("common",), '#include "stray.h"\n', "stray.h")],
+    [
+        ((), '#include "b.h"\n', "../../common/scale.h"),
+        (("common",), '#include "stray.h"\n', "stray.h"),
+    ],
 )
-def test_it_does_not_find_the_others(tmp_path: Path, extra: tuple[str, ...], text: str, missed: str) -> None:
+def test_it_does_not_find_the_others(
+    tmp_path: Path, extra: tuple[str, ...], text: str, missed: str
+) -> None:
     laid_out(asked(tmp_path, extra, **{"k/csrc/a.cpp": text}), tmp_path / "work")
     done = compiled(tmp_path / "work")
     assert f"fatal error: {missed}: No such file" in done.stderr
 
 
 @pytest.mark.rule("KCI511", triggers=True)
-@pytest.mark.parametrize("change", [lambda path: path.write_text("int x;\n"), Path.unlink], ids=["other", "gone"])
+@pytest.mark.parametrize(
+    "change", [lambda path: path.write_text("int x;\n"), Path.unlink], ids=["other", "gone"]
+)
 @pytest.mark.parametrize("way", ["laid out", "in place"])
-def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, change: Callable[[Path], object], way: str) -> None:
+def test_a_file_that_changes_meanwhile_is_noticed(
+    tmp_path: Path, change: Callable[[Path], object], way: str
+) -> None:
     visible, work = VisibleFiles(asked(tmp_path)), tmp_path / "work"
     visible.lay_out(work)
     visible.require_unchanged()
     change(tmp_path / "k/csrc/a.cpp")
-    assert (work / "kernel/csrc/a.cpp").read_text() == FILES["k/csrc/a.cpp"], "what is compiled stays as it was"
+    assert (work / "kernel/csrc/a.cpp").read_text() == FILES["k/csrc/a.cpp"], (
+        "what is compiled stays as it was"
+    )
     with pytest.raises(BuildFailedError, match=r"csrc/a.cpp changed while"):
         visible.lay_out(work) if way == "laid out" else visible.require_unchanged()
 

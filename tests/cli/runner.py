@@ -1,4 +1,6 @@
-"""Calls the command line as a user does: in a process of its own, or, where that is too slow, in this one."""
+"""Calls the command line as a user does: in a process of its own, or, where that is too slow, in
+this one.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def kci(*arguments: str | Path, **environment: str) -> Result:
 
 
 def kci_process(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> Result:
-    """Run a command in a process of its own, which is forked unless what Python itself looks at differs."""
+    """Run a command in a process of its own, which is forked unless what Python itself looks at
+    differs.
+    """
     variables = {**os.environ, **environment}
     if fork_server().can_have(variables):
         return Result(*fork_server().run(*arguments, folder=cwd, environment=variables))

@@ -23,7 +23,12 @@ class Terminal:
     """A process on a pseudo terminal."""
 
     def __init__(
-        self, *arguments: str, cwd: Path, columns: int, program: tuple[str, ...] = ("-m", "kci"), **environment: str
+        self,
+        *arguments: str,
+        cwd: Path,
+        columns: int,
+        program: tuple[str, ...] = ("-m", "kci"),
+        **environment: str,
     ) -> None:
         self.master, slave = _opened(columns)
         self.process = subprocess.Popen(
@@ -39,7 +44,9 @@ class Terminal:
         while not text or text not in self.seen:
             if not select.select([self.master], [], [], 60)[0]:
                 self._end_all()
-                raise AssertionError(f"nothing more was shown after {self.seen.decode(errors='replace')}")
+                raise AssertionError(
+                    f"nothing more was shown after {self.seen.decode(errors='replace')}"
+                )
             try:
                 part = os.read(self.master, 65536)
             except OSError:  # the other side is gone
@@ -68,7 +75,9 @@ class ForkedTerminal(Terminal):
     def __init__(self, *arguments: str, cwd: Path, columns: int, **environment: str) -> None:
         self.master, slave = _opened(columns)
         name, variables = os.ttyname(slave), _surroundings(environment)
-        self._number = fork_server().start(*arguments, output=name, folder=cwd, environment=variables)
+        self._number = fork_server().start(
+            *arguments, output=name, folder=cwd, environment=variables
+        )
         os.close(slave)
         self.seen = b""
 

@@ -1,4 +1,6 @@
-"""What `BuildOptions.arguments` says, the real command line reads: kci in a container builds the same."""
+"""What `BuildOptions.arguments` says, the real command line reads: kci in a container builds the
+same.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "part": st.sampled_from([None, "1/1", "3/16"]),
     "link": st.just(False),
-    "objects_from": st.lists(st.sampled_from([Path("/p/1.tar"), Path("/some where")]), max_size=2).map(tuple),
+    "objects_from": st.lists(
+        st.sampled_from([Path("/p/1.tar"), Path("/some where")]), max_size=2
+    ).map(tuple),
     "objects_to": st.just(Path("/p/o.tar.zst")),
     "attempt": st.integers(1, 99),
     "run": st.text("abc-", min_size=1, max_size=5),
@@ -65,7 +69,9 @@ def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
         monkeypatch.setenv("KCI_CACHE", str(options.cache))
         monkeypatch.setenv("KCI_RUN", options.run)
         monkeypatch.setenv("KCI_ATTEMPT", str(options.attempt))
-        request, done = requested(monkeypatch, str(SWIGLU), "--variant=torch-cpu", *options.arguments())
+        request, done = requested(
+            monkeypatch, str(SWIGLU), "--variant=torch-cpu", *options.arguments()
+        )
     assert done.code == 0, done.stderr
     assert request.options == options
 
@@ -85,8 +91,17 @@ def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPat
     assert asked == [5.0, 3.0, 0.0]
 
 
-def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [str(SWIGLU), "--variant=torch-cpu", "--output", str(tmp_path / "o"), "--pack", str(tmp_path / "p.tar")]
+def test_what_runs_in_a_container_is_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        str(SWIGLU),
+        "--variant=torch-cpu",
+        "--output",
+        str(tmp_path / "o"),
+        "--pack",
+        str(tmp_path / "p.tar"),
+    ]
     words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y"]
     outside, _ = requested(monkeypatch, *words)
     said = kci("build", *words, "--container=image:1", "--dry-run")
@@ -98,7 +113,12 @@ def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "words", ["--output=o --pack=a.tar.zst", "--output=o --objects-to=a.tar.zst", "--part=1/2 --pack=a.tar.zst"]
+    "words",
+    [
+        "--output=o --pack=a.tar.zst",
+        "--output=o --objects-to=a.tar.zst",
+        "--part=1/2 --pack=a.tar.zst",
+    ],
 )
 def test_a_pack_that_cannot_be_written_is_told_before_anything_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str

@@ -38,7 +38,9 @@ cuda-capabilities = ["8.0", "12.0"]
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One error (a source that is missing), one warning (the licence), one note (12.0 at CUDA 12.6)."""
+    """One error (a source that is missing), one warning (the licence), one note (12.0 at CUDA
+    12.6).
+    """
     (tmp_path / ".git").mkdir()
     kernel = tmp_path / "kernels" / "a b"
     (kernel / "torch-ext").mkdir(parents=True)
@@ -63,7 +65,8 @@ def test_json_is_the_documented_shape_and_alone_on_stdout(repository: Path) -> N
     assert answer["schema"] == 1
     assert [item["rule"] for item in answer["diagnostics"]] == ["KCI141", "KCI136"]
     assert answer["diagnostics"][1] | {"message": "", "hint": ""} == {
-        "rule": "KCI136", "severity": "error", "message": "", "hint": "", "path": "kernels/a b/build.toml",
+        "rule": "KCI136", "severity": "error", "message": "", "hint": "",
+        "path": "kernels/a b/build.toml",
         "line": 15, "column": 8, "end_line": 15, "end_column": 22, "related": [],
     }  # fmt: skip
     assert result.stderr == "1 file checked: 1 error, 1 warning, 0 infos\n"
@@ -82,7 +85,9 @@ def test_folders_without_a_kernel_are_passed_over_beside_others(repository: Path
 
 
 @pytest.mark.parametrize("marker", [".git", "kci.toml", ""])
-def test_a_folder_of_a_kernel_is_enough(tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_a_kernel_is_enough(
+    tmp_path: Path, marker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As git, cargo and uv do, commands look upward; not beyond the repository."""
     kernel = noarch_kernel(tmp_path / "repo" / "kernels" / "a")
     (kernel / "csrc").mkdir()
@@ -103,7 +108,8 @@ def test_a_folder_of_a_kernel_is_enough(tmp_path: Path, marker: str, monkeypatch
 def test_kernels_and_settings_are_checked_together(repository: Path) -> None:
     (repository / "kci.toml").write_text(
         'catalog = "nowhere.toml"\n[[limits]]\nkernel = "nrom"\nmax-jobs = 1\n'
-        '[[lint.ignore]]\nrule = "KCI141"\npath = "kernels/*/build.toml"\nreason = "asked the lawyers"\n'
+        '[[lint.ignore]]\nrule = "KCI141"\npath = "kernels/*/build.toml"\n'
+        'reason = "asked the lawyers"\n'
     )
     result = kci("check", "kernels/a b", "--format", "json")
     found = json.loads(result.stdout)["diagnostics"]
@@ -132,12 +138,14 @@ def test_a_broken_kci_toml_does_not_hide_what_is_wrong_with_kernels(repository: 
     (repository / "kci.toml").write_text("limits = 1\n")
     (repository / "broken").mkdir()
     (repository / "broken/build.toml").write_text("[general\n")
-    found = [f"{item.path}:{item.rule}" for item in check_kernels(["broken", "kernels/a b"]).diagnostics]
+    found = [
+        f"{item.path}:{item.rule}" for item in check_kernels(["broken", "kernels/a b"]).diagnostics
+    ]
     assert found == ["broken/build.toml:KCI004", "kci.toml:KCI103", "kernels/a b/build.toml:KCI141",
                      "kernels/a b/build.toml:KCI136"]  # fmt: skip
 
 
-# --- explain ----------------------------------------------------------------------------------------------------------
+# --- explain --------------------------------------------------------------------------------------
 
 
 def test_explain_tells_all_of_a_rule_by_its_id_or_name() -> None:
@@ -177,7 +185,9 @@ def four_kernels(place: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Non
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
 
 
-def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_findings_of_one_cause_are_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     four_kernels(tmp_path, monkeypatch, NOARCH)
     one = kci("check", "kernels")
     assert one.stderr.count("KCI107") == 1
@@ -191,7 +201,9 @@ def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("command", ["check", "plan"])
-def test_a_slow_command_says_how_far_it_is(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_command_says_how_far_it_is(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     four_kernels(tmp_path, monkeypatch, NOARCH)
     (tmp_path / "kci.toml").touch()  # one repository
     clock = itertools.count(0, 3)
@@ -209,7 +221,10 @@ def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for matrix and plan."""
-    part = '[torch]\nminver = "2.99"\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["a.cpp"]\n'
+    part = (
+        '[torch]\nminver = "2.99"\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\n'
+        'src = ["a.cpp"]\n'
+    )
     four_kernels(tmp_path, monkeypatch, NOARCH.replace("[torch-noarch]", part))
     for name in "abcd":
         (tmp_path / "kernels" / name / "a.cpp").touch()
@@ -220,7 +235,11 @@ def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
     add_package(tmp_path / "kernels" / "b")
     for words in (["check", "kernels"], ["plan", "kernels"]):
         done = kci(*words)
-        assert (done.code, "2 kernels are named" in done.stderr, "kernels/b, kernels/c" in done.stderr) == (
+        assert (
+            done.code,
+            "2 kernels are named" in done.stderr,
+            "kernels/b, kernels/c" in done.stderr,
+        ) == (
             1,
             True,
             True,

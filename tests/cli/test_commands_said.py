@@ -15,13 +15,27 @@ from conftest import ROOT
 from kci.cli import COMMANDS
 from kci.cli import kci as program
 
-FOLDERS = ("src/kci", "docs", "templates", "examples", "actions", "plan", "merge", "gate", "test", "publish", ".github")
+FOLDERS = (
+    "src/kci",
+    "docs",
+    "templates",
+    "examples",
+    "actions",
+    "plan",
+    "merge",
+    "gate",
+    "test",
+    "publish",
+    ".github",
+)
 SUFFIXES = {".py", ".toml", ".md", ".j2", ".yml", ".sh"}
 FILES = sorted(
     [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES]
     + [path for path in ROOT.iterdir() if path.suffix in SUFFIXES]
 )
-SAID = re.compile(r"(?P<start>`|^ *(?:[$] |run: )|&& )?\bkci (?P<words>[a-z][^`\n;|&)>]*)", re.MULTILINE)
+SAID = re.compile(
+    r"(?P<start>`|^ *(?:[$] |run: )|&& )?\bkci (?P<words>[a-z][^`\n;|&)>]*)", re.MULTILINE
+)
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ANY = re.compile(r"[{<$\[\]A-Z*]|\.\.\.")
 
@@ -30,18 +44,26 @@ def texts(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         text = text.replace("\\\n", " ")
-        yield text if path.suffix != ".md" else FENCE.sub(lambda block: re.sub("(?m)^kci ", "$ kci ", block[1]), text)
+        yield (
+            text
+            if path.suffix != ".md"
+            else FENCE.sub(lambda block: re.sub("(?m)^kci ", "$ kci ", block[1]), text)
+        )
         return
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.JoinedStr(values=parts):
-                yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts)
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts
+                )
             case ast.Constant(value=str() as value):
                 yield value
 
 
 def problem(words: str, *, whole: bool) -> str:
-    """What kci says of a command; of one that is not `whole`, since prose may go on behind it, only of its options."""
+    """What kci says of a command; of one that is not `whole`, since prose may go on behind it, only
+    of its options.
+    """
     try:
         name, *rest = shlex.split(words, comments=True)
     except ValueError:
@@ -52,7 +74,9 @@ def problem(words: str, *, whole: bool) -> str:
     while isinstance(command, click.Group) and rest and rest[0] in command.commands:
         command = command.commands[rest.pop(0)]
     assert command is not None
-    known = {option: param for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    known = {
+        option: param for param in command.params for option in (*param.opts, *param.secondary_opts)
+    }
     options = [word for word in rest if word.startswith("--") and word != "--"]
     for word in [*options, *(word for word in rest if whole and re.fullmatch("-[a-z]", word))]:
         if word.partition("=")[0].rstrip(".,:'") not in {*known, "--help", "-h"}:
@@ -65,7 +89,11 @@ def problem(words: str, *, whole: bool) -> str:
         for param in command.params:
             given = values.get(param.name)
             for value in given if isinstance(given, list | tuple) else [given]:
-                if isinstance(param.type, click.Choice) and isinstance(value, str) and not ANY.search(words):
+                if (
+                    isinstance(param.type, click.Choice)
+                    and isinstance(value, str)
+                    and not ANY.search(words)
+                ):
                     param.type.convert(value, param, context)
     except click.BadOptionUsage as error:
         return "" if "requires an argument" in error.message else error.message
@@ -81,16 +109,26 @@ def options_of(name: str) -> set[str]:
 
 
 def strings(node: ast.AST) -> set[str]:
-    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+    return {
+        part.value
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    }
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if "command_line(" in path.read_text(encoding="utf-8")])
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if "command_line(" in path.read_text(encoding="utf-8")]
+)
 def test_kci_takes_every_command_that_is_composed(path: Path) -> None:
     for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(function, ast.FunctionDef) and function.name != "command_line":
             function.decorator_list = []
             calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-            made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "command_line"]
+            made = [
+                call
+                for call in calls
+                if isinstance(call.func, ast.Name) and call.func.id == "command_line"
+            ]
             names = {name for call in made for name in strings(call.args[0]) & COMMANDS.keys()}
             said = {text.partition("=")[0] for text in strings(function) if text.startswith("--")}
             assert not made or said <= set().union(*map(options_of, names)), function.name

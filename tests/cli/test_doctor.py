@@ -24,7 +24,9 @@ def examined(cache: Path) -> dict[str, ToolReport]:
 
 
 @pytest.mark.usefixtures("november")
-def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_told_with_what_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_these(monkeypatch, tmp_path)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -38,7 +40,9 @@ def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("november")
-def test_without_a_network_and_a_place_to_write_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_and_a_place_to_write_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine_report, "is_reachable", lambda _url: False)
     monkeypatch.setattr(machine_report.os, "access", lambda *_: False)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
@@ -50,7 +54,9 @@ def test_without_a_network_and_a_place_to_write_that_is_told(tmp_path: Path, mon
     assert machine["cache"].remedy == "set KCI_CACHE to a directory that you can write"
 
 
-def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvcc_and_a_gcc_that_is_too_new_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = only_these(monkeypatch, tmp_path)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -71,15 +77,26 @@ def test_with_kernels_it_says_what_is_built_here_and_what_to_set_on_github(tmp_p
     told = kci("doctor", tmp_path / "kernel", KCI_CACHE=str(tmp_path / "cache"))
     assert told.code == 0, told.stderr
     assert "2 of 2 variants are for this system" in told.stdout
-    assert ("cuda 13.0" in told.stdout, "rocm" in told.stdout) == (True, False), "only what the kernel declares"
+    assert ("cuda 13.0" in told.stdout, "rocm" in told.stdout) == (True, False), (
+        "only what the kernel declares"
+    )
     assert "require the status check `kci`" in told.stdout
     assert "self-hosted" not in told.stdout
-    (tmp_path / "kernel" / "kci.toml").write_text('[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n')
+    (tmp_path / "kernel" / "kci.toml").write_text(
+        '[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n'
+    )
     assert "register the self-hosted runners" in kci("doctor", tmp_path / "kernel").stdout
 
 
 def kept(cache: Path) -> Path:
-    for name in ("run/a/x", "work/b/v/o", "envs/torch/lib", "ccache/o", "notes/mine", "trees/t.json"):
+    for name in (
+        "run/a/x",
+        "work/b/v/o",
+        "envs/torch/lib",
+        "ccache/o",
+        "notes/mine",
+        "trees/t.json",
+    ):
         (cache / name).parent.mkdir(parents=True, exist_ok=True)
         (cache / name).write_bytes(b"x" * 1000)
     return cache
@@ -104,8 +121,16 @@ def test_nothing_is_removed_without_yes_and_nothing_but_what_kci_keeps(tmp_path:
 
 def test_every_folder_of_the_cache_can_be_cleaned() -> None:
     texts = [path.read_text() for path in (ROOT / "src" / "kci").rglob("*.py")]
-    made = {name for text in texts for name in re.findall(r'(?:cache(?:\(\))?\s+/ "|KCI_CACHE/)([a-z-]+)', text)}
-    assert {"run", "envs", "trees", "inputs", "containers", "home"} <= made <= set(sum(PARTS.values(), ()))
+    made = {
+        name
+        for text in texts
+        for name in re.findall(r'(?:cache(?:\(\))?\s+/ "|KCI_CACHE/)([a-z-]+)', text)
+    }
+    assert (
+        {"run", "envs", "trees", "inputs", "containers", "home"}
+        <= made
+        <= set(sum(PARTS.values(), ()))
+    )
 
 
 def test_links_are_not_followed_out_of_the_cache(tmp_path: Path) -> None:

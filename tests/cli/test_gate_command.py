@@ -1,4 +1,6 @@
-"""A run's jobs as commands: legs that leave why they failed, merges and tests that leave records, and the gate."""
+"""A run's jobs as commands: legs that leave why they failed, merges and tests that leave records,
+and the gate.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,14 @@ def built(kernel: Path, *names: str) -> list[Result]:
 
 def merged(kernel: Path) -> Result:
     place = kernel.parent / "records/some-kernel/kci-record.json"
-    words = ["--plan", kernel.parent / "records/kci-plan.json", "--kernel", "some-kernel", "--record", place]
+    words = [
+        "--plan",
+        kernel.parent / "records/kci-plan.json",
+        "--kernel",
+        "some-kernel",
+        "--record",
+        place,
+    ]
     return kci("merge", kernel.parent / "artifacts", "--into", kernel.parent / "tree", *words)
 
 
@@ -48,7 +57,9 @@ def gate(kernel: Path, *more: str | Path, **environment: str) -> Result:
 
 
 def record_of(kernel: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((kernel.parent / "records/some-kernel/kci-record.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (kernel.parent / "records/some-kernel/kci-record.json").read_text()
+    )
     return found
 
 
@@ -58,16 +69,23 @@ def test_all_is_there_and_the_next_plan_builds_only_what_changed(kernel: Path) -
     assert merged(kernel).code == 0
     trees = kernel.parent / "kept/kci-trees.json"
     done = gate(kernel, "--trees", trees, "--junit", kernel.parent / "gate.xml", KCI_RUN="7")
-    assert (done.code, done.stdout) == (0, "all that was planned is there: 2 variants of 1 kernel\n"), done.stderr
+    assert (done.code, done.stdout) == (
+        0,
+        "all that was planned is there: 2 variants of 1 kernel\n",
+    ), done.stderr
     assert ElementTree.parse(kernel.parent / "gate.xml").getroot().get("failures") == "0"
     judged = ("--kernel", "some-kernel", "--tree", kernel.parent / "tree")
     assert gate(kernel, *judged).code == 0
-    assert "is not the tree that was judged" in gate(kernel, *judged[:-1], kernel.parent / "artifacts").stdout
+    assert (
+        "is not the tree that was judged"
+        in gate(kernel, *judged[:-1], kernel.parent / "artifacts").stdout
+    )
     manifest = kernel.parent / "tree/kci-manifest.json"
     manifest.write_text(re.sub('"digest": "[0-9a-f]{4}', '"digest": "0000', manifest.read_text()))
     assert "is not the tree that was judged" in gate(kernel, *judged).stdout
     again = json.loads(planned(kernel, "--trees", trees).read_text())
-    # The sources are in no repository, so no record says what was built from which: everything is built.
+    # The sources are in no repository, so no record says what was built from which: everything is
+    # built.
     assert [item["name"] for item in again["kernels"]] == ["some-kernel"]
 
 

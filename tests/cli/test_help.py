@@ -44,9 +44,11 @@ def test_every_page_has_examples(name: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(("words", "idle"), [
     ("render --ci snakemake --branch x", "--branch"), ("render --ci gitlab --pin sha", "--pin"),
     ("render --ci gitlab --no-short", "--short"), ("render --purpose keep", "--purpose"),
-    ("render --ci gitlab --from-plan p.json --check", "--check"), ("render --check --force", "--force"),
+    ("render --ci gitlab --from-plan p.json --check", "--check"),
+    ("render --check --force", "--force"),
     ("matrix --format names --explain", "--explain"), ("plan --fingerprints", "--fingerprints"),
-    ("build --variant v --part 1/2 --output o", "--output"), ("build --variant v --dry-run --failures f", "--failures"),
+    ("build --variant v --part 1/2 --output o", "--output"),
+    ("build --variant v --dry-run --failures f", "--failures"),
     ("merge a --into t --allow-partial", "--allow-partial"), ("init a --run", "--run"),
     ("publish --dry-run --create-repo", "--create-repo"),
 ])  # fmt: skip
@@ -55,7 +57,9 @@ def test_an_option_without_effect_is_refused(words: str, idle: str) -> None:
     assert (done.code, f"{idle} has no effect with" in done.stderr) == (2, True), done
 
 
-def test_only_commands_that_accept_an_empty_selection_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_commands_that_accept_an_empty_selection_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT / "examples" / "relu")
     said = {name: call(name, "--only", "nothing").stderr for name in ("matrix", "plan", "run")}
     assert all("KCI217" in text for text in said.values())

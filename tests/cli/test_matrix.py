@@ -30,7 +30,9 @@ drop = ["cuda == 13.2"]
 def monorepo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None) -> Path:
     for name in ("one", "two"):
         (tmp_path / "kernels" / name).mkdir(parents=True)
-        (tmp_path / "kernels" / name / "build.toml").write_text(torch_toml(SOURCES, name, more='stable-abi = "2.11"\n'))
+        (tmp_path / "kernels" / name / "build.toml").write_text(
+            torch_toml(SOURCES, name, more='stable-abi = "2.11"\n')
+        )
 
     (tmp_path / "kci.toml").write_text(KCI_TOML)
     subprocess.run(["git", "init", "-q", "-b", "main"], cwd=tmp_path, check=True)
@@ -45,14 +47,25 @@ def names(*arguments: str) -> list[str]:
 
 
 def test_backends_behind_a_kernel_are_for_that_kernel(monorepo: Path) -> None:
-    answer = json.loads(kci("matrix", "kernels/one[cpu, rocm]", "kernels/two[cuda]", "--format", "json").stdout)
-    found = {item["name"]: {variant["backend"] for variant in item["variants"]} for item in answer["kernels"]}
+    answer = json.loads(
+        kci("matrix", "kernels/one[cpu, rocm]", "kernels/two[cuda]", "--format", "json").stdout
+    )
+    found = {
+        item["name"]: {variant["backend"] for variant in item["variants"]}
+        for item in answer["kernels"]
+    }
     assert found == {"one": {"cpu", "rocm"}, "two": {"cuda"}}
     answer = json.loads(kci("matrix", "kernels[cpu]", "--format", "json").stdout)
-    assert {variant["backend"] for item in answer["kernels"] for variant in item["variants"]} == {"cpu"}
+    assert {variant["backend"] for item in answer["kernels"] for variant in item["variants"]} == {
+        "cpu"
+    }
     assert names("kernels/one[cpu]", "kernels/one[cuda]") == names("kernels/one[cpu,cuda]")
-    assert names("kernels/one[cpu]", "kernels/one") == names("kernels/one"), "the whole kernel was named too"
-    assert names("kernels/one[metal]", "--allow-empty") == [], "a backend that it does not have leaves nothing"
+    assert names("kernels/one[cpu]", "kernels/one") == names("kernels/one"), (
+        "the whole kernel was named too"
+    )
+    assert names("kernels/one[metal]", "--allow-empty") == [], (
+        "a backend that it does not have leaves nothing"
+    )
     assert kci("matrix", "kernels/one[metal]").code == 1
 
 
@@ -66,13 +79,19 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
     [
         (["kernels/one[cdua]"], "'cdua' is not a backend\n  hint: did you mean `cuda`?"),
         (["kernels/one[]"], "'' is not a backend"),
-        (["kernels/one", "--tier", "piars"], "there is no tier 'piars'\n  hint: did you mean `pairs`?"),
+        (
+            ["kernels/one", "--tier", "piars"],
+            "there is no tier 'piars'\n  hint: did you mean `pairs`?",
+        ),
         (
             ["kernels/one", "--where", "cuda >= and"],
             "expected a value after `>=`, got `and`\n  cuda >= and\n          ^",
         ),
         (["kernels/one", "--where", ""], "expected a field, got the end"),
-        (["kernels/one", "--where", "cuda == 1", "--where", "cud == 2"], "got `cud`\n  (cuda == 1) or (cud == 2)\n"),
+        (
+            ["kernels/one", "--where", "cuda == 1", "--where", "cud == 2"],
+            "got `cud`\n  (cuda == 1) or (cud == 2)\n",
+        ),
         (["kernels/one", "--where", "\x1b[2J"], "\N{REPLACEMENT CHARACTER}[2J"),
     ],
 )
@@ -83,11 +102,16 @@ def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [["matrix", "kernels", "--explain", "--format", "json"], ["catalog", "show"]], ids=" ".join
+    "arguments",
+    [["matrix", "kernels", "--explain", "--format", "json"], ["catalog", "show"]],
+    ids=" ".join,
 )
 def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments: list[str]) -> None:
     path = str(ROOT / "src")
-    answers = {kci_process(*arguments, cwd=monorepo, PYTHONHASHSEED=str(seed), PYTHONPATH=path) for seed in (0, 1, 2)}
+    answers = {
+        kci_process(*arguments, cwd=monorepo, PYTHONHASHSEED=str(seed), PYTHONPATH=path)
+        for seed in (0, 1, 2)
+    }
     assert len(answers) == 1
     assert answers.pop().code == 0
 

@@ -38,7 +38,9 @@ def test_a_plan_says_which_commit_it_is_about(repository: Path) -> None:
     def planned_commit() -> str | None:
         return json.loads(kci("plan", repository / "norm", "--format", "json").stdout)["commit"]
 
-    head = subprocess.run(["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    head = subprocess.run(
+        ["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    )
     assert planned_commit() == head.stdout.strip()
     with (repository / "norm/build.toml").open("a") as file:
         file.write("# changed\n")
@@ -61,7 +63,9 @@ def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:
 def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path) -> None:
     path = repository / "norm/build.toml"
     path.write_text(path.read_text().replace('minver = "12.6"', 'minver = "12.0"'))
-    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--only", "*cu13*", "--format", "json").stdout)
+    plan = json.loads(
+        kci("plan", repository, "--affected", "HEAD", "--only", "*cu13*", "--format", "json").stdout
+    )
     assert plan["legs"] == []
     assert plan["has_work"] is False
 
@@ -78,16 +82,22 @@ def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path)
         ('catalog = "2026-03-25"', "# nothing", {"cpu", "cuda", "rocm"}),
     ],
 )
-def test_of_kci_toml_the_keys_that_changed_decide(repository: Path, old: str, new: str, backends: set[str]) -> None:
+def test_of_kci_toml_the_keys_that_changed_decide(
+    repository: Path, old: str, new: str, backends: set[str]
+) -> None:
     file = repository / "kci.toml"
     file.write_text(f"{old}\n")
     commit_all(repository)
     file.write_text(f"{new}\n")
-    plan = json.loads(kci("plan", repository / "norm", "--affected", "HEAD", "--format", "json").stdout)
+    plan = json.loads(
+        kci("plan", repository / "norm", "--affected", "HEAD", "--format", "json").stdout
+    )
     found = {leg["backend"] for leg in plan["legs"]}
     assert found <= backends if "catalog" in old else found == backends
     reason = (
-        "what it says of these variants changed" if backends else "what it says of the planned variants is unchanged"
+        "what it says of these variants changed"
+        if backends
+        else "what it says of the planned variants is unchanged"
     )
     assert [item["reason"] for item in plan["affected"]] == [reason]
 
@@ -104,8 +114,12 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("line", documented())
-def test_every_command_of_the_documentation_works(line: str, tmp_path: Path, no_git_environment: None) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "r", ignore=shutil.ignore_patterns("build", "__pycache__"))
+def test_every_command_of_the_documentation_works(
+    line: str, tmp_path: Path, no_git_environment: None
+) -> None:
+    shutil.copytree(
+        ROOT / "examples", tmp_path / "r", ignore=shutil.ignore_patterns("build", "__pycache__")
+    )
     commit_all(tmp_path / "r")
     done = kci_process(*line.split(), cwd=tmp_path / "r", PYTHONPATH=str(ROOT / "src"))
     assert done.code == 0, done.stderr

@@ -51,13 +51,19 @@ def test_check_shows_drift_and_writes_nothing(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "wanted"),
     [
-        (".gitmodules", '[submodule "up"]\n\tpath = csrc/up\n\turl = ../up\n', {"submodules": "recursive"}),
+        (
+            ".gitmodules",
+            '[submodule "up"]\n\tpath = csrc/up\n\turl = ../up\n',
+            {"submodules": "recursive"},
+        ),
         (".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n", {"lfs": "true"}),
         ("kernels/deep/.gitattributes", "table.bin  diff=lfs filter=lfs\n", {"lfs": "true"}),
         (".gitattributes", "# *.bin filter=lfs\n*.txt text\n", {}),
     ],
 )
-def test_a_checkout_has_what_the_authors_has(repository: Path, file: str, text: str, wanted: dict[str, str]) -> None:
+def test_a_checkout_has_what_the_authors_has(
+    repository: Path, file: str, text: str, wanted: dict[str, str]
+) -> None:
     subprocess.run(["git", "init", "-q", repository], check=True)
     (repository / file).parent.mkdir(parents=True, exist_ok=True)
     (repository / file).write_text(text)
@@ -75,24 +81,42 @@ def test_a_checkout_has_what_the_authors_has(repository: Path, file: str, text: 
         assert {key: inputs[key] for key in ("submodules", "lfs") if key in inputs} == wanted
     assert kci("render", "--ci", "gitlab").code == 0
     jobs = read_yaml((repository / ".gitlab" / "kci.gitlab-ci.yml").read_text())
-    told = [jobs[name].get("variables", {}).get("GIT_SUBMODULE_STRATEGY") for name in ("kci-plan", "kci")]
-    assert told == [wanted.get("submodules")] * 2, "the trigger's variables are those of the pipeline that it starts"
+    told = [
+        jobs[name].get("variables", {}).get("GIT_SUBMODULE_STRATEGY")
+        for name in ("kci-plan", "kci")
+    ]
+    assert told == [wanted.get("submodules")] * 2, (
+        "the trigger's variables are those of the pipeline that it starts"
+    )
 
 
 @pytest.mark.parametrize(("settings", "submodules", "token"), [
     ('token = "READ_TOKEN"', "recursive", "${{ secrets.READ_TOKEN || github.token }}"),
     ("submodules = false", None, None),
 ])  # fmt: skip
-def test_private_submodules(repository: Path, settings: str, submodules: str | None, token: str | None) -> None:
+def test_private_submodules(
+    repository: Path, settings: str, submodules: str | None, token: str | None
+) -> None:
     """A called workflow has no secret that it is not given."""
-    (repository / ".gitmodules").write_text('[submodule "up"]\n\tpath = csrc/up\n\turl = git@github.com:acme/up.git\n')
-    (repository / "kci.toml").write_text(f'[checkout]\n{settings}\n[pull-request]\nforks = "dispatch"\n')
+    (repository / ".gitmodules").write_text(
+        '[submodule "up"]\n\tpath = csrc/up\n\turl = git@github.com:acme/up.git\n'
+    )
+    (repository / "kci.toml").write_text(
+        f'[checkout]\n{settings}\n[pull-request]\nforks = "dispatch"\n'
+    )
     assert kci("render").code == 0
-    files = {path.name: read_yaml(path.read_text()) for path in (repository / ".github/workflows").iterdir()}
+    files = {
+        path.name: read_yaml(path.read_text())
+        for path in (repository / ".github/workflows").iterdir()
+    }
     jobs = [job for file in files.values() for job in file["jobs"].values()]
     steps = [step for job in jobs for step in job.get("steps", ())]
-    checkouts = [step["with"] for step in steps if step.get("uses", "").startswith("actions/checkout@")]
-    assert {(given.get("submodules"), given.get("token")) for given in checkouts} == {(submodules, token)}
+    checkouts = [
+        step["with"] for step in steps if step.get("uses", "").startswith("actions/checkout@")
+    ]
+    assert {(given.get("submodules"), given.get("token")) for given in checkouts} == {
+        (submodules, token)
+    }
     passed = [job.get("secrets") for job in jobs if "kci-kernel.yml" in job.get("uses", "")]
     assert len(passed) > 3
     assert passed == [{"READ_TOKEN": "${{ secrets.READ_TOKEN }}"} if token else None] * len(passed)
@@ -112,7 +136,9 @@ def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--ci", "gitlab"), ("--check",)])
-def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path, options: tuple[str, ...]) -> None:
+def test_a_kernel_with_an_error_is_said_and_nothing_is_written(
+    repository: Path, options: tuple[str, ...]
+) -> None:
     """Its legs would start machines only to fail there."""
     file = next(repository.rglob("build.toml"))
     file.write_text(file.read_text().replace("[torch-noarch]", '[torch]\nsrc = ["gone.cpp"]'))
@@ -125,7 +151,9 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path,
     assert not (repository / ".gitlab").exists()
 
 
-def test_output_names_the_root_and_paths_are_relative_to_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_names_the_root_and_paths_are_relative_to_it(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(repository / "kernels")
     assert kci("render", "some", "--output", "..").code == 0
     text = (repository / RELEASE).read_text()
@@ -139,14 +167,19 @@ def test_what_somebody_added_is_not_overwritten_without_force(repository: Path) 
     kci("render")
     file = repository / RELEASE
     written = file.read_text()
-    edited = written.replace("      - name: Plan\n", "      - run: echo mine\n\n      - name: Plan\n")
+    edited = written.replace(
+        "      - name: Plan\n", "      - run: echo mine\n\n      - name: Plan\n"
+    )
     file.write_text(edited)
     refused = kci("render")
     assert refused.code == 1
     assert "KCI406" in refused.stderr
     assert file.read_text() == edited
     forced = kci("render", "--force")
-    assert (forced.code, forced.stdout) == (0, f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n{RELEASE}: written\n")
+    assert (forced.code, forced.stdout) == (
+        0,
+        f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n{RELEASE}: written\n",
+    )
     assert file.read_text() == written
 
 
@@ -275,7 +308,10 @@ def test_a_rendered_file_that_git_ignores_is_named(repository: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
     (repository / ".gitignore").write_text(".*\n!.github/\nSnakefile\n")
     said = {ci: kci("render", "--ci", ci).stderr for ci in ("github", "gitlab", "snakemake")}
-    assert [ci for ci, text in said.items() if "git ignores this file" in text] == ["gitlab", "snakemake"]
+    assert [ci for ci, text in said.items() if "git ignores this file" in text] == [
+        "gitlab",
+        "snakemake",
+    ]
     assert "KCI450" in said["gitlab"]
     assert "KCI_INSTALL" in said["gitlab"]
 

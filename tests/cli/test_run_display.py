@@ -54,12 +54,28 @@ def terminal_for(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_for(monkeypatch)
-    one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
+    one, far = (
+        Outcome("relu", variant(CPU)),
+        Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT),
+    )
     with RunDisplay([one, far], Options()) as display:
         changed = display.changed
-        changed(change(one, state=OutcomeState.BUILDING, progress=Progress(3, 10, 65, ""), note="c++ csrc/a.cpp"))
+        changed(
+            change(
+                one,
+                state=OutcomeState.BUILDING,
+                progress=Progress(3, 10, 65, ""),
+                note="c++ csrc/a.cpp",
+            )
+        )
     shown = terminal.getvalue()
-    for part in (CPU, "building", "3/10, 1 min 05 s left", "c++ csrc/a.cpp", "1 left for other machines"):
+    for part in (
+        CPU,
+        "building",
+        "3/10, 1 min 05 s left",
+        "c++ csrc/a.cpp",
+        "1 left for other machines",
+    ):
         assert part in shown
 
 
@@ -68,7 +84,9 @@ WAITING = "waiting for another kci process that uses /cache/envs"
 WARNING = "warning: torch is for [CUDA 13.0]"
 
 
-def test_a_terminal_keeps_steps_and_warnings_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_keeps_steps_and_warnings_above_the_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The table shows the last line of each variant, so that the next one would take its place."""
     terminal = terminal_for(monkeypatch)
     one = Outcome("relu", variant(CPU))

@@ -14,7 +14,8 @@ from planning import leg, plan
 
 HOSTILE = "a|b\n<img src=x> [x](https://x.invalid) `c` **d** \x1b[2J"
 HARMLESS = (
-    "a&#124;b\N{REPLACEMENT CHARACTER}&lt;img src=x> &#91;x](https://x.invalid) &#96;c&#96; &#42;&#42;d&#42;&#42; "
+    "a&#124;b\N{REPLACEMENT CHARACTER}&lt;img src=x> &#91;x](https://x.invalid) &#96;c&#96; "
+    "&#42;&#42;d&#42;&#42; "
     "\N{REPLACEMENT CHARACTER}&#91;2J"
 )
 
@@ -33,7 +34,9 @@ def test_what_is_left_out_for_one_reason_is_one_row() -> None:
         for number in range(3)
         for torch in (3, 4)
     ]
-    table = left_out_table(msgspec.structs.replace(plan([leg("torch-cpu"), leg("torch-cuda")]), left_out=tuple(left)))
+    table = left_out_table(
+        msgspec.structs.replace(plan([leg("torch-cpu"), leg("torch-cuda")]), left_out=tuple(left))
+    )
     assert table.below == "6 of 8 variants of the tier release are left out"
     both = "torch213-metal-aarch64-darwin, torch214-metal-aarch64-darwin"
     assert table.rows == (("6", "KCI303", "nobody builds it", "k0, k1, k2", both),)
@@ -58,7 +61,12 @@ def test_no_name_leaves_its_cell() -> None:
 
 @pytest.mark.parametrize(
     ("planned", "missing", "all_there"),
-    [(("torch-cpu",), (), True), (("torch-cpu",), ("torch-cpu",), False), (None, (), False), ((), (), True)],
+    [
+        (("torch-cpu",), (), True),
+        (("torch-cpu",), ("torch-cpu",), False),
+        (None, (), False),
+        ((), (), True),
+    ],
 )
 def test_a_tree_is_called_whole_only_if_it_was_planned_and_nothing_is_missing(
     planned: tuple[str, ...] | None, missing: tuple[str, ...], all_there: bool

@@ -58,7 +58,9 @@ def test_the_page_of_a_width(columns: int, request: pytest.FixtureRequest) -> No
 def test_color_is_there_only_where_it_is_wanted(
     arguments: tuple[str, ...], environment: dict[str, str], colored: bool, tmp_path: Path
 ) -> None:
-    _, seen = on_terminal("matrix", "rms-norm", *EDITION, *arguments, cwd=EXAMPLES, columns=120, **environment)
+    _, seen = on_terminal(
+        "matrix", "rms-norm", *EDITION, *arguments, cwd=EXAMPLES, columns=120, **environment
+    )
     assert ("\x1b[" in seen) is colored
     (tmp_path / "build.toml").write_text("[general\n")
     for command in ("check", "matrix"):
@@ -75,7 +77,8 @@ def works():
     try:
         print("started", flush=True)
         while True:
-            select.select([], [], [], 1)  # not for ever: a signal that comes just before is heard afterwards
+            # not for ever: a signal that comes just before is heard afterwards
+            select.select([], [], [], 1)
     finally:
         open("may-end").readline()  # as a compiler that takes its time to end
 command.command.callback = lambda *_, **__: works()
@@ -99,7 +102,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     assert (code, seen.split()) == (130, ["started", "stopping...", "interrupted"])
 
 
-# --- the layout as a function --------------------------------------------------------------------------------------
+# --- the layout as a function ---------------------------------------------------------------------
 
 HEAD = ("variant", "kind", "note")
 ROWS = [("torch213-cxx11-cu130-x86_64-linux", "full", "why it is so, in a sentence of some length")]

@@ -26,4 +26,6 @@ def complete(snippet: str) -> str:
 
 def with_examples(rules: dict[str, Rule], prefix: tuple[str, ...]) -> list[Rule]:
     """The rules of some prefixes that have examples."""
-    return [rule for rule in rules.values() if rule.id.startswith(prefix) and rule.bad and rule.good]
+    return [
+        rule for rule in rules.values() if rule.id.startswith(prefix) and rule.bad and rule.good
+    ]

@@ -1,4 +1,6 @@
-"""Mistakes that people make in a build.toml: in its syntax (MISTAKES), and in what it says (WRONG)."""
+"""Mistakes that people make in a build.toml: in its syntax (MISTAKES), and in what it says
+(WRONG).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ MISTAKES = {
     "a table where a value is": "[general]\nhub = 1\n\n[general.hub]\nbranch = 'main'\n",
     "an array without its end, at the end of the file": HEAD + 'backends = ["cuda",\n  "cpu"\n\n\n',
     "an array without its end, before a key": HEAD + 'backends = ["cuda"\nlicense = "MIT"\n',
-    "an array without its end, before a table": '[torch]\nsrc = [\n  "a.cpp",\n\n[kernel.norm]\nbackend = "cuda"\n',
+    "an array without its end, before a table": '[torch]\nsrc = [\n  "a.cpp",\n\n[kernel.norm]\n'
+    'backend = "cuda"\n',
     "no comma": HEAD + 'backends = ["cuda" "cpu"]\n',
     "no comma between lines": HEAD + 'backends = [\n  "cuda"\n  "cpu"\n]\n',
     "typographic quotes": HEAD + "license = \u201cMIT\u201d\n",
@@ -62,20 +65,30 @@ src = ["csrc/relu.cu"]
 """
 KERNEL = GENERAL + COMPONENT
 
-FILES = ("binding.cpp", "csrc/relu.cu", "csrc/silu.cu", "torch-ext/helper.cpp", "torch-ext/relu/__init__.py")
+FILES = (
+    "binding.cpp",
+    "csrc/relu.cu",
+    "csrc/silu.cu",
+    "torch-ext/helper.cpp",
+    "torch-ext/relu/__init__.py",
+)
 """The files that are there."""
 
 WRONG = {
     "a version as a number": GENERAL + "\n[general.cuda]\nminver = 2.10\n" + COMPONENT,
     "a version as a longer number": GENERAL + "\n[general.cuda]\nmaxver = 12.60\n" + COMPONENT,
     "a version that is none": GENERAL + '\n[general.cuda]\nminver = ">=12.6"\n' + COMPONENT,
-    "the bounds the wrong way round": GENERAL + '\n[general.cuda]\nminver = "13.0"\nmaxver = "12.6"\n' + COMPONENT,
+    "the bounds the wrong way round": GENERAL
+    + '\n[general.cuda]\nminver = "13.0"\nmaxver = "12.6"\n'
+    + COMPONENT,
     "an underscore in the name": KERNEL.replace('"relu"', '"silu_and_mul"', 1),
     "capitals in the name": KERNEL.replace('"relu"', '"SiluAndMul"', 1),
     "a key misspelled": KERNEL.replace("license =", "lisence ="),
     "a key in snake_case": KERNEL + 'cuda_capabilities = ["9.0"]\n',
     "a key of another backend": KERNEL + 'rocm-archs = ["gfx942"]\n',
-    "no backend, and a key misspelled": KERNEL.replace('backend = "cuda"\n', "").replace("depends =", "dependz ="),
+    "no backend, and a key misspelled": KERNEL.replace('backend = "cuda"\n', "").replace(
+        "depends =", "dependz ="
+    ),
     "a backend misspelled": KERNEL.replace('["cuda"]', '["cdua"]'),
     "a backend in capitals": KERNEL.replace('["cuda"]', '["CUDA"]'),
     "the vendor for the backend": KERNEL.replace('["cuda"]', '["nvidia"]'),
@@ -101,8 +114,12 @@ WRONG = {
     "a Python package in depends": KERNEL.replace('["torch"]', '["torch", "einops"]'),
     "a license misspelled": KERNEL.replace('"MIT"', '"Apache 2.0"'),
     "a repository without its owner": KERNEL.replace("acme/relu", "relu"),
-    "a web address for a repository": KERNEL.replace("acme/relu", "https://huggingface.co/acme/relu"),
-    "an address without its scheme": KERNEL.replace("backends =", 'upstream = "github.com/acme/relu"\nbackends ='),
+    "a web address for a repository": KERNEL.replace(
+        "acme/relu", "https://huggingface.co/acme/relu"
+    ),
+    "an address without its scheme": KERNEL.replace(
+        "backends =", 'upstream = "github.com/acme/relu"\nbackends ='
+    ),
     "a stable ABI for a backend that there is not": KERNEL + '\n[torch.stable-abi]\nnpu = "2.11"\n',
     "a stable ABI without its minor": KERNEL + '\n[torch.stable-abi]\ncuda = "3"\n',
 }

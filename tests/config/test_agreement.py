@@ -1,4 +1,6 @@
-"""kci and the reference's own reader accept and refuse the same files, but for seven kinds of difference."""
+"""kci and the reference's own reader accept and refuse the same files, but for seven kinds of
+difference.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,14 @@ from kci.utils.shipped import to_type
 
 KNOWN = {
     "version-parts": "kci reads `13` as 13.0; the reference wants exactly two parts",
-    "kebab-noarch": "kci reads the spelling that the reference's documentation shows under [torch-noarch]",
+    "kebab-noarch": "kci reads the spelling that the reference's documentation shows under "
+    "[torch-noarch]",
     "upstream-list": "the reference's released reader takes one upstream only",
     "later-edition": "the reference's released reader does not know edition 6",
     "array-for-table": "the reference's library takes the values of a table without their keys",
     "table-for-name": "the same kind of accident",
-    "older-framework": "both refuse; without an edition the reference calls a wrong framework a legacy file",
+    "older-framework": "both refuse; without an edition the reference calls a wrong framework a "
+    "legacy file",
 }
 BASE = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
 RARE = [
@@ -49,7 +53,11 @@ def ask_kci(text: bytes) -> tuple[str, Build | None, list[Diagnostic]]:
     except FindingsError as error:
         found = list(error.diagnostics)
         old = any(one.rule == "KCI108" for one in found)
-        return ("version 3" if old and is_version_3(parse_document(text, "").data) else "refuses"), None, found
+        return (
+            ("version 3" if old and is_version_3(parse_document(text, "").data) else "refuses"),
+            None,
+            found,
+        )
     return "accepts", kernel.build, list(kernel.diagnostics)
 
 
@@ -77,7 +85,9 @@ def explained(
 
 
 def _odd_versions(build: Build) -> bool:
-    return any(text.count(".") != 1 for text in re.findall(r"Version\('(.*?)'\)", repr(build.torch)))
+    return any(
+        text.count(".") != 1 for text in re.findall(r"Version\('(.*?)'\)", repr(build.torch))
+    )
 
 
 @pytest.mark.slow
@@ -100,11 +110,16 @@ def test_every_file_is_read_as_the_reference_reads_it(tmp_path: Path) -> None:
         if ours != theirs:
             row = explained(text, ours, build, found, theirs, said)
             details = "\n".join(one.message for one in found)
-            assert row in KNOWN, f"kci {ours}, reference {theirs}: {said}\n{details}\n{text.decode('utf-8', 'replace')}"
+            assert row in KNOWN, (
+                f"kci {ours}, reference {theirs}: {said}\n{details}\n"
+                f"{text.decode('utf-8', 'replace')}"
+            )
             shown.add(row)
     print(dict(verdicts))
     assert sum(verdicts.values()) >= 2000
-    assert min(verdicts["accepts"], verdicts["version 3"]) >= 50, "the corpus has become too poor to show agreement"
+    assert min(verdicts["accepts"], verdicts["version 3"]) >= 50, (
+        "the corpus has become too poor to show agreement"
+    )
     assert shown == KNOWN.keys(), "a difference that no file shows"
 
 

@@ -1,4 +1,6 @@
-"""Cards: CARD.md becomes what the reference makes of it, and no template does harm or goes on for ever."""
+"""Cards: CARD.md becomes what the reference makes of it, and no template does harm or goes on for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +37,35 @@ def of(place: Path, template: str | bytes, toml: str = TOML) -> Card:
     return render_card(read_kernel(place))
 
 
-def test_a_card_has_the_values_of_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    template = "{{ license }} {{ repo_id }} v{{ version }}{% for f in functions %} {{ f }}{% endfor %}, {{ layers }}, "
+def test_a_card_has_the_values_of_its_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = (
+        "{{ license }} {{ repo_id }} v{{ version }}{% for f in functions %} {{ f }}{% endfor %}, "
+        "{{ layers }}, "
+    )
     template += "{{ has_benchmark }}, {{ upstream }}, {{ source }}\n"
     text = "apache-2.0 acme/some-kernel v3 relu gelu, {}, {}, https://github.com/acme/up, none"
     assert of(tmp_path, template) == Card(text.format("none", "false"))
-    (tmp_path / "torch-ext" / "some_kernel" / "layers.py").write_text("class A: pass\nclass B(A): pass\ndef c(): ...\n")
+    (tmp_path / "torch-ext" / "some_kernel" / "layers.py").write_text(
+        "class A: pass\nclass B(A): pass\ndef c(): ...\n"
+    )
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "benchmark.py").touch()
     assert render_card(read_kernel(tmp_path)).text == text.format('["A", "B"]', "true")
     (tmp_path / "torch-ext" / "some_kernel" / "__init__.py").write_text("raise SystemExit(1)\n)")
-    assert render_card(read_kernel(tmp_path)).text.startswith("apache-2.0 acme/some-kernel v3, none")
-    assert of(tmp_path, template, TOML.replace("hub.repo-id", "#")) == Card(), "the reference has none for it"
+    assert render_card(read_kernel(tmp_path)).text.startswith(
+        "apache-2.0 acme/some-kernel v3, none"
+    )
+    assert of(tmp_path, template, TOML.replace("hub.repo-id", "#")) == Card(), (
+        "the reference has none for it"
+    )
     (tmp_path / "src").mkdir()
     (tmp_path / "build.toml").rename(tmp_path / "src" / "build.toml")
     (tmp_path / "src" / "build.toml").write_text(TOML)
-    assert render_card(read_kernel(tmp_path / "src")).text.startswith("apache-2.0"), "a ported kernel"
+    assert render_card(read_kernel(tmp_path / "src")).text.startswith("apache-2.0"), (
+        "a ported kernel"
+    )
     monkeypatch.chdir(tmp_path / "src")
     assert render_card(read_kernel(".")).text.startswith("apache-2.0")
 
@@ -60,11 +75,28 @@ def test_a_card_has_the_values_of_its_kernel(tmp_path: Path, monkeypatch: pytest
     [
         ("a\n{% if x %}\nb\n{% endif %}\n\n{# c #}\nd\n", "a\n\nd"),
         ("a\r\n{% if l %}\r\nb\r\n{% endif %}\r\n", "a\r\nb\r\n"),
-        ("{% for i in n %}x{% endfor %}{% if n is none %}{{ n }}{% endif %}{{ n ~ '' }}{{ x }}", "nonenone"),
-        ("{{ 1 == 1 }} {{ l }} {{ range(2) }} {{ none }} '<' {{ '<' }}", 'true ["a", "b"] [0, 1] none \'<\' <'),
-        ("{{ s | split('/') | last | upper }} {% for i in l %}{{ loop.index }}{{ i }}{% endfor %}", "K 1a2b"),
-        ("{% set ns = namespace(i=0) %}{% for i in l %}{% set ns.i = ns.i + 1 %}{% endfor %}{{ ns.i }}", "2"),
-        ("{% raw %}{{ x }}{% endraw %}{% macro m(a) %}[{{ a }}]{% endmacro %}{{ m(s) }}", "{{ x }}[acme/k]"),
+        (
+            "{% for i in n %}x{% endfor %}{% if n is none %}{{ n }}{% endif %}{{ n ~ '' }}{{ x }}",
+            "nonenone",
+        ),
+        (
+            "{{ 1 == 1 }} {{ l }} {{ range(2) }} {{ none }} '<' {{ '<' }}",
+            'true ["a", "b"] [0, 1] none \'<\' <',
+        ),
+        (
+            "{{ s | split('/') | last | upper }} {% for i in l %}{{ loop.index }}{{ i }}{% endfor "
+            "%}",
+            "K 1a2b",
+        ),
+        (
+            "{% set ns = namespace(i=0) %}{% for i in l %}{% set ns.i = ns.i + 1 %}{% endfor %}{{ "
+            "ns.i }}",
+            "2",
+        ),
+        (
+            "{% raw %}{{ x }}{% endraw %}{% macro m(a) %}[{{ a }}]{% endmacro %}{{ m(s) }}",
+            "{{ x }}[acme/k]",
+        ),
     ],
 )
 def test_a_template_means_what_it_means_to_minijinja(template: str, text: str) -> None:
@@ -101,7 +133,9 @@ def test_a_template_that_the_reference_refuses_is_an_error_with_its_line(
     assert says in item.message
 
 
-def test_a_template_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(card, "SECONDS", 1)
     nested = "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"
     (item,) = of(tmp_path, nested).findings
@@ -117,7 +151,11 @@ def test_a_card_is_no_way_to_a_file_elsewhere(tmp_path: Path) -> None:
     assert item.message == "cannot read it: it is a link that leads out of the kernel"
     (tmp_path / "k" / "CARD.md").unlink()
     os.mkfifo(tmp_path / "k" / "CARD.md")
-    (item,) = (item for item in check_kernels([str(tmp_path / "k")]).diagnostics if item.path.endswith("CARD.md"))
+    (item,) = (
+        item
+        for item in check_kernels([str(tmp_path / "k")]).diagnostics
+        if item.path.endswith("CARD.md")
+    )
     assert "it is not a plain file" in item.message
 
 

@@ -50,7 +50,9 @@ def text_at(document: Document, span: Span | None) -> str:
     ],
     ids=range(14),
 )
-def test_what_is_no_toml_is_refused_at_its_place(raw: bytes, rule: str, place: tuple[int, int]) -> None:
+def test_what_is_no_toml_is_refused_at_its_place(
+    raw: bytes, rule: str, place: tuple[int, int]
+) -> None:
     found = refused(raw)
     assert (found.rule, (found.line, found.column)) == (rule, place), found
 
@@ -61,7 +63,7 @@ def test_many_dotted_keys_are_refused() -> None:
     assert found.line == 20_001
 
 
-# --- what is not TOML: what was expected, where the other end is, and how to write it --------------------------------
+# --- what is not TOML: what was expected, where the other end is, and how to write it -------------
 
 
 @pytest.mark.rule("KCI004", triggers=True)
@@ -75,9 +77,12 @@ def test_every_message_has_a_place_and_a_hint(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "first"), [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))]
+    ("name", "first"),
+    [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))],
 )
-def test_two_places_are_told_where_two_are_needed(name: str, first: tuple[int, int, int, int]) -> None:
+def test_two_places_are_told_where_two_are_needed(
+    name: str, first: tuple[int, int, int, int]
+) -> None:
     (other,) = refused(MISTAKES[name].encode()).related
     assert (other.line, other.column, other.end_line, other.end_column) == first
 
@@ -151,7 +156,9 @@ def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.spans(("a", "y"))
     placed = [index for index in range(1000) if made.spans(("x", index))]
     assert placed == list(range(7)), "three of the ten places are those of the keys"
-    assert made.value_span(("x", 999)) == made.key_span(("x",)), "what comes after is placed at its array"
+    assert made.value_span(("x", 999)) == made.key_span(("x",)), (
+        "what comes after is placed at its array"
+    )
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

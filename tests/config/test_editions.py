@@ -79,7 +79,9 @@ def test_edition_4_has_no_newer_keys(text: str, key: str, line: int) -> None:
         (["version"], "[tvm-ffi]\nsrc = []\n"), (["version", "license"], ""),
     ],
 )  # fmt: skip
-def test_version_3_is_refused_with_all_that_has_to_be_added(lacking: list[str], framework: str) -> None:
+def test_version_3_is_refused_with_all_that_has_to_be_added(
+    lacking: list[str], framework: str
+) -> None:
     lines = [line for line in GENERAL.splitlines() if line.partition(" ")[0] not in lacking]
     (found,) = refusal(kernel, "\n".join(lines) + f"\n{framework}")
     assert (found.rule, found.line) == ("KCI108", 1)
@@ -135,7 +137,7 @@ def test_versions_1_and_2_are_refused_with_what_has_to_change(text: str) -> None
     )
 
 
-# --- edition 6, read into the same build config with one note ---------------------------------------------------------
+# --- edition 6, read into the same build config with one note -------------------------------------
 
 IN_6 = GENERAL.replace("backends", "edition = 6\nbackends").replace("xpu", "cpu")
 SIX = (
@@ -169,15 +171,16 @@ def test_edition_6_is_the_same_build_with_one_note() -> None:
     read = kernel(SIX)
     assert read.edition == 6
     assert read.build == kernel(FIVE).build
-    assert [(item.rule, item.severity, item.line) for item in read.diagnostics] == [("KCI117", "info", 5)]
+    assert [(item.rule, item.severity, item.line) for item in read.diagnostics] == [
+        ("KCI117", "info", 5)
+    ]
     assert "not released" in read.diagnostics[0].message
 
 
 def test_a_rust_component_is_one_for_the_cpu_with_its_manifest_among_the_sources() -> None:
     read = kernel(
-        IN_6
-        + '[tvm-ffi]\n[kernel.r]\nlanguage = "rust-cpu"\ncargo-manifest = "r/Cargo.toml"\ndepends = []\n'
-        + 'src = ["r/lib.rs"]\n'
+        IN_6 + '[tvm-ffi]\n[kernel.r]\nlanguage = "rust-cpu"\ncargo-manifest = "r/Cargo.toml"\n'
+        "depends = []\n" + 'src = ["r/lib.rs"]\n'
     )
     assert read.build.tvm_ffi == TvmFfi(src=())
     (component,) = read.build.components("cpu").values()
@@ -190,9 +193,19 @@ def test_a_rust_component_is_one_for_the_cpu_with_its_manifest_among_the_sources
         ("depends = []\nsrc = []", "KCI102", "lacks the key `language`", 8),
         ('language = "cuda"\ndepends = []\nsrc = []', "KCI104", "'cuda' is not a language", 9),
         ("language = 5\ndepends = []\nsrc = []", "KCI104", "'5' is not a language", 9),
-        ('language = "cpp-cpu"\nbackend = "cpu"\ndepends = []\nsrc = []', "KCI101", "says the backend", 10),
+        (
+            'language = "cpp-cpu"\nbackend = "cpu"\ndepends = []\nsrc = []',
+            "KCI101",
+            "says the backend",
+            10,
+        ),
         ('language = "rust-cpu"\ndepends = []\nsrc = []', "KCI104", "with `[tvm-ffi]` only", 9),
-        ('language = "cpp-cpu"\ndepends = []\nsrc = []\ncargo-manifest = "x"', "KCI101", "`cargo-manifest`", 12),
+        (
+            'language = "cpp-cpu"\ndepends = []\nsrc = []\ncargo-manifest = "x"',
+            "KCI101",
+            "`cargo-manifest`",
+            12,
+        ),
         ('language = "cpp-cpu"\nsrc = []', "KCI102", "lacks the key `depends`", 8),
     ],
 )

@@ -1,4 +1,6 @@
-"""Lints of build.toml: each speaks about its own example, is silent about the mended one, and points at the place."""
+"""Lints of build.toml: each speaks about its own example, is silent about the mended one, and
+points at the place.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ def lint(text: str, catalog: Catalog) -> list[Diagnostic]:
 
 def _cases(field: str, triggers: bool) -> list:
     return [
-        pytest.param(rule.id, getattr(rule, field), id=rule.id,
-            marks=pytest.mark.rule(rule.id, triggers=triggers))
+        pytest.param(
+            rule.id,
+            getattr(rule, field),
+            id=rule.id,
+            marks=pytest.mark.rule(rule.id, triggers=triggers),
+        )
         for rule in with_examples(rules(), LINTS)
     ]
 
@@ -89,11 +95,14 @@ CASES = [
 
 @pytest.mark.parametrize(
     ("rule", "places", "hint", "text"),
-    [pytest.param(*case, marks=pytest.mark.rule(case[0],
-        triggers=bool(case[1]))) for case in CASES],
+    [
+        pytest.param(*case, marks=pytest.mark.rule(case[0], triggers=bool(case[1])))
+        for case in CASES
+    ],
 )
-def test_a_finding_points_at_the_value(rule: str, places: str, hint: str, text: str,
-    catalog: Catalog) -> None:
+def test_a_finding_points_at_the_value(
+    rule: str, places: str, hint: str, text: str, catalog: Catalog
+) -> None:
     found = [item for item in lint(text, catalog) if item.rule == rule]
     assert " ".join(f"{item.line}:{item.column}-{item.end_column}" for item in found) == places
     assert all(hint in item.hint for item in found)
@@ -115,8 +124,9 @@ def test_known_licences(text: str, catalog: Catalog) -> None:
     lint(HEAD.replace('"mit"', json.dumps(text)) + "[torch-noarch]\n", catalog)
 
 
-@pytest.mark.parametrize("text", ["", " ", "MIT License", "apache 2", "(" * 500 + "MIT",
-    "mit\\u0000", "not or and"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "MIT License", "apache 2", "(" * 500 + "MIT", "mit\\u0000", "not or and"]
+)
 @pytest.mark.rule("KCI141", triggers=True)
 def test_unknown_licences(text: str, catalog: Catalog) -> None:
     lint(HEAD.replace('"mit"', f'"{text}"') + "[torch-noarch]\n", catalog)
@@ -155,7 +165,9 @@ def test_paths_that_lead_out_of_the_kernel(path: str, escapes: bool) -> None:
     assert bool(list(source_escapes(made))) is escapes
 
 
-def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpose(catalog: Catalog) -> None:
+def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpose(
+    catalog: Catalog,
+) -> None:
     wrong = {
         "kernels/relu-invalid-capability": {"KCI130", "KCI155"},
         "kernels/relu-torch-stable-abi": {"KCI130"},

@@ -1,4 +1,6 @@
-"""A hint that quotes what to write in a value's place is right: written there, the finding is gone."""
+"""A hint that quotes what to write in a value's place is right: written there, the finding
+is gone.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ from kci.matrix.catalog.loading import load_catalog
 from kci.plan.check import lint_kernel
 
 PLACES = {
-    "name": '"some-kernel"', "version": "1", "edition": "5", "license": '"MIT"', "backends": '["cuda", "cpu"]',
-    "upstream": '"https://github.com/a/b"', "cuda-minver": '"12.6"', "minver": '"2.12"', "stable": '"2.11"',
-    "src": "[]", "backend": '"cuda"', "depends": '["torch"]', "capabilities": '["9.0"]', "flags": '["-O3"]',
+    "name": '"some-kernel"', "version": "1", "edition": "5", "license": '"MIT"',
+    "backends": '["cuda", "cpu"]',
+    "upstream": '"https://github.com/a/b"', "cuda-minver": '"12.6"', "minver": '"2.12"',
+    "stable": '"2.11"',
+    "src": "[]", "backend": '"cuda"', "depends": '["torch"]', "capabilities": '["9.0"]',
+    "flags": '["-O3"]',
     "repo-id": '"owner/some-kernel"', "branch-key": "branch", "src-key": "src",
 }  # fmt: skip
 TEXT = """[general]
@@ -76,7 +81,10 @@ def replacement(hint: str, written: str) -> str | None:
 
 
 @settings(max_examples=many(400))
-@given(st.sampled_from(sorted(PLACES)), st.one_of(st.sampled_from(VALUES), st.text(max_size=8).map(toml_string)))
+@given(
+    st.sampled_from(sorted(PLACES)),
+    st.one_of(st.sampled_from(VALUES), st.text(max_size=8).map(toml_string)),
+)
 @example("edition", "true")
 @example("stable", '"2.x"')
 @example("stable", "12")
@@ -86,7 +94,9 @@ def test_what_a_hint_says_to_write_is_right(place: str, value: str) -> None:
     text = TEXT.format(**(PLACES | {place: value}))
     for found in found_in(text):
         message = found.message
-        assert not re.search(r"\b(True|False|None)\b", message) or re.search(r"True|False|None", value), message
+        assert not re.search(r"\b(True|False|None)\b", message) or re.search(
+            r"True|False|None", value
+        ), message
         lines = text.split("\n")
         if not found.line or found.line != found.end_line:
             continue
@@ -97,7 +107,9 @@ def test_what_a_hint_says_to_write_is_right(place: str, value: str) -> None:
             continue
         lines[found.line - 1] = line[: found.column - 1] + instead + line[found.end_column - 1 :]
         place_of = (found.line, found.column)
-        after = [item for item in found_in("\n".join(lines)) if (item.line, item.column) == place_of]
+        after = [
+            item for item in found_in("\n".join(lines)) if (item.line, item.column) == place_of
+        ]
         # Whether a catalog has a version (KCI150 and up) is no matter of how it is written.
         wrong = [item for item in after if item.severity is Severity.ERROR and item.rule < "KCI150"]
         assert not wrong, (found, instead, wrong)

@@ -1,4 +1,6 @@
-"""What a build.toml may say (docs/format.md#build-toml), and what is said about one that says something else."""
+"""What a build.toml may say (docs/format.md#build-toml), and what is said about one that says
+something else.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def found_in(text: str | bytes) -> list[Diagnostic]:
         return list(error.diagnostics)
 
 
-# --- every rule of reading speaks where it should and is silent where it should ---------------------------------------
+# --- every rule of reading speaks where it should and is silent where it should -------------------
 
 CASES: list[tuple[str, str | bytes, tuple[int, int]]] = [
     ("KCI002", b"#" * 2_000_000, (0, 0)),
@@ -52,7 +54,10 @@ CASES: list[tuple[str, str | bytes, tuple[int, int]]] = [
 
 @pytest.mark.parametrize(
     ("rule", "text", "place"),
-    [pytest.param(*case, id=case[0], marks=pytest.mark.rule(case[0], triggers=True)) for case in CASES],
+    [
+        pytest.param(*case, id=case[0], marks=pytest.mark.rule(case[0], triggers=True))
+        for case in CASES
+    ],
 )
 def test_a_rule_speaks_at_its_place(rule: str, text: str | bytes, place: tuple[int, int]) -> None:
     (found, *_) = (one for one in found_in(text) if one.rule == rule)
@@ -64,7 +69,9 @@ def test_a_rule_speaks_at_its_place(rule: str, text: str | bytes, place: tuple[i
 SILENT = ["KCI001", "KCI114", "KCI115", *(case[0] for case in CASES)]
 
 
-@pytest.mark.parametrize("rule", [pytest.param(rule, marks=pytest.mark.rule(rule, triggers=False)) for rule in SILENT])
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=pytest.mark.rule(rule, triggers=False)) for rule in SILENT]
+)
 def test_a_rule_is_silent_about_a_right_file(rule: str, tmp_path: Path) -> None:
     file = tmp_path / "build.toml"
     file.write_text(GOOD + 'stable-abi = { cuda = "2.11" }\n' + COMPONENT)
@@ -85,7 +92,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     assert "cannot be written: No such file" in found.message
 
 
-# --- what is easily read wrong ----------------------------------------------------------------------------------------
+# --- what is easily read wrong --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -118,17 +125,33 @@ def test_what_the_reference_accepts(text: str) -> None:
         (GOOD + "[tvm-ffi]\nsrc = []", "KCI106", "`[tvm-ffi]` cannot be combined with `[torch]`"),
         (HEAD + "[tvm-ffi]", "KCI102", "`tvm-ffi` lacks the key `src`"),
         (GOOD + "[kernel.a]\n", "KCI102", "`kernel.a` lacks the key `backend`"),
-        (GOOD + '[kernel.a]\nbackend = "cuda"\nsrc = []', "KCI102", "`kernel.a` lacks the key `depends`"),
+        (
+            GOOD + '[kernel.a]\nbackend = "cuda"\nsrc = []',
+            "KCI102",
+            "`kernel.a` lacks the key `depends`",
+        ),
         (
             GOOD + '[kernel.a]\nbackend = "tpu"\ndepends = []\nsrc = []',
             "KCI104",
             "'tpu' is not a backend for a component",
         ),
-        (GOOD + COMPONENT + "rocm-archs = []", "KCI101", "`rocm-archs` is not a key of `[kernel.k]`"),
+        (
+            GOOD + COMPONENT + "rocm-archs = []",
+            "KCI101",
+            "`rocm-archs` is not a key of `[kernel.k]`",
+        ),
         (GOOD + COMPONENT + "cuda_capabilities = []", "KCI101", "`cuda_capabilities` is not a key"),
-        (GOOD + COMPONENT.replace('["torch"]', '["cutlass_9"]'), "KCI104", "'cutlass_9' is not a C++ dependency"),
+        (
+            GOOD + COMPONENT.replace('["torch"]', '["cutlass_9"]'),
+            "KCI104",
+            "'cutlass_9' is not a C++ dependency",
+        ),
         (GOOD + "minver = 2.12", "KCI103", "`torch.minver` must be a string, not a float"),
-        (GOOD + 'stable-abi = { npu = "2.11" }', "KCI101", "`npu` is not a key of `[torch.stable-abi]`"),
+        (
+            GOOD + 'stable-abi = { npu = "2.11" }',
+            "KCI101",
+            "`npu` is not a key of `[torch.stable-abi]`",
+        ),
         (GOOD + "stable-abi = 2.11", "KCI103", "must be a version or a table"),
         (HEAD + "[general.rocm]\n[torch]", "KCI101", "`rocm` is not a key of `[general]`"),
         (
@@ -136,15 +159,43 @@ def test_what_the_reference_accepts(text: str) -> None:
             "KCI101",
             "`kernel-depends` is not a key of `[general.tpu]`",
         ),
-        (GOOD.replace('["cuda"]', '"cuda"'), "KCI103", "`general.backends` must be an array, not a string"),
+        (
+            GOOD.replace('["cuda"]', '"cuda"'),
+            "KCI103",
+            "`general.backends` must be an array, not a string",
+        ),
         (GOOD.replace('["cuda"]', '["npu"]'), "KCI104", "'npu' is not a backend"),
-        (GOOD.replace("version = 1", "version = -1"), "KCI104", "`general.version` must not be negative"),
-        (GOOD.replace("version = 1", "version = true"), "KCI103", "must be an integer, not a boolean"),
-        (GOOD.replace("version = 1", f"version = {2**63}"), "KCI104", "`general.version` is too large"),
-        (GOOD.replace("version = 1", "version = 1979-05-27"), "KCI103", "must be an integer, not a date or time"),
-        (HEAD + "hub = 1979-05-27\n[torch]", "KCI103", "`general.hub` must be a table, not a date or time"),
+        (
+            GOOD.replace("version = 1", "version = -1"),
+            "KCI104",
+            "`general.version` must not be negative",
+        ),
+        (
+            GOOD.replace("version = 1", "version = true"),
+            "KCI103",
+            "must be an integer, not a boolean",
+        ),
+        (
+            GOOD.replace("version = 1", f"version = {2**63}"),
+            "KCI104",
+            "`general.version` is too large",
+        ),
+        (
+            GOOD.replace("version = 1", "version = 1979-05-27"),
+            "KCI103",
+            "must be an integer, not a date or time",
+        ),
+        (
+            HEAD + "hub = 1979-05-27\n[torch]",
+            "KCI103",
+            "`general.hub` must be a table, not a date or time",
+        ),
         (HEAD + 'upstream = "ftp://x/y"\n[torch]', "KCI104", "has the scheme 'ftp'"),
-        (HEAD + 'kernel-depends = [{ repo-id = "a/b" }]\n[torch]', "KCI104", "exactly one of `version` and `revision`"),
+        (
+            HEAD + 'kernel-depends = [{ repo-id = "a/b" }]\n[torch]',
+            "KCI104",
+            "exactly one of `version` and `revision`",
+        ),
         (GOOD + "other = 1\n[other]", "KCI101", "`other` is not a key of a build.toml"),
         ("general = 1\n[torch]", "KCI103", "`general` must be a table, not an integer"),
         ("[torch]", "KCI102", "the file lacks the key `general`"),
@@ -152,7 +203,11 @@ def test_what_the_reference_accepts(text: str) -> None:
         (GOOD + "stable_abi = '2.11'", "KCI101", "did you mean `stable-abi`?"),
         (GOOD.replace('["cuda"]', '["cudaa"]'), "KCI104", "did you mean `cuda`?"),
         (GOOD.replace('["cuda"]', '["CUDA"]'), "KCI104", "did you mean `cuda`?"),
-        (GOOD + COMPONENT.replace('["torch"]', '["cutlass-3-9"]'), "KCI104", "did you mean `cutlass_3_9`?"),
+        (
+            GOOD + COMPONENT.replace('["torch"]', '["cutlass-3-9"]'),
+            "KCI104",
+            "did you mean `cutlass_3_9`?",
+        ),
         (GOOD.replace("[torch]", "[troch]"), "KCI101", "did you mean `torch`?"),
         (GOOD + "minver = 2.12", "KCI103", 'write it as "2.12"'),
         (GOOD + "src = 'a.cpp'", "KCI103", 'write it as ["a.cpp"]'),
@@ -160,11 +215,18 @@ def test_what_the_reference_accepts(text: str) -> None:
 )
 def test_what_the_reference_refuses(text: str, rule: str, said: str) -> None:
     found = found_in(text)
-    assert any(item.rule == rule and (said in item.message or said == item.hint) for item in found), found
+    assert any(
+        item.rule == rule and (said in item.message or said == item.hint) for item in found
+    ), found
 
 
 def test_all_errors_are_found_at_once_in_file_order() -> None:
-    text = GOOD.replace('"ab"', '"A"').replace('["cuda"]', '["npu"]') + "scr = []\nminver = 2\n" + COMPONENT + "x = 1\n"
+    text = (
+        GOOD.replace('"ab"', '"A"').replace('["cuda"]', '["npu"]')
+        + "scr = []\nminver = 2\n"
+        + COMPONENT
+        + "x = 1\n"
+    )
     assert [(found.rule, found.line) for found in found_in(text)] == [
         ("KCI104", 2), ("KCI104", 6), ("KCI101", 8), ("KCI103", 9), ("KCI101", 14),
     ]  # fmt: skip
@@ -205,7 +267,11 @@ def test_trap_5_bounds_are_normalised_when_compared_and_kept_as_spelt() -> None:
 
 def test_a_build_knows_its_parts() -> None:
     read = kernel(GOOD + 'pyext = ["py", "json", "pyi", "txt"]\n' + COMPONENT).build
-    assert (read.name, read.framework_name, read.data_extensions) == ("ab", "torch", ("json", "txt"))
+    assert (read.name, read.framework_name, read.data_extensions) == (
+        "ab",
+        "torch",
+        ("json", "txt"),
+    )
     assert list(read.components("cuda")) == ["k"]
     assert isinstance(read.kernel["k"], CudaComponent)
     assert read.components("rocm") == {}
@@ -213,7 +279,7 @@ def test_a_build_knows_its_parts() -> None:
     assert kernel(HEAD + "[tvm-ffi]\nsrc = []").build.framework_name == "tvm-ffi"
 
 
-# --- finding kernels --------------------------------------------------------------------------------------------------
+# --- finding kernels ------------------------------------------------------------------------------
 
 
 def make(directory: Path, text: str = GOOD) -> None:
@@ -227,7 +293,9 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make(Path(name))
     assert find_kernels([]) == ["a", "b", "group/c"]
     assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
-    with pytest.raises(UsageError, match=r"^/no-such-place/build\.toml: there is no such directory"):
+    with pytest.raises(
+        UsageError, match=r"^/no-such-place/build\.toml: there is no such directory"
+    ):
         find_kernels(["/no-such-place/build.toml"])
     assert [read.directory for read in open_workspace(["a", "b"]).kernels] == ["a", "b"]
 
@@ -255,7 +323,9 @@ def test_tests_lie_beside_build_toml_or_beside_the_src_that_has_it(
 
 @pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b"])
 def test_what_cannot_be_a_directory_is_none(name: str) -> None:
-    """Above all the empty name of a variable that is not set: it once was the root of the file system."""
+    """Above all the empty name of a variable that is not set: it once was the root of the file
+    system.
+    """
     with pytest.raises(UsageError, match="no such directory") as caught:
         find_kernels([name])
     assert len(caught.value.message) < 300

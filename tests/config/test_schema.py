@@ -28,12 +28,19 @@ from kci.errors import FindingsError
 
 CHECKED_IN = ROOT / "docs" / "schemas" / "build.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(build_schema())
-GOOD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n[torch]\n'
+GOOD = (
+    '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
+    "[torch]\n"
+)
 
 
 @pytest.mark.parametrize("schema", [build_schema, settings_schema])
-def test_descriptions_carry_no_indentation_of_the_source(schema: Callable[[], dict[str, Any]]) -> None:
-    """Python 3.13 strips it from docstrings and 3.11 does not: the same file has to come out of both."""
+def test_descriptions_carry_no_indentation_of_the_source(
+    schema: Callable[[], dict[str, Any]],
+) -> None:
+    """Python 3.13 strips it from docstrings and 3.11 does not: the same file has to come out of
+    both.
+    """
     assert "\\n  " not in json.dumps(schema())
 
 
@@ -62,7 +69,9 @@ def beyond_a_schema(found: Diagnostic) -> bool:
         or any(text in message for text in ("git URL", "too large", "has the scheme"))
         or (found.rule == "KCI104" and ".version" in message)
         or "expected a version" in message  # white space that only one of the two knows
-        or (found.rule == "KCI104" and "general.name" in message)  # `$` matches before a final newline in Python
+        or (
+            found.rule == "KCI104" and "general.name" in message
+        )  # `$` matches before a final newline in Python
     )
 
 
@@ -73,7 +82,9 @@ def test_schema_and_reader_have_the_same_verdict() -> None:
         accepted = True
         try:
             diagnostics = parse_kernel(raw).diagnostics
-            accepted = all(one.rule != "KCI111" for one in diagnostics)  # kci reads the kebab spelling, too
+            accepted = all(
+                one.rule != "KCI111" for one in diagnostics
+            )  # kci reads the kebab spelling, too
         except FindingsError as error:
             found, accepted = error.diagnostics, False
         try:
@@ -84,8 +95,14 @@ def test_schema_and_reader_have_the_same_verdict() -> None:
         verdicts[valid] += 1
         if valid and not accepted:
             assert all(map(beyond_a_schema, found)), (raw.decode(), found)
-        elif accepted and not valid:  # a URL that browsers put up with, such as one with a tab in its scheme
-            general = {key: part for key, part in data["general"].items() if key not in ("upstream", "source")}
+        elif (
+            accepted and not valid
+        ):  # a URL that browsers put up with, such as one with a tab in its scheme
+            general = {
+                key: part
+                for key, part in data["general"].items()
+                if key not in ("upstream", "source")
+            }
             assert VALIDATOR.is_valid({**data, "general": general}), raw.decode()
     assert min(verdicts.values()) > many(100)
 
@@ -95,12 +112,16 @@ def test_an_editor_s_own_validator_agrees(tmp_path: Path) -> None:
     if taplo is None:
         pytest.skip("taplo (PyPI) is not installed")
     files = sorted(ROOT.glob("examples/*/build.toml"))
-    files += [path for path in sorted(mutations.DATA.glob("*.toml")) if not path.stem.startswith("v3")]
+    files += [
+        path for path in sorted(mutations.DATA.glob("*.toml")) if not path.stem.startswith("v3")
+    ]
     command = [taplo, "check", "--schema", CHECKED_IN.as_uri()]
     subprocess.run([*command, *files], cwd=tmp_path, check=True)
     wrong = tmp_path / "build.toml"
     wrong.write_text(GOOD.replace("[torch]", "[torch]\nsrcs = []"))
-    refused = subprocess.run([*command, wrong], cwd=tmp_path, check=False, capture_output=True, text=True)
+    refused = subprocess.run(
+        [*command, wrong], cwd=tmp_path, check=False, capture_output=True, text=True
+    )
     assert refused.returncode != 0
     assert "'srcs' was unexpected" in refused.stderr
 

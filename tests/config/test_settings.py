@@ -44,8 +44,10 @@ base = "relase"
 [lint]
 ignore = [{ rule = "KCI130", path = "*" }]
 """
-    assert [(item.rule, item.line, item.column) for item in refusal(parse_settings, text.encode())] == [
-        ("KCI101", 1, 1), ("KCI103", 3, 10), ("KCI104", 4, 8), ("KCI103", 5, 9), ("KCI104", 7, 11), ("KCI103", 8, 19),
+    assert [(item.rule, item.line, item.column) for item in refusal(parse_settings,
+        text.encode())] == [
+        ("KCI101", 1, 1), ("KCI103", 3, 10), ("KCI104", 4, 8), ("KCI103", 5, 9), ("KCI104", 7, 11),
+        ("KCI103", 8, 19),
         ("KCI104", 10, 8), ("KCI102", 12, 11),
     ]  # fmt: skip
 
@@ -53,7 +55,12 @@ ignore = [{ rule = "KCI130", path = "*" }]
 CASES = [
     # a table in place of an array of tables
     ("KCI103", "1:2", "begin each with `[[limits]]`", "[limits]\nbackend = 'cuda'\n"),
-    ("KCI103", "2:2", "begin each with `[[overlay.row]]`", "[[overlay]]\n[overlay.row]\ntorch = '2.13'\n"),
+    (
+        "KCI103",
+        "2:2",
+        "begin each with `[[overlay.row]]`",
+        "[[overlay]]\n[overlay.row]\ntorch = '2.13'\n",
+    ),
     ("KCI103", "1:2", "", "[publish.tags]\n"),
     ("KCI103", "1:2", "", "[publish.pull-request]\n"),
     ("KCI103", "2:25", 'such as "rms-norm"', '[publish]\npull-request = ["relu", 1]\n'),
@@ -63,7 +70,12 @@ CASES = [
     ("KCI320", "2:1", "one of: aarch64-darwin", '[test.rocm]\nlinux.labels = ["a"]\n'),
     ("KCI321", "1:9", "write `[runners.any.x86_64-linux]`", 'runners.labels = ["a"]\n'),
     ("KCI321", "1:10", "write `[runners.any.x86_64-linux]`", "[runners.x86_64-linux]\n"),
-    ("KCI321", "2:1", "write it in `[runners.cuda.x86_64-linux]`", '[runners.cuda]\nlabels = ["a"]\n'),
+    (
+        "KCI321",
+        "2:1",
+        "write it in `[runners.cuda.x86_64-linux]`",
+        '[runners.cuda]\nlabels = ["a"]\n',
+    ),
     ("KCI321", "2:1", "write `[test.any.x86_64-linux]`", "[test]\nprice = 1\n"),
     # runners of the right shape that are wrong in another way
     ("KCI103", "2:10", "", "[runners.cuda.x86_64-linux]\nlabels = 1\n"),
@@ -75,11 +87,18 @@ CASES = [
 @pytest.mark.parametrize(
     ("rule", "place", "hint", "text"),
     [
-        pytest.param(*case, marks=[pytest.mark.rule(rule, triggers=case[0] == rule) for rule in ("KCI320", "KCI321")])
+        pytest.param(
+            *case,
+            marks=[
+                pytest.mark.rule(rule, triggers=case[0] == rule) for rule in ("KCI320", "KCI321")
+            ],
+        )
         for case in CASES
     ],
 )
-def test_what_is_wrong_is_told_once_at_its_place(rule: str, place: str, hint: str, text: str) -> None:
+def test_what_is_wrong_is_told_once_at_its_place(
+    rule: str, place: str, hint: str, text: str
+) -> None:
     (found,) = refusal(parse_settings, text.encode())
     assert (found.rule, f"{found.line}:{found.column}") == (rule, place)
     assert found.hint.startswith(hint)
@@ -108,15 +127,23 @@ def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
 
 def test_the_schema_knows_every_key_and_refuses_others() -> None:
     checked_in = (ROOT / "docs" / "schemas" / "kci.schema.json").read_text(encoding="utf-8")
-    assert checked_in == schema_text(settings_schema()), "run `kci schema kci.toml > docs/schemas/kci.schema.json`"
+    assert checked_in == schema_text(settings_schema()), (
+        "run `kci schema kci.toml > docs/schemas/kci.schema.json`"
+    )
     validator = jsonschema.Draft202012Validator(settings_schema())
     assert EXAMPLE is not None
     assert list(validator.iter_errors(tomllib.loads(EXAMPLE[1]))) == []
-    for wrong in ("catalogue = 1", "[runners.cdua]", "limits = 1", "[tiers.x]\nbase = 'y'", "[runners.cuda.linux]"):
+    for wrong in (
+        "catalogue = 1",
+        "[runners.cdua]",
+        "limits = 1",
+        "[tiers.x]\nbase = 'y'",
+        "[runners.cuda.linux]",
+    ):
         assert list(validator.iter_errors(tomllib.loads(wrong))), wrong
 
 
-# --- where it is found ------------------------------------------------------------------------------------------------
+# --- where it is found ----------------------------------------------------------------------------
 
 
 def tree(root: Path, *files: str) -> None:
@@ -126,7 +153,9 @@ def tree(root: Path, *files: str) -> None:
 
 
 def test_it_lies_at_the_root_of_the_repository(tmp_path: Path) -> None:
-    tree(tmp_path, "kci.toml", "repo/.git/HEAD", "repo/kernels/kci.toml", "repo/kernels/a/build.toml")
+    tree(
+        tmp_path, "kci.toml", "repo/.git/HEAD", "repo/kernels/kci.toml", "repo/kernels/a/build.toml"
+    )
     assert find_root(tmp_path / "repo/kernels/a") == (tmp_path / "repo", None), (
         "neither a deeper nor an outer one counts"
     )
@@ -141,7 +170,9 @@ def test_outside_of_a_repository_the_nearest_one_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_file_that_somebody_else_left_there_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_somebody_else_left_there_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree(tmp_path, "shared/kci.toml", "shared/mine/build.toml")
     os.chown(tmp_path / "shared/kci.toml", 12345, 12345)
     assert find_root(tmp_path / "shared/mine")[1] is None

@@ -36,14 +36,18 @@ def places(*directories: str) -> list[str]:
     return [f"{item.path}:{item.rule}" for item in check_kernels(directories).diagnostics]
 
 
-def test_an_entry_suppresses_a_rule_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_suppresses_a_rule_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository(tmp_path, monkeypatch, "KCI107", "a/build.toml", "on purpose")
     assert places("a", "b") == ["b/build.toml:KCI107"]
     monkeypatch.chdir(tmp_path / "a")
     assert places(".") == [], "paths are relative to kci.toml, wherever kci was called"
 
 
-@pytest.mark.parametrize(("rule", "path", "said"), [("KCI107", "*/build.toml", False), ("KCI131", "*", True)])
+@pytest.mark.parametrize(
+    ("rule", "path", "said"), [("KCI107", "*/build.toml", False), ("KCI131", "*", True)]
+)
 def test_an_entry_is_for_all_files_that_match_and_for_its_rule_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, path: str, said: bool
 ) -> None:
@@ -52,7 +56,9 @@ def test_an_entry_is_for_all_files_that_match_and_for_its_rule_only(
 
 
 @pytest.mark.rule("KCI330", triggers=True)
-@pytest.mark.parametrize(("rule", "reason"), [("KCI107", " "), ("KCI107 ", "on purpose"), ("KCI9999", "on purpose")])
+@pytest.mark.parametrize(
+    ("rule", "reason"), [("KCI107", " "), ("KCI107 ", "on purpose"), ("KCI9999", "on purpose")]
+)
 def test_an_entry_without_a_reason_or_a_rule_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, reason: str
 ) -> None:

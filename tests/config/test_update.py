@@ -56,24 +56,32 @@ def test_only_what_must_change_changes() -> None:
 @pytest.mark.parametrize(
     ("text", "added"),
     [
-        ('general = { name = "ab", version = 1@, license = "x", backends = [] }\n[torch-noarch]', ", edition = 5"),
-        ('general = {name="ab", license="x", backends=[], version=1@} # c\r\n[torch-noarch]\r\n', ", edition = 5"),
-        ('general.name = "ab"\n"general" . version = 1@\ngeneral.license = "x"\ngeneral.backends = []\ntorch = {}',
+        ('general = { name = "ab", version = 1@, license = "x", backends = [] }\n'
+         '[torch-noarch]', ", edition = 5"),
+        ('general = {name="ab", license="x", backends=[], version=1@} # c\r\n'
+         '[torch-noarch]\r\n', ", edition = 5"),
+        ('general.name = "ab"\n"general" . version = 1@\ngeneral.license = "x"\n'
+         'general.backends = []\ntorch = {}',
          '\n"general" . edition = 5'),
-        ('[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1@', "\nedition = 5"),
+        ('[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1@',
+            "\nedition = 5"),
     ],
 )  # fmt: skip
 def test_every_way_to_write_a_table(text: str, added: str) -> None:
     assert updated(text.replace("@", "")) == text.replace("@", added)
 
 
-@pytest.mark.parametrize("spelt", ["'2.9'", '"2.9"', "'''2.9'''", '"""\n2.9"""', '"2\\u002e9"', '" 2.9 "'])
+@pytest.mark.parametrize(
+    "spelt", ["'2.9'", '"2.9"', "'''2.9'''", '"""\n2.9"""', '"2\\u002e9"', '" 2.9 "']
+)
 def test_a_stable_abi_keeps_its_spelling(spelt: str) -> None:
     text = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nbackends = ["xpu", "cuda", "xpu"]\n'
     text += "[torch]\nstable-abi = {}\n"
     after = updated(text.format(spelt))
     assert f"stable-abi = {{ xpu = {spelt}, cuda = {spelt} }}\n" in after
-    assert [str(parse_kernel(after.encode()).build.stable_abi(backend)) for backend in ("cuda", "xpu")] == ["2.9"] * 2
+    assert [
+        str(parse_kernel(after.encode()).build.stable_abi(backend)) for backend in ("cuda", "xpu")
+    ] == ["2.9"] * 2
 
 
 def test_noarch_keys_become_snake_case_in_every_edition() -> None:
@@ -81,11 +89,15 @@ def test_noarch_keys_become_snake_case_in_every_edition() -> None:
         head = f'[general]\nname = "ab"\nversion = 1\n{edition}license = "x"\nbackends = ["cuda"]\n'
         body = '[torch-noarch]\n"cuda-capabilities" = [ "9.0" ] # fast\nrocm-archs=[]\n'
         after = updated(head + body)
-        assert after.endswith('[torch-noarch]\n"cuda_capabilities" = [ "9.0" ] # fast\nrocm_archs=[]\n')
+        assert after.endswith(
+            '[torch-noarch]\n"cuda_capabilities" = [ "9.0" ] # fast\nrocm_archs=[]\n'
+        )
 
 
 def test_any_file_updates_to_one_that_reads_the_same_or_is_refused() -> None:
-    """Nothing that is written fails to parse, a second update does nothing, and no line is lost that need not be."""
+    """Nothing that is written fails to parse, a second update does nothing, and no line is lost
+    that need not be.
+    """
     made = 0
     for raw in mutations.corpus(many(1200), many(300)):
         try:
@@ -123,11 +135,13 @@ def test_a_diff_can_be_applied(tmp_path: Path) -> None:
             update = plan_update(text, shown_as="build.toml")
             file = tmp_path / "build.toml"
             file.write_bytes(text)
-            subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=update.diff().encode(), check=True)
+            subprocess.run(
+                ["git", "apply", "-"], cwd=tmp_path, input=update.diff().encode(), check=True
+            )
             assert file.read_bytes() == update.after
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def planned(path: Path) -> Update:
@@ -152,7 +166,9 @@ def test_writing_keeps_permissions_and_leaves_nothing_behind(file: Path) -> None
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync", "chmod"])
-def test_a_failing_write_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failing_write_leaves_the_old_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -175,13 +191,17 @@ def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
 
 
 @pytest.mark.rule("KCI114", triggers=True)
-def test_a_result_that_would_mean_something_else_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update_module, "_spread_stable_abi", lambda edits, _: edits.changes.append("nothing"))
+def test_a_result_that_would_mean_something_else_is_never_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        update_module, "_spread_stable_abi", lambda edits, _: edits.changes.append("nothing")
+    )
     monkeypatch.setattr(update_module.Edits, "add_edition", lambda *_, **__: None)
     assert [found.rule for found in refusal(plan_update, V4.encode())] == ["KCI114"]
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def run(*arguments: str, cwd: Path) -> Result:
@@ -189,7 +209,11 @@ def run(*arguments: str, cwd: Path) -> Result:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    for name, text in {"old": V4, "new": updated(V4), "bad": V4.replace("license", "licence")}.items():
+    for name, text in {
+        "old": V4,
+        "new": updated(V4),
+        "bad": V4.replace("license", "licence"),
+    }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "build.toml").write_text(text)
     good = [str(tmp_path / name) for name in ("old", "new")]

@@ -32,7 +32,9 @@ def test_what_is_no_version(text: str) -> None:
 
 
 def test_versions_compare_by_number_whatever_their_spelling() -> None:
-    """The reference's other reader compares texts, so that 13 excludes 13.0 (docs/format.md#version-bounds)."""
+    """The reference's other reader compares texts, so that 13 excludes 13.0
+    (docs/format.md#version-bounds).
+    """
     assert Version.parse("13") == Version.parse("13.0") == Version.parse("13.0.0")
     assert Version.parse("2.10") > Version.parse("2.9")
     assert str(Version.parse(" 13.0 ")) == "13.0"
@@ -48,9 +50,12 @@ def test_kernel_names() -> None:
     assert python_name("a-b--c") == "a_b__c"
 
 
-GOOD_URLS = """https://github.com/a/b HTTPS://h git://h git+ssh://h/x git+https://h git+http://h http://h https:h git:x
-ssh://git@h:22/x git@github.com:a/b.git h_1:x ssh://h:/x https://[::1]:80/x https://256/ https://ü.de a/b:c"""
-BAD_URLS = """github.com/a/b host:path host:/path ftp://h/x file:///x https:// ssh://h:99999/x https://[::1 git@h:
+GOOD_URLS = """https://github.com/a/b HTTPS://h git://h git+ssh://h/x git+https://h git+http://h
+http://h https:h git:x
+ssh://git@h:22/x git@github.com:a/b.git h_1:x ssh://h:/x https://[::1]:80/x https://256/
+https://ü.de a/b:c"""
+BAD_URLS = """github.com/a/b host:path host:/path ftp://h/x file:///x https:// ssh://h:99999/x
+https://[::1 git@h:
 git@h:/x git@[::1]:x https://1.2.3.4.5/ https://1.2.3.4.0/
 https://999.1.1.1/ https://xn--a/ https://a|b/ ssh://u@/x C:\\x mailto:a@b ://"""
 

@@ -1,4 +1,6 @@
-"""The pipelines for GitLab, run by gitlab-ci-local on this machine with the real kci: jobs, artifacts, results."""
+"""The pipelines for GitLab, run by gitlab-ci-local on this machine with the real kci: jobs,
+artifacts, results.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from split_kernel import NAMES, VARIANT, SplitKernel
 
 pytestmark = [
     pytest.mark.network,
-    pytest.mark.skipif(sys.platform != "linux", reason="its shell executor stands in for a Linux runner"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="its shell executor stands in for a Linux runner"
+    ),
 ]
 
 PACKAGES = ("gitlab-ci-local@4.75.1", "node@22.23.3")
@@ -34,7 +38,9 @@ PACKAGES = ("gitlab-ci-local@4.75.1", "node@22.23.3")
 def program() -> list[str]:
     """gitlab-ci-local, from npm; kept for later runs."""
     place = npm_packages("gitlab-ci-local", *PACKAGES, scripts=True)
-    node, script = (place / "node_modules" / name for name in ("node/bin/node", "gitlab-ci-local/dist/index.js"))
+    node, script = (
+        place / "node_modules" / name for name in ("node/bin/node", "gitlab-ci-local/dist/index.js")
+    )
     return [str(node), str(script)]
 
 
@@ -55,7 +61,9 @@ def repository(tmp_path: Path) -> Path:
         'include:\n  - local: .gitlab/kci.gitlab-ci.yml\nvariables:\n  KCI_INSTALL: ""\n'
     )
     commit_all(made)
-    (made / ".git/info/exclude").write_text("/kci-*\n/.gitlab-ci-local\n")  # it copies artifacts here
+    (made / ".git/info/exclude").write_text(
+        "/kci-*\n/.gitlab-ci-local\n"
+    )  # it copies artifacts here
     assert kci("render", "--ci", "gitlab", "--output", made, made).code == 0
     commit_all(made)
     return made
@@ -65,7 +73,9 @@ KCI = f'exec "{sys.executable}" -m kci "$@"'
 RSYNC = f'exec "{sys.executable}" -I -S "{Path(__file__).parent / "stand-ins" / "rsync"}" "$@"'
 
 
-def run(program: list[str], repository: Path, tmp_path: Path, *options: str, does: str = KCI) -> Pipeline:
+def run(
+    program: list[str], repository: Path, tmp_path: Path, *options: str, does: str = KCI
+) -> Pipeline:
     """One pipeline, as GitLab would run it for a push to the default branch."""
     tools, home = tmp_path / "tools", tmp_path / "home"
     tools.mkdir(exist_ok=True)
@@ -75,16 +85,33 @@ def run(program: list[str], repository: Path, tmp_path: Path, *options: str, doe
         (tools / name).chmod(0o755)
     path = os.pathsep.join([str(tools), str(Path(program[0]).parent), os.environ["PATH"]])
     env = {**os.environ, "PATH": path, "HOME": str(home)}
-    env |= {"PYTHONPATH": str(ROOT / "src"), "KCI_CACHE": str(tmp_path / "cache"), "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    env |= {
+        "PYTHONPATH": str(ROOT / "src"),
+        "KCI_CACHE": str(tmp_path / "cache"),
+        "NO_COLOR": "1",
+        "FORCE_COLOR": "0",
+    }
     for left in ("artifacts", "builds"):  # on GitLab each pipeline has its own
         shutil.rmtree(repository / ".gitlab-ci-local" / left, ignore_errors=True)
-    command = [*program, "--force-shell-executor", "--shell-isolation", "--concurrency", "2", *options]
-    done = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, check=False)
+    command = [
+        *program,
+        "--force-shell-executor",
+        "--shell-isolation",
+        "--concurrency",
+        "2",
+        *options,
+    ]
+    done = subprocess.run(
+        command, cwd=repository, env=env, capture_output=True, text=True, check=False
+    )
     log = done.stdout + done.stderr
     (tmp_path / "pipeline.log").write_text(log)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
     results = {
-        word: {name.strip().removeprefix("[kci] -> ") for name in re.findall(rf"^ {word} +(.+?) *$", plain, re.M)}
+        word: {
+            name.strip().removeprefix("[kci] -> ")
+            for name in re.findall(rf"^ {word} +(.+?) *$", plain, re.M)
+        }
         for word in ("PASS", "FAIL")
     }
     return Pipeline(results["PASS"], results["FAIL"], plain)
@@ -97,7 +124,11 @@ def locate_tree(repository: Path, kernel: str) -> set[str]:
 
 
 TREES = {"some-kernel": {"torch-cpu", "torch-cuda"}, "other-kernel": {"torch-cpu"}}
-JOBS = {f"{kernel}: {what}" for kernel, variants in TREES.items() for what in (*variants, "merge", "record")}
+JOBS = {
+    f"{kernel}: {what}"
+    for kernel, variants in TREES.items()
+    for what in (*variants, "merge", "record")
+}
 ALWAYS = {"kci-plan", "kci", "gate"}
 
 
@@ -123,11 +154,15 @@ def test_pushes_build_what_no_earlier_tree_has_and_a_leg_that_fails_stops_only_i
     assert some.failed == {"other-kernel: torch-cpu", "other-kernel: merge", "gate"}, some.log
     jobs = {"some-kernel: torch-cuda", "some-kernel: merge", "some-kernel: record"}
     assert some.passed == jobs | {"other-kernel: record"} | ALWAYS - {"gate"}
-    (listed,) = set(re.findall(r"other-kernel +torch-cpu +other-kernel / torch-cpu +(.*?) *$", some.log, re.M))
+    (listed,) = set(
+        re.findall(r"other-kernel +torch-cpu +other-kernel / torch-cpu +(.*?) *$", some.log, re.M)
+    )
     assert "gone.py is a link to nothing" in listed
     assert "kci build --variant=torch-cpu" in some.log, "the command that does the same elsewhere"
     assert "torch-ext/other_kernel/gone.py is a link to nothing" in some.log
-    assert {"torch-cpu", "torch-cuda"} <= locate_tree(repository, "some-kernel"), "one is carried over"
+    assert {"torch-cpu", "torch-cuda"} <= locate_tree(repository, "some-kernel"), (
+        "one is carried over"
+    )
 
     # A tree that the cache has lost: the next push mends it.
     (repository / "other-kernel" / "torch-ext" / "other_kernel" / "gone.py").unlink()
@@ -138,7 +173,9 @@ def test_pushes_build_what_no_earlier_tree_has_and_a_leg_that_fails_stops_only_i
     assert lost.failed == {"some-kernel: merge", "gate"}, lost.log
     assert "is not in this runner's cache" in lost.log
     mended = run(program, repository, tmp_path)
-    assert (mended.passed, mended.failed) == (jobs | {"some-kernel: torch-cpu"} | ALWAYS, set()), mended.log
+    assert (mended.passed, mended.failed) == (jobs | {"some-kernel: torch-cpu"} | ALWAYS, set()), (
+        mended.log
+    )
 
 
 def need_capability(repository: Path, arch: str) -> None:
@@ -152,8 +189,12 @@ def need_capability(repository: Path, arch: str) -> None:
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.usefixtures("as_users_compile")
-def test_parts_are_linked_and_the_next_push_compiles_what_changed(program: list[str], tmp_path: Path) -> None:
-    """Objects go from the parts to the link as artifacts, and from pipeline to pipeline by the cache."""
+def test_parts_are_linked_and_the_next_push_compiles_what_changed(
+    program: list[str], tmp_path: Path
+) -> None:
+    """Objects go from the parts to the link as artifacts, and from pipeline to pipeline by the
+    cache.
+    """
     split = SplitKernel(tmp_path)
     (tmp_path / "machine").mkdir()
     warm_cache(tmp_path / "machine")

@@ -1,4 +1,5 @@
-"""Libraries that make no sense: each has a rule that speaks, and none costs much, hangs or ends in a traceback.
+"""Libraries that make no sense: each has a rule that speaks, and none costs much, hangs or ends in
+a traceback.
 
 Each is a real library of this machine's compiler with bytes changed.
 """
@@ -22,7 +23,9 @@ from elftools.elf.elffile import ELFFile
 from cli.runner import kci
 from variants import CPU, make_variant
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None or sys.platform != "linux", reason="needs g++ for ELF")
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None or sys.platform != "linux", reason="needs g++ for ELF"
+)
 
 ID = "_gated_norm_cpu_1a2b3c4"
 MODULE = f"{ID}.abi3.so"
@@ -32,7 +35,8 @@ int used(const char* a) {{ other(); return puts(a) + __libc_single_threaded; }}
 void* PyInit_{ID}() {{ return 0; }} }}
 """
 GUILTY = {"KCI742", "KCI744", "KCI745"}
-"""What is wrong with the library before it is changed: glibc 2.32, a search path, a library that users do not have."""
+"""What is wrong with the library before it is changed: glibc 2.32, a search path, a library that
+users do not have."""
 SECONDS, BYTES = 10.0, 64 * 1024 * 1024
 """What the answer to one binary may cost; both are far more than any takes."""
 
@@ -61,7 +65,9 @@ class Changed:
 
     def segment(self, kind: str, field: int = 0, number: int = 0) -> int:
         """Where a field of a program header is."""
-        places = [place for place, item in enumerate(self.elf.iter_segments()) if item["p_type"] == kind]
+        places = [
+            place for place, item in enumerate(self.elf.iter_segments()) if item["p_type"] == kind
+        ]
         return int(self.elf["e_phoff"]) + places[number] * SEGMENT_SIZE + field
 
     def tag(self, tag: str, number: int = 0) -> int:
@@ -88,8 +94,13 @@ def guilty(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     (root / "other.cpp").write_text('extern "C" void other() {}')
     (root / "a.cpp").write_text(SOURCE)
     command = ["g++", "-shared", "-fPIC", "-O1", "-nostdlib", "-o"]
-    subprocess.run([*command, root / "o.so", root / "other.cpp", "-Wl,-soname,libother.so.1"], check=True)
-    subprocess.run([*command, root / "a.so", root / "a.cpp", root / "o.so", "-lc", "-Wl,-rpath,/build"], check=True)
+    subprocess.run(
+        [*command, root / "o.so", root / "other.cpp", "-Wl,-soname,libother.so.1"], check=True
+    )
+    subprocess.run(
+        [*command, root / "a.so", root / "a.cpp", root / "o.so", "-lc", "-Wl,-rpath,/build"],
+        check=True,
+    )
     return (root / "a.so").read_bytes()
 
 
@@ -102,17 +113,23 @@ def injected(tag: int) -> Callable[[Changed], Changed]:
     return change
 
 
-def table(name: str, layout: str, *values: int | bytes, skip: int = 0) -> Callable[[Changed], Changed]:
+def table(
+    name: str, layout: str, *values: int | bytes, skip: int = 0
+) -> Callable[[Changed], Changed]:
     """Other content for a section, from an offset on."""
     return lambda library: library.put(library.start(name) + skip, layout, *values)
 
 
 def header(name: str, field: int, value: int) -> Callable[[Changed], Changed]:
     """Another section header."""
-    return lambda library: library.put(library.section(name, field), "Q" if field in (FLAGS, SIZE) else "I", value)
+    return lambda library: library.put(
+        library.section(name, field), "Q" if field in (FLAGS, SIZE) else "I", value
+    )
 
 
-def segment(kind: str, field: int, layout: str, value: int, number: int = 0) -> Callable[[Changed], Changed]:
+def segment(
+    kind: str, field: int, layout: str, value: int, number: int = 0
+) -> Callable[[Changed], Changed]:
     """Another program header."""
     return lambda library: library.put(library.segment(kind, field, number), layout, value)
 
@@ -151,7 +168,9 @@ def many_segments(library: Changed) -> Changed:
     """Program headers behind the library's end, 300 of them."""
     first, count = int(library.elf["e_phoff"]), int(library.elf["e_phnum"])
     library.put(32, "Q", len(library.data)).put(56, "H", 300)
-    library.data += library.data[first : first + count * SEGMENT_SIZE] + bytes((300 - count) * SEGMENT_SIZE)
+    library.data += library.data[first : first + count * SEGMENT_SIZE] + bytes(
+        (300 - count) * SEGMENT_SIZE
+    )
     return library
 
 
@@ -191,7 +210,8 @@ CHANGES: dict[str, tuple[Callable[[Changed], Changed], set[str]]] = {
     "requirements nowhere": (value("DT_VERNEED", 1), {"KCI740"}),
     "versions nowhere": (value("DT_VERSYM", END - 2), {"KCI740"}),
     "4 thousand million names": (table(".gnu.hash", "I", 0xFFFFFFFF), {"KCI740"}),
-    "a name that is the last of 4 thousand million": (table(".gnu.hash", "I", 0xFFFFFFFF, skip=24), {"KCI740"}),
+    "a name that is the last of 4 thousand million": (table(".gnu.hash", "I", 0xFFFFFFFF, skip=24),
+        {"KCI740"}),
     "no dynamic table": (segment("PT_DYNAMIC", 0, "I", 0), {"KCI740"}),
     "two dynamic tables": (segment("PT_GNU_STACK", 0, "I", 2), {"KCI740"}),
     "segments over each other": (segment("PT_LOAD", 16, "Q", 0, 1), {"KCI740"}),
@@ -214,7 +234,9 @@ def test_the_library_as_it_was(tmp_path: Path, guilty: bytes) -> None:
 
 
 def too_long(*_: object) -> None:
-    """What goes on without end ends here; only this process's own work counts, however busy the machine is."""
+    """What goes on without end ends here; only this process's own work counts, however busy the
+    machine is.
+    """
     raise AssertionError(f"more than {SECONDS} seconds of a processor")
 
 
@@ -225,7 +247,9 @@ def judged(root: Path, content: bytes, variant: str = CPU, name: str = MODULE) -
     before = signal.signal(signal.SIGVTALRM, too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        answer = kci("verify", directory, "--format", "json", "--ignore", "KCI716", "--ignore", "KCI746")
+        answer = kci(
+            "verify", directory, "--format", "json", "--ignore", "KCI716", "--ignore", "KCI746"
+        )
         _, most = tracemalloc.get_traced_memory()
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -240,7 +264,8 @@ def judged(root: Path, content: bytes, variant: str = CPU, name: str = MODULE) -
 
 OTHERS: dict[str, bytes] = {
     "a script called like a library": b"#!/bin/sh\n",
-    "code for a GPU called like a library": b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190),
+    "code for a GPU called like a library": b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    + struct.pack("<HH", 2, 190),
     "nothing": b"",
 }
 

@@ -1,7 +1,9 @@
-"""Records that are hostile or that lie: each is refused or contained, by the command or action that reads it, in words.
+"""Records that are hostile or that lie: each is refused or contained, by the command or action that
+reads it, in words.
 
-A record comes from a machine that ran foreign code, a branch that others write, or a service. What reads it says where
-and why, ends with an exit code of kci's, and writes nothing where the record would have it.
+A record comes from a machine that ran foreign code, a branch that others write, or a service. What
+reads it says where and why, ends with an exit code of kci's, and writes nothing where the record
+would have it.
 """
 
 from __future__ import annotations
@@ -43,8 +45,12 @@ Spoil = Callable[[bytes], bytes]
 
 HOSTILE: dict[str, Spoil] = {
     "nothing but brackets": lambda _: b"[" * DEEP,
-    "brackets under a key of tomorrow": lambda good: good[:-1] + b',"x":' + b"[" * DEEP + b"]" * DEEP + b"}",
-    "objects under a key of tomorrow": lambda good: good[:-1] + b',"x":' + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b"}",
+    "brackets under a key of tomorrow": lambda good: (
+        good[:-1] + b',"x":' + b"[" * DEEP + b"]" * DEEP + b"}"
+    ),
+    "objects under a key of tomorrow": lambda good: (
+        good[:-1] + b',"x":' + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b"}"
+    ),
     "not a number": lambda good: good[:-1] + b',"schema":NaN}',
     "more than any number": lambda good: good[:-1] + b',"schema":1e400}',
     "an integer of 5,000 digits": lambda good: good[:-1] + b',"schema":' + b"9" * 5000 + b"}",
@@ -103,7 +109,11 @@ def action(name: str, **inputs: str | Path) -> Result:
     """Run an action here."""
     module, out = import_module(f"kci.actions.{name}"), io.StringIO()
     try:
-        with mock.patch.dict(os.environ, inputs_of(**inputs)), redirect_stdout(out), redirect_stderr(out):
+        with (
+            mock.patch.dict(os.environ, inputs_of(**inputs)),
+            redirect_stdout(out),
+            redirect_stderr(out),
+        ):
             run_action(module.main)
     except SystemExit as ended:
         return Result(int(ended.code or 0), out.getvalue(), "")
@@ -111,7 +121,9 @@ def action(name: str, **inputs: str | Path) -> Result:
 
 
 def gate(folder: Path) -> Result:
-    """The gate of a run whose one leg is fine; a record that is there already is the hostile one."""
+    """The gate of a run whose one leg is fine; a record that is there already is the
+    hostile one.
+    """
     records = folder / RECORDS
     for name, good in {"kci-plan.json": PLAN, "kci-record.json": RECORD}.items():
         if not os.path.lexists(records / name):
@@ -122,13 +134,19 @@ def gate(folder: Path) -> Result:
 def merge_action(folder: Path) -> Result:
     make_artifact(folder / "artifacts" / "one", make_variant(folder / "built", CPU))
     return action(
-        "merge", artifacts=folder / "artifacts", into=folder / "tree", kernel="gated-norm", allow_partial="false"
+        "merge",
+        artifacts=folder / "artifacts",
+        into=folder / "tree",
+        kernel="gated-norm",
+        allow_partial="false",
     )
 
 
 def merge_plan(folder: Path) -> Result:
     make_artifact(folder / "artifacts", make_variant(folder / "built", CPU))
-    return kci("merge", folder / "artifacts", "--into", folder / "tree", "--plan", folder / "plan.json")
+    return kci(
+        "merge", folder / "artifacts", "--into", folder / "tree", "--plan", folder / "plan.json"
+    )
 
 
 def verify_tree(folder: Path) -> Result:
@@ -153,7 +171,9 @@ def recorded(folder: Path) -> Result:
 
 
 EMPTY = Manifest("gated-norm", 1, complete=True, planned=(), present=(), missing=())
-PLAN = msgspec.json.encode(Plan(1, "release", (KernelPlan("gated-norm", "k", 1, (CPU,)),), (leg(CPU, "gated-norm"),)))
+PLAN = msgspec.json.encode(
+    Plan(1, "release", (KernelPlan("gated-norm", "k", 1, (CPU,)),), (leg(CPU, "gated-norm"),))
+)
 RECORD = msgspec.json.encode(KernelRecord("gated-norm", 1, complete=True, present=(CPU,)))
 TEST = msgspec.json.encode(TestRecord("gated-norm", "test-cpu", 1, passed=True))
 FAILURE = msgspec.json.encode(VariantFailure("gated-norm", CUDA, CUDA, 1, "error: no", "kci build"))
@@ -169,20 +189,32 @@ PLACES: dict[str, Place] = {
     "the record of a test, by the gate": Place(TEST, f"{RECORDS}/kci-test.json", gate),
     "the index of trees, by the gate": Place(INDEX, f"{RECORDS}/kci-trees.json", gate),
     "the plan of a run, by the gate": Place(PLAN, f"{RECORDS}/kci-plan.json", gate),
-    "why a variant failed, by the merge": Place(FAILURE, "artifacts/kci-failure-x.json", merge_action),
-    "a result, by kci compat record": Place(
-        RESULT, "results/1.json", lambda folder: kci("compat", "record", folder / "results", "--history", folder / "h")
+    "why a variant failed, by the merge": Place(
+        FAILURE, "artifacts/kci-failure-x.json", merge_action
     ),
-    "a line of a history, by kci compat report": Place(HISTORY, "history/0000000000000000001-1-bb.json", recorded),
+    "a result, by kci compat record": Place(
+        RESULT,
+        "results/1.json",
+        lambda folder: kci("compat", "record", folder / "results", "--history", folder / "h"),
+    ),
+    "a line of a history, by kci compat report": Place(
+        HISTORY, "history/0000000000000000001-1-bb.json", recorded
+    ),
 }
 NAMED: dict[str, Place] = {
     "a plan, by kci merge": Place(PLAN, "plan.json", merge_plan),
-    "durations, by kci plan": Place(b'{"schema":1,"durations":[]}', "durations.json", plan_durations),
+    "durations, by kci plan": Place(
+        b'{"schema":1,"durations":[]}', "durations.json", plan_durations
+    ),
 }
 """Files that a user names, which may be links."""
 TREES: dict[str, Place] = {
-    "the manifest of a tree, by kci verify": Place(msgspec.json.encode(EMPTY), f"tree/{MANIFEST}", verify_tree),
-    "the metadata of a variant, by kci verify": Place(b'{"id":"x"}', f"tree/{CPU}/{METADATA}", verify_tree),
+    "the manifest of a tree, by kci verify": Place(
+        msgspec.json.encode(EMPTY), f"tree/{MANIFEST}", verify_tree
+    ),
+    "the metadata of a variant, by kci verify": Place(
+        b'{"id":"x"}', f"tree/{CPU}/{METADATA}", verify_tree
+    ),
 }
 
 
@@ -202,9 +234,12 @@ OF_EACH_PLACE = ("objects under a key of tomorrow", "more than 64 MB", "a list")
 
 
 @pytest.mark.parametrize(
-    ("name", "spoiled"), sorted({*product(READERS, HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)})
+    ("name", "spoiled"),
+    sorted({*product(READERS, HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)}),
 )
-def test_what_no_record_looks_like_is_refused_by_name(tmp_path: Path, name: str, spoiled: str) -> None:
+def test_what_no_record_looks_like_is_refused_by_name(
+    tmp_path: Path, name: str, spoiled: str
+) -> None:
     place = {**PLACES, **NAMED, **TREES}[name]
     path = tmp_path / place.path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,12 +247,18 @@ def test_what_no_record_looks_like_is_refused_by_name(tmp_path: Path, name: str,
     check(place, tmp_path)
 
 
-FOLDERS = [name for name in PLACES if "compat record" not in name]  # there, a folder may be called anything
+FOLDERS = [
+    name for name in PLACES if "compat record" not in name
+]  # there, a folder may be called anything
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [(name, kind) for kind in NOT_FILES for name in [*(FOLDERS if kind == "a folder" else PLACES), *TREES]],
+    [
+        (name, kind)
+        for kind in NOT_FILES
+        for name in [*(FOLDERS if kind == "a folder" else PLACES), *TREES]
+    ],
 )
 def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, kind: str) -> None:
     place = {**PLACES, **TREES}[name]
@@ -227,7 +268,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, kind: str) -> No
     check(place, tmp_path)
 
 
-# --- records that lie -------------------------------------------------------------------------------------------------
+# --- records that lie -----------------------------------------------------------------------------
 
 
 def lying_record(folder: Path, **changes: object) -> Result:
@@ -247,7 +288,9 @@ def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:
     assert "is not a record of a run" in lying_record(tmp_path / "f", error="x" * 5000).stdout
     other = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
     assert "has the tree of 'relu'" in lying_record(tmp_path / "d", manifest=other).stdout
-    assert CPU in lying_record(tmp_path / "e", present=[]).stdout, "planned, and neither built nor failed"
+    assert CPU in lying_record(tmp_path / "e", present=[]).stdout, (
+        "planned, and neither built nor failed"
+    )
 
 
 def test_a_history_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
@@ -258,7 +301,11 @@ def test_a_history_that_is_a_link_is_not_written_through(tmp_path: Path) -> None
         subprocess.run(["git", *command], check=True)
     (work / "history").symlink_to(outside)
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["add", "."], [*who, "commit", "-qm", "x"], ["push", "-q", str(origin), "HEAD:refs/heads/h"]):
+    for command in (
+        ["add", "."],
+        [*who, "commit", "-qm", "x"],
+        ["push", "-q", str(origin), "HEAD:refs/heads/h"],
+    ):
         subprocess.run(["git", "-C", work, *command], check=True)
     runs = [decode_json(HISTORY, RecordedRun)]
     with pytest.raises(UnsafeError, match="history on the branch h is a link"):
@@ -266,7 +313,12 @@ def test_a_history_that_is_a_link_is_not_written_through(tmp_path: Path) -> None
     assert not list(outside.iterdir())
 
 
-HARMLESS = ("more than 64 MB", "a schema of tomorrow", "more than any number", "an integer of 5,000 digits")
+HARMLESS = (
+    "more than 64 MB",
+    "a schema of tomorrow",
+    "more than any number",
+    "an integer of 5,000 digits",
+)
 """Where keys that are not known are passed over."""
 ANSWERS = {name: spoil(b'{"login":"a"}') for name, spoil in HOSTILE.items() if name not in HARMLESS}
 
@@ -309,7 +361,9 @@ LIES_OF_A_LEG: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_what_a_link_leads_to_is_not_taken_for_a_record(tmp_path: Path, name: str) -> None:
-    """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed on."""
+    """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed
+    on.
+    """
     path = tmp_path / PLACES[name].path
     path.parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "elsewhere").write_bytes(PLACES[name].good)

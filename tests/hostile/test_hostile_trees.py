@@ -1,8 +1,10 @@
-"""Trees and archives that lie or attack: each is refused by name or contained, and nothing is written elsewhere.
+"""Trees and archives that lie or attack: each is refused by name or contained, and nothing is
+written elsewhere.
 
-A tree goes through `kci verify`, which names the rule, and through `kci publish`, which writes nothing to the Hub. An
-archive or a folder goes through `kci merge`. What an archive's headers and random changes can do is in
-tests/tree/test_tree_unpack.py, and what artifacts say of their runs in tests/tree/test_binding.py.
+A tree goes through `kci verify`, which names the rule, and through `kci publish`, which writes
+nothing to the Hub. An archive or a folder goes through `kci merge`. What an archive's headers and
+random changes can do is in tests/tree/test_tree_unpack.py, and what artifacts say of their runs in
+tests/tree/test_binding.py.
 """
 
 from __future__ import annotations
@@ -121,12 +123,14 @@ TREES: dict[str, tuple[Change, str]] = {
     "a link to a file outside": (links(f"{CPU}/_ops.py", "outside/secret"), "KCI706"),
     "a link in place of a variant": (links(CPU, "outside"), "KCI706"),
     "a link among the benchmarks": (
-        lambda tree: [writes("benchmarks/x.py")(tree), links("benchmarks/x.py", "outside/secret")(tree)], "KCI706",
+        lambda tree: [writes("benchmarks/x.py")(tree),
+            links("benchmarks/x.py", "outside/secret")(tree)], "KCI706",
     ),
     "metadata that are a link to a device": (links(f"{CPU}/metadata.json", "/dev/zero"), "KCI710"),
     "a pipe in place of the checksums": (special("SHA256SUMS", stat.S_IFIFO), "KCI726"),
     "a pipe in place of the card": (special("CARD.md", stat.S_IFIFO), "KCI706"),
-    "a pipe in place of an attestation": (special("kci-attestation.sigstore.json", stat.S_IFIFO), "KCI791"),
+    "a pipe in place of an attestation": (special("kci-attestation.sigstore.json", stat.S_IFIFO),
+        "KCI791"),
     "a hard link to a file outside": (hard_linked, "KCI731"),
     # names
     "a name that is not text": (undecodable, "KCI700"),
@@ -139,7 +143,9 @@ TREES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", TREES)
-def test_a_hostile_tree_is_named_and_not_published(case: str, hub: FakeHub, tmp_path: Path, outside: Path) -> None:
+def test_a_hostile_tree_is_named_and_not_published(
+    case: str, hub: FakeHub, tmp_path: Path, outside: Path
+) -> None:
     change, rule = TREES[case]
     tree = make_tree(tmp_path)
     change(tree)
@@ -205,9 +211,21 @@ ARCHIVES: dict[str, tuple[Callable[[Path], Path], int, str]] = {
     "a pipe in place of an artifact": (pipe, 2, ""),
     "a pipe in a folder": (folder_of_pipes, 1, "KCI606"),
     "a link in a folder": (linked_folder, 1, "KCI606"),
-    "a directory with a link out": (variant_directory(links(f"{CPU}/x", "/etc/passwd")), 1, "KCI603"),
-    "a directory with a setuid bit": (variant_directory(modes(f"{CPU}/_ops.py", 0o4755)), 5, "setuid"),
-    "a directory with a pipe": (variant_directory(special(f"{CPU}/x", stat.S_IFIFO)), 5, "neither a file"),
+    "a directory with a link out": (
+        variant_directory(links(f"{CPU}/x", "/etc/passwd")),
+        1,
+        "KCI603",
+    ),
+    "a directory with a setuid bit": (
+        variant_directory(modes(f"{CPU}/_ops.py", 0o4755)),
+        5,
+        "setuid",
+    ),
+    "a directory with a pipe": (
+        variant_directory(special(f"{CPU}/x", stat.S_IFIFO)),
+        5,
+        "neither a file",
+    ),
 }
 """What is merged, the exit code, and the rule or what is said."""
 
@@ -255,4 +273,6 @@ def test_the_modes_of_an_archive_do_not_count(tmp_path: Path, outside: Path) -> 
     contained(kci("merge", tmp_path / made.name, "--into", tmp_path / "build"), outside)
     done = kci("verify", tmp_path / "build")
     assert done.code == 0, done.stderr
-    assert {path.stat().st_mode & 0o7777 for path in (tmp_path / "build" / CPU).iterdir()} == {0o755}
+    assert {path.stat().st_mode & 0o7777 for path in (tmp_path / "build" / CPU).iterdir()} == {
+        0o755
+    }

@@ -28,8 +28,13 @@ TABLE = [
 @pytest.mark.parametrize("toolkit", [0, 1, 2], ids=["12.6", "12.8", "13.0"])
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
 def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
-    default = arch_tables("2026-08-20").cuda_default(Version.parse(["12.6", "12.8", "13.0"][toolkit]))
-    assert " ".join(intersect_capabilities(tuple(row[0].split()), default, exact=False)) == row[1 + toolkit]
+    default = arch_tables("2026-08-20").cuda_default(
+        Version.parse(["12.6", "12.8", "13.0"][toolkit])
+    )
+    assert (
+        " ".join(intersect_capabilities(tuple(row[0].split()), default, exact=False))
+        == row[1 + toolkit]
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +46,10 @@ def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) ->
         ("10.0a 10.0f", "10.0a 10.0f"),
         ("9.1a 9.0a+PTX", "9.0a+PTX"),
         ("8.0 8.0+PTX", "8.0+PTX"),
-        ("8.0 10.0 10.1 11.8 12.0", "8.0 10.0 12.0"),  # as megablocks has it: 10.1 does not stand in for 10.3
+        (
+            "8.0 10.0 10.1 11.8 12.0",
+            "8.0 10.0 12.0",
+        ),  # as megablocks has it: 10.1 does not stand in for 10.3
         ("7.0 7.2 7.5", "7.5"),
         ("6.0+PTX", ""),
         ("10.3a 12.1+PTX", "10.3a 12.1+PTX"),
@@ -55,8 +63,13 @@ def test_the_exact_intersection(wanted: str, kept: str) -> None:
 
 def built(*keys: str, backend: str = "cuda") -> Build:
     """A kernel with a component for each of these keys."""
-    parts = (f'[kernel.part{number}]\nbackend = "{backend}"\ndepends = []\nsrc = []\n' for number, _ in enumerate(keys))
-    return torch_kernel([backend], components="\n".join(map("".join, zip(parts, keys, strict=True)))).build
+    parts = (
+        f'[kernel.part{number}]\nbackend = "{backend}"\ndepends = []\nsrc = []\n'
+        for number, _ in enumerate(keys)
+    )
+    return torch_kernel(
+        [backend], components="\n".join(map("".join, zip(parts, keys, strict=True)))
+    ).build
 
 
 @pytest.mark.parametrize(
@@ -75,7 +88,8 @@ def test_the_day_of_the_edition_says_how_lists_are_intersected(
 
 @pytest.mark.parametrize(
     ("toolkit", "first", "last"),
-    [("11.8", "7.0", "9.0+PTX"), ("12.6", "7.0", "9.0+PTX"), ("12.8", "7.0", "12.0+PTX"), ("12.9", "7.0", "12.0+PTX"),
+    [("11.8", "7.0", "9.0+PTX"), ("12.6", "7.0", "9.0+PTX"), ("12.8", "7.0", "12.0+PTX"),
+        ("12.9", "7.0", "12.0+PTX"),
      ("13.0", "7.5", "12.1+PTX"), ("13.2", "7.5", "12.1+PTX"), ("14.0", "7.5", "12.1+PTX")],
 )  # fmt: skip
 def test_the_default_list_follows_the_toolkit(toolkit: str, first: str, last: str) -> None:
@@ -83,7 +97,9 @@ def test_the_default_list_follows_the_toolkit(toolkit: str, first: str, last: st
     assert (default[0], default[-1]) == (first, last)
 
 
-@pytest.mark.parametrize(("backend", "key"), [("cuda", "cuda-capabilities"), ("rocm", "rocm-archs")])
+@pytest.mark.parametrize(
+    ("backend", "key"), [("cuda", "cuda-capabilities"), ("rocm", "rocm-archs")]
+)
 def test_an_empty_list_counts_as_none(backend: str, key: str) -> None:
     """The reference's templates and its CMake code test lists for being true."""
     parts = f'[kernel.one]\nbackend = "{backend}"\ndepends = []\nsrc = []\n{key} = []\n'
@@ -105,7 +121,8 @@ MINVER = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncud
 @pytest.mark.parametrize(
     ("made", "backend", "compute", "archs"),
     [
-        # Textual, as a union; under 12.8 the 10.1 of the default list picks 10.0 as well, which is there once.
+        # Textual, as a union; under 12.8 the 10.1 of the default list picks 10.0 as well, which is
+        # there once.
         (UNION, "cuda", "13.0", "10.0 7.5 8.0"),
         (MINVER, "cuda", "12.6", "8.0"),  # a component below its cuda-minver counts for nothing
         (MINVER, "cuda", "13.0", "8.0 9.0a"),
@@ -117,6 +134,10 @@ MINVER = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncud
         (noarch_kernel(["cpu", "cuda", "rocm"], LISTS).build, "cpu", "1", None),
     ],
 )  # fmt: skip
-def test_the_archs_of_the_metadata(made: Build, backend: str, compute: str, archs: str | None) -> None:
+def test_the_archs_of_the_metadata(
+    made: Build, backend: str, compute: str, archs: str | None
+) -> None:
     kind = Kind.NOARCH if made.torch_noarch else Kind.FULL
-    assert variant_archs(made, kind, backend, Version.parse(compute)) == (archs and tuple(archs.split()))
+    assert variant_archs(made, kind, backend, Version.parse(compute)) == (
+        archs and tuple(archs.split())
+    )

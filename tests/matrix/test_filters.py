@@ -49,13 +49,18 @@ def test_a_choice_says_which_option_left_a_variant_out(catalog: Catalog) -> None
 @pytest.mark.rule("KCI211", triggers=False)
 def test_a_choice_that_every_variant_fits_drops_nothing(catalog: Catalog) -> None:
     narrow = by_choice(backends=["cpu", "cuda", "rocm"], only=["torch*"])
-    assert select(MADE, catalog, narrow=[narrow], explain=True) == select(MADE, catalog, explain=True)
+    assert select(MADE, catalog, narrow=[narrow], explain=True) == select(
+        MADE, catalog, explain=True
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("cuda >= 13.0 and torch == newest", {"torch213-cxx11-cu130-{}", "torch213-cxx11-cu132-{}"}),
+        (
+            "cuda >= 13.0 and torch == newest",
+            {"torch213-cxx11-cu130-{}", "torch213-cxx11-cu132-{}"},
+        ),
         ("stable-abi >= 2.11", {"torch-stable-abi211-cpu-{}"}),
         ("kind == stable-abi", {"torch-stable-abi211-cpu-{}"}),
         ("rocm == oldest and torch == oldest", {"torch212-cxx11-rocm71-{}"}),
@@ -78,4 +83,6 @@ def test_a_scope_holds_for_its_kernel_only(catalog: Catalog) -> None:
     assert left(catalog, by_scope({"elsewhere": ["cpu"]})) == left(catalog)
     scoped = select(MADE, catalog, narrow=[by_scope({".": ["rocm"]})], explain=True)
     assert {variant.backend for variant in scoped.variants} == {"rocm"}
-    assert {item.reason for item in scoped.dropped if item.rule == "KCI211"} == {".[rocm] excludes it"}
+    assert {item.reason for item in scoped.dropped if item.rule == "KCI211"} == {
+        ".[rocm] excludes it"
+    }

@@ -40,7 +40,10 @@ def test_a_rule_that_drops_a_whole_backend_is_one_entry(catalog: Catalog) -> Non
     assert (rocm.rule, rocm.what, rocm.where) == ("KCI201", "every row", "build.toml:7")
     assert len(rocm.candidates) == 4, "and each candidate is still there"
     assert reasons["tpu"].dropped[0].what == "the only row"
-    assert (reasons["cann"].dropped[0].what, reasons["cann"].dropped[0].rule) == ("no row", "KCI212")
+    assert (reasons["cann"].dropped[0].what, reasons["cann"].dropped[0].rule) == (
+        "no row",
+        "KCI212",
+    )
     assert reasons["rocm"].title == "rocm: 0 kept, 4 dropped"
 
 
@@ -61,16 +64,28 @@ def test_places_name_each_file_once() -> None:
 
 
 def kernels() -> list[Kernel]:
-    made = [read_kernel(path) for path in sorted((ROOT / "examples").iterdir()) if (path / "build.toml").is_file()]
+    made = [
+        read_kernel(path)
+        for path in sorted((ROOT / "examples").iterdir())
+        if (path / "build.toml").is_file()
+    ]
     made = [Kernel(f"kernels/{item.build.name}", item.build, item.document) for item in made]
-    return [*made, kernel(BOUNDED), torch_kernel(["cpu", "cuda", "metal", "rocm", "xpu"], torch='maxver = "2.12"')]
+    return [
+        *made,
+        kernel(BOUNDED),
+        torch_kernel(["cpu", "cuda", "metal", "rocm", "xpu"], torch='maxver = "2.12"'),
+    ]
 
 
 @pytest.mark.parametrize("tier", list(Tier))
 @pytest.mark.parametrize("made", kernels(), ids=lambda made: made.build.name)
-def test_the_text_fits_and_tells_every_kept_variant(made: Kernel, tier: Tier, catalog: Catalog) -> None:
+def test_the_text_fits_and_tells_every_kept_variant(
+    made: Kernel, tier: Tier, catalog: Catalog
+) -> None:
     found = select(made, catalog, tier, explain=True)
-    for reasons in by_backend(found):  # absolute paths of a test's own files would be no fair measure
+    for reasons in by_backend(
+        found
+    ):  # absolute paths of a test's own files would be no fair measure
         assert all(len(kept.path) < 100 for kept in reasons.kept)
     text = explanation_text(found)
     own = str(ROOT)
@@ -81,4 +96,6 @@ def test_the_text_fits_and_tells_every_kept_variant(made: Kernel, tier: Tier, ca
         assert variant.name in markdown
     rules = {item.rule for item in found.dropped}
     assert all(rule in text and rule in markdown for rule in rules)
-    assert len(text.splitlines()) < 12 + 2 * len(found.variants) + 4 * len(rules) + 3 * len(by_backend(found))
+    assert len(text.splitlines()) < 12 + 2 * len(found.variants) + 4 * len(rules) + 3 * len(
+        by_backend(found)
+    )

@@ -16,7 +16,9 @@ from kci.matrix.selection import select
 from kci.matrix.variants import parse_variant_name
 
 
-def names(made: Kernel, catalog: Catalog, tier: Tier = Tier.RELEASE, system: str | None = None) -> list[str]:
+def names(
+    made: Kernel, catalog: Catalog, tier: Tier = Tier.RELEASE, system: str | None = None
+) -> list[str]:
     variants = select(made, catalog, tier).variants
     return [variant.name for variant in variants if system in (None, variant.system)]
 
@@ -28,7 +30,9 @@ def test_every_conformance_case_agrees_with_the_reference(case: Case, catalog: C
         found: Expected = {}
         for variant in select(made, catalog, tier).variants:
             against = Against(text_of(variant.torch) or None, text_of(variant.compute) or None)
-            found.setdefault(variant.system, {}).setdefault(variant.backend, {})[variant.name] = against
+            found.setdefault(variant.system, {}).setdefault(variant.backend, {})[variant.name] = (
+                against
+            )
         assert found == expected, tier
 
 
@@ -40,17 +44,30 @@ def test_every_candidate_is_kept_or_dropped_once_with_a_place(tier: Tier, catalo
     known = [(str(row.backend), row.compute) for row in rows if row.compute is not None]
     for case in cases():
         found = select(parse_kernel(case.raw), catalog, tier, explain=True)
-        decided = [(item.system, item.backend, item.torch, item.compute) for item in found.dropped if item.system]
+        decided = [
+            (item.system, item.backend, item.torch, item.compute)
+            for item in found.dropped
+            if item.system
+        ]
         for item in found.variants:
-            decided.append((item.system, item.backend, text_of(item.torch), text_of(item.compute) or None))
+            decided.append(
+                (item.system, item.backend, text_of(item.torch), text_of(item.compute) or None)
+            )
             name = parse_variant_name(item.name, known)
-            assert (name.kind, name.backend, name.system or item.system) == (item.kind, item.backend, item.system)
+            assert (name.kind, name.backend, name.system or item.system) == (
+                item.kind,
+                item.backend,
+                item.system,
+            )
         assert Counter(decided) == Counter(
-            (row.system, row.backend, row.torch.text, row.compute.text if row.compute else None) for row in rows
+            (row.system, row.backend, row.torch.text, row.compute.text if row.compute else None)
+            for row in rows
         ), case.name
         assert len(found.kept) == len(found.variants)
         assert all(item.path and item.line for item in (*found.dropped, *found.kept))
-        assert select(parse_kernel(case.raw), catalog, tier).variants == found.variants, "explaining changes nothing"
+        assert select(parse_kernel(case.raw), catalog, tier).variants == found.variants, (
+            "explaining changes nothing"
+        )
 
 
 @pytest.mark.rule("KCI208", triggers=False)
@@ -80,7 +97,9 @@ def test_bounds_compare_as_versions_and_name_their_line(
 
 @pytest.mark.rule("KCI205", "KCI208", triggers=True)
 def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
-    """With torch capped at 2.11 the only cpu row is not bundled: nothing is released, nothing is in a pull request."""
+    """With torch capped at 2.11 the only cpu row is not bundled: nothing is released, nothing is in
+    a pull request.
+    """
     made = torch_kernel(["cpu"], torch='maxver = "2.11"\nstable-abi = "2.9"')
     assert names(made, catalog) == []
     assert names(made, catalog, Tier.PR) == []
@@ -92,12 +111,17 @@ def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
 def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
     made = noarch_kernel(["cuda"])
     found = select(made, catalog, explain=True)
-    assert [(variant.name, str(variant.torch), str(variant.compute)) for variant in found.variants] == [
+    assert [
+        (variant.name, str(variant.torch), str(variant.compute)) for variant in found.variants
+    ] == [
         ("torch-cuda", "2.12", "12.6"),
         ("torch-cuda", "2.12", "12.6"),
     ]
     assert {item.rule for item in found.dropped if item.backend == "cuda"} == {"KCI209"}
-    assert [str(variant.torch) for variant in select(made, catalog, Tier.PR).variants] == ["2.13", "2.13"]
+    assert [str(variant.torch) for variant in select(made, catalog, Tier.PR).variants] == [
+        "2.13",
+        "2.13",
+    ]
 
 
 @pytest.mark.rule("KCI208", "KCI212", triggers=True)
@@ -105,7 +129,11 @@ def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
     made = noarch_kernel(["tpu", "neuron"])
     assert names(made, catalog) == []
     assert names(made, catalog, Tier.ALL) == ["torch-tpu"]
-    rules = {item.rule for item in select(made, catalog, explain=True).dropped if item.backend in ("tpu", "neuron")}
+    rules = {
+        item.rule
+        for item in select(made, catalog, explain=True).dropped
+        if item.backend in ("tpu", "neuron")
+    }
     assert rules == {"KCI208", "KCI212"}
 
 
@@ -135,11 +163,16 @@ def test_the_pr_tier_says_what_it_builds_instead(catalog: Catalog) -> None:
     assert all("the pr tier builds torch213-cxx11-cu126-" in item.reason for item in dropped)
 
 
-@pytest.mark.rule("KCI201", "KCI202", "KCI203", "KCI204", "KCI205", "KCI206", "KCI207", "KCI209", triggers=False)
+@pytest.mark.rule(
+    "KCI201", "KCI202", "KCI203", "KCI204", "KCI205", "KCI206", "KCI207", "KCI209", triggers=False
+)
 @pytest.mark.rule("KCI210", "KCI212", "KCI218", triggers=False)
 def test_a_kernel_for_every_backend_loses_only_what_is_not_bundled(catalog: Catalog) -> None:
     compiled = ["cpu", "cuda", "metal", "rocm", "xpu"]  # a tpu component cannot be compiled
-    parts = "".join(f'[kernel.{name}_part]\nbackend = "{name}"\ndepends = []\nsrc = ["a.cu"]\n' for name in compiled)
+    parts = "".join(
+        f'[kernel.{name}_part]\nbackend = "{name}"\ndepends = []\nsrc = ["a.cu"]\n'
+        for name in compiled
+    )
     found = select(torch_kernel([*compiled, "tpu"], components=parts), catalog, explain=True)
     assert {item.rule for item in found.dropped} == {"KCI208"}
     assert len(found.variants) == len([row for row in catalog.rows if row.bundled])
@@ -148,9 +181,14 @@ def test_a_kernel_for_every_backend_loses_only_what_is_not_bundled(catalog: Cata
 @pytest.mark.rule("KCI218", triggers=True)
 def test_the_compat_tier_says_what_it_leaves_to_the_release(catalog: Catalog) -> None:
     found = select(
-        torch_kernel(["cuda", "rocm"], torch='stable-abi = { rocm = "2.10" }'), catalog, Tier.COMPAT, explain=True
+        torch_kernel(["cuda", "rocm"], torch='stable-abi = { rocm = "2.10" }'),
+        catalog,
+        Tier.COMPAT,
+        explain=True,
     )
-    left = {(item.system, item.torch, item.compute) for item in found.dropped if item.rule == "KCI218"}
+    left = {
+        (item.system, item.torch, item.compute) for item in found.dropped if item.rule == "KCI218"
+    }
     supported = [row for row in catalog.rows if row.bundled and row.backend == "cuda"]
     assert left == {(row.system, row.torch.text, str(row.compute)) for row in supported}
 
@@ -162,7 +200,9 @@ def test_compat_is_outside_the_supported_range(catalog: Catalog) -> None:
     assert torches == {"2.11", "2.14"}
     released = {(variant.system, variant.name) for variant in select(made, catalog).variants}
     assert not released & {(variant.system, variant.name) for variant in compat}
-    everything = {(variant.system, variant.name) for variant in select(made, catalog, Tier.ALL).variants}
+    everything = {
+        (variant.system, variant.name) for variant in select(made, catalog, Tier.ALL).variants
+    }
     assert everything == released | {(variant.system, variant.name) for variant in compat}
 
 
@@ -173,13 +213,21 @@ def test_compat_loads_a_build_for_the_cpu_with_its_own_torch(catalog: Catalog) -
         assert variant.loads == ((str(variant.torch),) if variant.backend == "cpu" else ())
 
 
-def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(catalog: Catalog) -> None:
+def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(
+    catalog: Catalog,
+) -> None:
     full = select(torch_kernel(["cpu", "cuda", "metal"]), catalog).variants
-    assert {item.loads == ((str(item.torch),) if item.backend != "metal" else ()) for item in full} == {True}
+    assert {
+        item.loads == ((str(item.torch),) if item.backend != "metal" else ()) for item in full
+    } == {True}
     both = ["cpu", "cuda"]
     for made, cpu, cuda in (
         (torch_kernel(both, torch='stable-abi = "2.11"'), {("2.11", "2.13")}, {("2.12", "2.13")}),
-        (torch_kernel(both, torch='stable-abi = "2.11"\nminver = "2.13"'), {("2.13",)}, {("2.13",)}),
+        (
+            torch_kernel(both, torch='stable-abi = "2.11"\nminver = "2.13"'),
+            {("2.13",)},
+            {("2.13",)},
+        ),
         (noarch_kernel(both), {("2.12", "2.13")}, {("2.12",)}),
     ):
         variants = select(made, catalog).variants
@@ -192,15 +240,27 @@ def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(ca
 def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None:
     from msgspec.structs import replace
 
-    old = replace(catalog, rows=(replace(catalog.rows[3], backend=Backend.CUDA, compute=Version.parse("11.2")),))
+    old = replace(
+        catalog,
+        rows=(replace(catalog.rows[3], backend=Backend.CUDA, compute=Version.parse("11.2")),),
+    )
     (dropped,) = select(torch_kernel(["cuda"]), old, explain=True).dropped
-    assert (dropped.rule, dropped.reason) == ("KCI202", "CUDA 11.2 is older than general.cuda.minver (11.8 by default)")
+    assert (dropped.rule, dropped.reason) == (
+        "KCI202",
+        "CUDA 11.2 is older than general.cuda.minver (11.8 by default)",
+    )
 
 
 @pytest.mark.rule("KCI207", triggers=True)
 @pytest.mark.parametrize("spelling", ['stable-abi = "2.11"', '[torch.stable-abi]\ncpu = "2.11"'])
-def test_the_place_of_a_collapse_is_the_line_of_the_version(catalog: Catalog, spelling: str) -> None:
+def test_the_place_of_a_collapse_is_the_line_of_the_version(
+    catalog: Catalog, spelling: str
+) -> None:
     made = torch_kernel(["cpu"], torch=spelling)
-    dropped = [item for item in select(made, catalog, explain=True).dropped if item.rule == "KCI207"]
+    dropped = [
+        item for item in select(made, catalog, explain=True).dropped if item.rule == "KCI207"
+    ]
     assert dropped
-    assert {made.document.text.split("\n")[item.line - 1] for item in dropped} == {spelling.splitlines()[-1]}
+    assert {made.document.text.split("\n")[item.line - 1] for item in dropped} == {
+        spelling.splitlines()[-1]
+    }

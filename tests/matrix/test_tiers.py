@@ -43,7 +43,9 @@ def found(text: str = KCI_TOML) -> RepositorySettings:
 
 
 def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
-    (base, filters), (_, whole) = (tier_of("nightly", found(), thinned=thinned) for thinned in (True, False))
+    (base, filters), (_, whole) = (
+        tier_of("nightly", found(), thinned=thinned) for thinned in (True, False)
+    )
     assert (base, len(filters), len(whole)) == (Tier.ALL, 3, 2)
     plain, filters = tier_of("plain", found())
     assert (plain, len(filters)) == (Tier.RELEASE, 1)
@@ -65,7 +67,9 @@ def test_a_bad_expression_is_told_with_its_place() -> None:
 
 @pytest.mark.rule("KCI214", "KCI215", triggers=True)
 def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
-    (base, filters), (_, unthinned) = (tier_of("nightly", found(), thinned=thinned) for thinned in (True, False))
+    (base, filters), (_, unthinned) = (
+        tier_of("nightly", found(), thinned=thinned) for thinned in (True, False)
+    )
     made = torch_kernel(["cpu", "cuda", "rocm"])
     whole = select(made, catalog, base, narrow=unthinned, explain=True)
     assert {variant.backend for variant in whole.variants} == {"cpu", "cuda"}
@@ -77,7 +81,9 @@ def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     assert "tier nightly: backend cpu cuda excludes it" in {item.reason for item in left_out}
     thinned = select(made, catalog, base, narrow=filters, explain=True)
     assert set(thinned.variants) < set(whole.variants)
-    assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(thinned.variants)
+    assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(
+        thinned.variants
+    )
 
 
 @pytest.mark.rule("KCI214", "KCI215", triggers=False)
@@ -96,7 +102,8 @@ TORCH = st.sampled_from(["2.9", "2.10", "2.13"])
 VARIANTS = st.lists(
     st.builds(
         lambda torch, backend, compute, system: Variant(
-            f"torch{torch}-{backend}{compute}-{system}", Kind.FULL, Backend(backend), system, Version.parse(torch),
+            f"torch{torch}-{backend}{compute}-{system}", Kind.FULL, Backend(backend), system,
+            Version.parse(torch),
             Version.parse(compute) if backend == "cuda" else None, None, None, None, True,
         ),
         TORCH, st.sampled_from(["cpu", "cuda"]), st.sampled_from(["12.6", "13.0", "13.2"]),
@@ -109,7 +116,9 @@ VARIANTS = st.lists(
 
 @settings(max_examples=many(200))
 @given(VARIANTS, st.randoms(use_true_random=False))
-def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(variants, random) -> None:
+def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(
+    variants, random
+) -> None:
     chosen = choose(variants)
     assert pairs_of(variants) == pairs_of(chosen)
     assert [variant for variant in variants if variant in chosen] == chosen
@@ -123,7 +132,9 @@ def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(
 
 def cell(x: int, y: int, z: object, system: str) -> Variant:
     torch, compute = Version.parse(f"2.{x}"), Version.parse(f"13.{y}")
-    return Variant(f"{x}-{y}-{z}", Kind.FULL, Backend.CUDA, system, torch, compute, None, None, None, True)
+    return Variant(
+        f"{x}-{y}-{z}", Kind.FULL, Backend.CUDA, system, torch, compute, None, None, None, True
+    )
 
 
 def grid(seed: int, most: int) -> list[Variant]:
@@ -131,7 +142,9 @@ def grid(seed: int, most: int) -> list[Variant]:
     random = Random(seed)
     sizes = [random.randint(2, 5), random.randint(2, 5), random.randint(1, 3)]
     share, (torches, computes, systems) = random.choice([0.5, 0.7, 0.9]), map(range, sizes)
-    places = [place for place in itertools.product(torches, computes, systems) if random.random() < share]
+    places = [
+        place for place in itertools.product(torches, computes, systems) if random.random() < share
+    ]
     return [cell(x, y, z, SYSTEMS[z]) for x, y, z in random.sample(places, min(most, len(places)))]
 
 
@@ -140,7 +153,9 @@ def test_no_smaller_selection_covers_all_pairs(seed: int) -> None:
     variants = grid(seed, 16)
     chosen = choose(variants)
     wanted = {pair for variant in variants for pair in pairs(variant)}
-    for fewer in itertools.combinations([set(pairs(variant)) for variant in variants], max(0, len(chosen) - 1)):
+    for fewer in itertools.combinations(
+        [set(pairs(variant)) for variant in variants], max(0, len(chosen) - 1)
+    ):
         assert set().union(*fewer) != wanted
 
 

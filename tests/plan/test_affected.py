@@ -43,7 +43,9 @@ def planned(root: Path, base: str = "main") -> list[str]:
 def answer(root: Path, base: str) -> tuple[list[str], list[Touch]]:
     workspace = open_workspace([str(root / name) for name in NAMES])
     matrix, found = only_affected(workspace, workspace.matrix(), Choice(), base)
-    return [f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants], found
+    return [
+        f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants
+    ], found
 
 
 def change(root: Path, path: str, now: str | None, then: str | None = None) -> None:
@@ -88,7 +90,9 @@ def test_a_file_touches_the_variants_that_it_decides(
     names, (touch,) = answer(repository, "main")
     assert backends(touch.touches) == expected
     assert (touch.path, touch.kernel) == (path, "norm")
-    assert [f"norm {name}" for name in touch.touches] == sorted(names), "what is planned is named, and with the file"
+    assert [f"norm {name}" for name in touch.touches] == sorted(names), (
+        "what is planned is named, and with the file"
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +106,9 @@ def test_what_nix_builds_is_made_of_every_file(repository: Path, path: str) -> N
     names, touched = answer(repository, "HEAD")
     assert names
     assert all(name.endswith("-aarch64-darwin") for name in names)
-    assert [touch.reason for touch in touched if touch.path == path] == ["an input of these variants"]
+    assert [touch.reason for touch in touched if touch.path == path] == [
+        "an input of these variants"
+    ]
 
 
 def test_steps_before_each_build_touch_every_variant(repository: Path) -> None:
@@ -113,7 +119,9 @@ def test_steps_before_each_build_touch_every_variant(repository: Path) -> None:
 
 @pytest.mark.parametrize("by", ["file", "folder", "chain", "package"])
 def test_a_file_behind_a_link_touches_what_reads_it(repository: Path, by: str) -> None:
-    """A link in a declared input, a folder that `src` goes through, a link to a link, and one of the package."""
+    """A link in a declared input, a folder that `src` goes through, a link to a link, and one of
+    the package.
+    """
     change(repository, "other/common.h", "#define SCALE 1\n")
     (repository / "shared").mkdir()
     place, target = {
@@ -139,7 +147,9 @@ def test_a_file_behind_a_link_touches_what_reads_it(repository: Path, by: str) -
 
 
 @pytest.mark.parametrize("was", [None, "edition = 9"])
-def test_a_kernel_that_could_not_be_planned_at_the_base_is_new(repository: Path, was: str | None) -> None:
+def test_a_kernel_that_could_not_be_planned_at_the_base_is_new(
+    repository: Path, was: str | None
+) -> None:
     text = (repository / BUILD_TOML).read_text()
     change(repository, BUILD_TOML, was, "edition = 5" if was else None)
     commit(repository)
@@ -181,7 +191,9 @@ def test_a_declared_input_in_a_submodule_that_moves(repository: Path, tmp_path: 
     (upstream / "include/a.h").write_text("// a\n")
     commit(upstream)
     git(repository, "submodule", "--quiet", "add", str(upstream), "third_party/up")
-    (repository / "kci.toml").write_text('[[inputs]]\nkernel = "norm"\npaths = ["third_party/up/include"]\n')
+    (repository / "kci.toml").write_text(
+        '[[inputs]]\nkernel = "norm"\npaths = ["third_party/up/include"]\n'
+    )
     commit(repository)
     inside = repository / "third_party/up"
     (inside / "include/a.h").write_text("// b\n")
@@ -194,10 +206,15 @@ def test_a_declared_input_in_a_submodule_that_moves(repository: Path, tmp_path: 
 def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
     commit(repository)
-    assert changes_since(repository, "main").files == ("norm/csrc/cuda/blackwell.cu", "norm/csrc/cuda/hopper.cu")
+    assert changes_since(repository, "main").files == (
+        "norm/csrc/cuda/blackwell.cu",
+        "norm/csrc/cuda/hopper.cu",
+    )
 
 
-def test_git_is_not_started_for_every_file(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_is_not_started_for_every_file(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(250):
         (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// {number}\n")
     commit(repository)
@@ -229,12 +246,16 @@ def test_build_toml_is_compared_with_the_base(repository: Path) -> None:
     path = repository / "norm/build.toml"
     path.write_text(path.read_text().replace('license = "MIT"', 'license  =  "MIT" # the same'))
     assert planned(repository) == []
-    path.write_text(path.read_text().replace("[kernel.on_cpu]", '[kernel.on_cpu]\ncxx-flags = ["-O2"]'))
+    path.write_text(
+        path.read_text().replace("[kernel.on_cpu]", '[kernel.on_cpu]\ncxx-flags = ["-O2"]')
+    )
     assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
 
 
 @pytest.mark.rule("KCI312", triggers=True)
-@pytest.mark.parametrize("base", ["--output=/tmp/x", "-p", "nowhere", "main..topic", "", "main:norm", "HEAD^{tree}"])
+@pytest.mark.parametrize(
+    "base", ["--output=/tmp/x", "-p", "nowhere", "main..topic", "", "main:norm", "HEAD^{tree}"]
+)
 def test_a_base_that_is_no_commit_is_refused(repository: Path, base: str) -> None:
     assert refused("KCI312", changes_since, repository, base).hint
 
@@ -255,22 +276,34 @@ def test_outside_of_a_repository(tmp_path: Path, no_git_environment: None) -> No
 def test_a_file_is_read_from_a_revision_without_a_checkout(repository: Path) -> None:
     (repository / "norm/build.toml").write_text("changed")
     commit_id = changes_since(repository, "main").base
-    assert read_blob(repository, commit_id, "norm/build.toml", 10_000) == (REPO / "norm/build.toml").read_bytes()
+    assert (
+        read_blob(repository, commit_id, "norm/build.toml", 10_000)
+        == (REPO / "norm/build.toml").read_bytes()
+    )
     assert read_blob(repository, commit_id, "norm/nothing.toml", 10_000) is None
     assert read_blob(repository, commit_id, "norm", 10_000) is None, "a directory is no file"
     assert read_blob(repository, commit_id, "norm/build.toml", 10) is None, "too large"
 
 
-PROGRAMS = """core.alternateRefsCommand core.askPass core.editor core.fsmonitor core.gitProxy core.pager core.sshCommand
-    credential.helper diff.external diff.x.command diff.x.textconv filter.x.clean filter.x.process filter.x.smudge
+PROGRAMS = """core.alternateRefsCommand core.askPass core.editor core.fsmonitor core.gitProxy
+core.pager core.sshCommand
+    credential.helper diff.external diff.x.command diff.x.textconv filter.x.clean filter.x.process
+    filter.x.smudge
     filter.X.Y.clean gpg.program gpg.ssh.program merge.x.driver uploadpack.packObjectsHook"""
 
 
 def with_programs(repository: Path, mark: Path, filter_name: str = "x") -> None:
-    """A repository as somebody hands it over: whatever its configuration can run is there to be run."""
+    """A repository as somebody hands it over: whatever its configuration can run is there to be
+    run.
+    """
     for key in PROGRAMS.split():
         git(repository, "config", key, f"touch {mark}; cat; false")
-    for key in ("filter.x.required", "log.showSignature", "protocol.ext.allow", "remote.origin.promisor"):
+    for key in (
+        "filter.x.required",
+        "log.showSignature",
+        "protocol.ext.allow",
+        "remote.origin.promisor",
+    ):
         git(repository, "config", key, "always" if key.startswith("protocol") else "true")
     git(repository, "config", "extensions.partialClone", "origin")
     git(repository, "config", "remote.origin.url", f"ext::sh -c 'touch {mark}'")
@@ -298,7 +331,9 @@ def asked(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("filter_name", ["x", "X.Y"])
-def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path: Path, filter_name: str) -> None:
+def test_programs_that_a_repository_names_are_not_run(
+    repository: Path, tmp_path: Path, filter_name: str
+) -> None:
     mark = tmp_path / "ran"
     with_programs(repository, mark, filter_name)
     os.utime(repository / BUILD_TOML, (1, 1))
@@ -313,7 +348,9 @@ def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path
     assert not mark.exists()
 
 
-def test_the_configuration_of_a_submodule_is_not_run_either(repository: Path, tmp_path: Path) -> None:
+def test_the_configuration_of_a_submodule_is_not_run_either(
+    repository: Path, tmp_path: Path
+) -> None:
     upstream, mark = tmp_path / "up", tmp_path / "ran"
     upstream.mkdir()
     (upstream / "a.h").write_text("// a\n")
@@ -335,7 +372,9 @@ def test_the_configuration_of_a_submodule_is_not_run_either(repository: Path, tm
 
 
 def test_a_file_of_lfs_is_compared_with_its_pointer(repository: Path, tmp_path: Path) -> None:
-    """As `git lfs install --local` has it, which actions/checkout runs: git would ask the program again and again."""
+    """As `git lfs install --local` has it, which actions/checkout runs: git would ask the program
+    again and again.
+    """
     weights = repository / "norm/csrc/weights.bin"
     weights.write_bytes(b"weights" * 1000)
     oid = hashlib.sha256(weights.read_bytes()).hexdigest()

@@ -1,6 +1,8 @@
-"""`--affected` over a history: what it plans between any two commits is what fingerprints at both ends say.
+"""`--affected` over a history: what it plans between any two commits is what fingerprints at both
+ends say.
 
-The truth is rebuilt each time from two checkouts that git makes, without any of the code that reads a base out of git.
+The truth is rebuilt each time from two checkouts that git makes, without any of the code that reads
+a base out of git.
 """
 
 from __future__ import annotations
@@ -79,30 +81,37 @@ STEPS = [
     Step("the bounds", replace(NORM, 'minver = "12.6"', 'minver = "12.8"')),
     Step("the bounds back", replace(NORM, 'minver = "12.8"', 'minver = "12.6"')),
     Step("a new header that is included", several(
-        write("norm/csrc/cuda/new.h", "#pragma once\n"), append("norm/csrc/cuda/norm.cu", '#include "new.h"\n'))),
-    Step("a header beside it that comes first", write("norm/csrc/new.h", "#pragma once\n// other\n")),
+        write("norm/csrc/cuda/new.h", "#pragma once\n"),
+        append("norm/csrc/cuda/norm.cu", '#include "new.h"\n'))),
+    Step("a header beside it that comes first",
+        write("norm/csrc/new.h", "#pragma once\n// other\n")),
     Step("that header gone", remove("norm/csrc/new.h")),
     Step("a rename with its entry", several(
-        move("norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/sm90.cu"), replace(NORM, "cuda/hopper.cu", "cuda/sm90.cu"))),
+        move("norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/sm90.cu"),
+        replace(NORM, "cuda/hopper.cu", "cuda/sm90.cu"))),
     Step("a rename of a header with its includes", several(
         move("norm/csrc/cuda/new.h", "norm/csrc/cuda/newer.h"),
         replace("norm/csrc/cuda/norm.cu", '"new.h"', '"newer.h"'))),
     Step("a header deleted, and its include", several(
-        remove("norm/csrc/cuda/newer.h"), replace("norm/csrc/cuda/norm.cu", '#include "newer.h"\n', ""))),
+        remove("norm/csrc/cuda/newer.h"), replace("norm/csrc/cuda/norm.cu", '#include "newer.h"\n',
+            ""))),
     Step("a source becomes a link", several(
-        move("norm/csrc/cuda/sm90.cu", "norm/csrc/cuda/real.cu"), link("norm/csrc/cuda/sm90.cu", "real.cu"))),
+        move("norm/csrc/cuda/sm90.cu", "norm/csrc/cuda/real.cu"),
+        link("norm/csrc/cuda/sm90.cu", "real.cu"))),
     Step("what the link leads to", append("norm/csrc/cuda/real.cu", "// 3\n")),
     Step("a second target", write("norm/csrc/cuda/other.cu", "// other\n")),
     Step("the link elsewhere", link("norm/csrc/cuda/sm90.cu", "other.cu")),
     Step("the first target, which nothing reads now", append("norm/csrc/cuda/real.cu", "// 4\n")),
     Step("the link becomes a file", several(
-        lambda root: (root / "norm/csrc/cuda/sm90.cu").unlink(), write("norm/csrc/cuda/sm90.cu", "// a file\n"))),
+        lambda root: (root / "norm/csrc/cuda/sm90.cu").unlink(),
+        write("norm/csrc/cuda/sm90.cu", "// a file\n"))),
     Step("a folder behind a link", several(
         write("norm/include/api.h", "#pragma once\n"), link("norm/csrc/api", "../include"),
         append("norm/csrc/cpu/norm.cpp", '#include "../api/api.h"\n'))),
     Step("a header in that folder", append("norm/include/api.h", "// 2\n")),
     Step("the folder's link elsewhere", several(
-        write("norm/include2/api.h", "#pragma once\n// two\n"), link("norm/csrc/api", "../include2"))),
+        write("norm/include2/api.h", "#pragma once\n// two\n"),
+        link("norm/csrc/api", "../include2"))),
     Step("the folder that nothing reads now", append("norm/include/api.h", "// 3\n")),
     Step("a module of the package", append("pyonly/torch-ext/pyonly/__init__.py", "MORE = 1\n")),
     Step("data in a package of Python only", write("pyonly/torch-ext/pyonly/data.json", "{}\n")),
@@ -137,8 +146,10 @@ STEPS = [
         (root / "norm/csrc/cpu/util.h").read_bytes().replace(b"\n", b"\r\n"))),
     Step("an odd name", write('norm/csrc/ä "b".h', "//\n")),
     Step("that name included", append("norm/csrc/cpu/norm.cpp", '#include <ä "b".h>\n')),
-    Step("a file becomes a folder", several(remove("norm/csrc/stray.h"), write("norm/csrc/stray.h/x.h", "//\n"))),
-    Step("the folder becomes a file", several(remove("norm/csrc/stray.h"), write("norm/csrc/stray.h", "//\n"))),
+    Step("a file becomes a folder", several(remove("norm/csrc/stray.h"),
+        write("norm/csrc/stray.h/x.h", "//\n"))),
+    Step("the folder becomes a file", several(remove("norm/csrc/stray.h"),
+        write("norm/csrc/stray.h", "//\n"))),
     Step("a macro that nobody defines", append("norm/csrc/cpu/norm.cpp", "#include UNKNOWN\n")),
     Step("any file of the kernel then", append("norm/README.md", "more\n")),
     Step("the macro goes", replace("norm/csrc/cpu/norm.cpp", "#include UNKNOWN\n", "")),
@@ -148,7 +159,9 @@ STEPS = [
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A repository with every step as a commit, two branches merged on top, and a submodule that moves."""
+    """A repository with every step as a commit, two branches merged on top, and a submodule that
+    moves.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("GIT_")]:
             patch.delenv(name)
@@ -193,7 +206,9 @@ def commit(root: Path, name: str) -> None:
 
 
 def truth(root: Path) -> dict[tuple[str, str], str]:
-    """The fingerprint of every variant of a checkout; those of a kernel that cannot be planned are not there."""
+    """The fingerprint of every variant of a checkout; those of a kernel that cannot be planned are
+    not there.
+    """
     here, tree = open_workspace([str(root)]), SourceTree(root)
     found = {}
     for kernel in here.kernels:
@@ -211,7 +226,9 @@ def answer(root: Path, base: str) -> tuple[set[tuple[str, str]], list[Touch]]:
     """What --affected plans."""
     here = open_workspace([str(root)])
     left, decisions = only_affected(here, here.matrix(), Choice(), base)
-    return {(kernel.name, variant.name) for kernel in left.kernels for variant in kernel.variants}, decisions
+    return {
+        (kernel.name, variant.name) for kernel in left.kernels for variant in kernel.variants
+    }, decisions
 
 
 def checkout(history: Path, commit_id: str, into: Path) -> Path:
@@ -223,7 +240,9 @@ def checkout(history: Path, commit_id: str, into: Path) -> Path:
     return into
 
 
-def moved_between(old: dict[tuple[str, str], str], new: dict[tuple[str, str], str]) -> set[tuple[str, str]]:
+def moved_between(
+    old: dict[tuple[str, str], str], new: dict[tuple[str, str], str]
+) -> set[tuple[str, str]]:
     return {key for key, value in new.items() if old.get(key) != value}
 
 
@@ -254,7 +273,8 @@ def test_every_commit_against_its_parent_and_against_one_much_older(
             found, decisions = answer(work, chain[index - distance])
             expected = moved_between(then[index - distance], now)
             if "kernel moves" in subject or not _same_places(work, chain[index - distance]):
-                # A kernel in another folder has no base to be compared with, so all of it is planned.
+                # A kernel in another folder has no base to be compared with, so all of it is
+                # planned.
                 assert found >= expected, subject
             else:
                 assert found == expected, (subject, distance)
@@ -264,31 +284,42 @@ def test_every_commit_against_its_parent_and_against_one_much_older(
             compared += 1
             planned += len(found)
         then.append(now)
-    print(f"{len(chain)} commits, {compared} comparisons, {planned} variants planned, none too many, none too few")
+    print(
+        f"{len(chain)} commits, {compared} comparisons, {planned} variants planned, none too "
+        "many, none too few"
+    )
 
 
 def _same_places(work: Path, base: str) -> bool:
     """Whether the kernels lay in the same folders at a base."""
     listed = git(work, "ls-tree", "-r", "--name-only", base).splitlines()
     there = {name for name in listed if name.endswith("build.toml")}
-    here = {f"{Path(directory).relative_to(work)}/build.toml" for directory in find_kernels([str(work)])}
+    here = {
+        f"{Path(directory).relative_to(work)}/build.toml" for directory in find_kernels([str(work)])
+    }
     return here <= there
 
 
-def test_a_shallow_clone_says_what_it_lacks(history: Path, tmp_path: Path, no_git_environment: None) -> None:
+def test_a_shallow_clone_says_what_it_lacks(
+    history: Path, tmp_path: Path, no_git_environment: None
+) -> None:
     chain = commits(history)
     git(tmp_path, "clone", "-q", "--depth", "2", f"file://{history}", str(tmp_path / "shallow"))
     assert "fetch-depth" in refused("KCI312", answer, tmp_path / "shallow", chain[3]).hint
 
 
-def test_what_a_pull_request_would_be_merged_into(history: Path, tmp_path: Path, no_git_environment: None) -> None:
+def test_what_a_pull_request_would_be_merged_into(
+    history: Path, tmp_path: Path, no_git_environment: None
+) -> None:
     """As GitHub has it checked out: a merge commit and its two parents."""
     chain, work = commits(history), tmp_path / "work"
     git(tmp_path, "clone", "-q", str(history), str(work))
     git(work, "checkout", "-q", "-b", "feature", chain[1])
     git(work, "commit", "-q", "--allow-empty", "-m", "feature")
     head = git(work, "rev-parse", "HEAD")
-    assert "HEAD is not the merge commit" in refused("KCI312", pull_request_base, work, head).message
+    assert (
+        "HEAD is not the merge commit" in refused("KCI312", pull_request_base, work, head).message
+    )
     git(work, "checkout", "-q", "--detach", chain[-1])
     git(work, "merge", "-q", "--no-ff", "-s", "ours", "-m", "merge", head)
     git(tmp_path, "clone", "-q", "--depth", "2", f"file://{work}", str(tmp_path / "shallow"))
@@ -301,7 +332,16 @@ def test_what_a_pull_request_would_be_merged_into(history: Path, tmp_path: Path,
     assert "HEAD is not the merge commit" in found.message
 
 
-def test_a_partial_clone_says_what_it_lacks(history: Path, tmp_path: Path, no_git_environment: None) -> None:
+def test_a_partial_clone_says_what_it_lacks(
+    history: Path, tmp_path: Path, no_git_environment: None
+) -> None:
     git(history, "config", "uploadpack.allowFilter", "true")
-    git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{history}", str(tmp_path / "partial"))
+    git(
+        tmp_path,
+        "clone",
+        "-q",
+        "--filter=blob:none",
+        f"file://{history}",
+        str(tmp_path / "partial"),
+    )
     assert "partial" in refused("KCI312", answer, tmp_path / "partial", commits(history)[3]).message

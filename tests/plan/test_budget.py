@@ -1,4 +1,6 @@
-"""What a run takes, from prices, pools and recorded durations; and what is said when that is too much."""
+"""What a run takes, from prices, pools and recorded durations; and what is said when that is too
+much.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,11 @@ OWN = Pool("gpu", 2)
 
 
 def test_minutes_and_money_add_up() -> None:
-    legs = [leg("a", minutes=10, rate=0.006), leg("b", minutes=20, rate=0.01), leg("c", minutes=5, rate=None)]
+    legs = [
+        leg("a", minutes=10, rate=0.006),
+        leg("b", minutes=20, rate=0.01),
+        leg("c", minutes=5, rate=None),
+    ]
     made = estimate(legs)
     assert (made.legs, made.minutes, made.unpriced) == (3, 35, 1)
     assert made.costs == {"USD": 0.26}
@@ -52,13 +58,20 @@ def test_minutes_and_money_add_up() -> None:
         ([5] * 100, Pool("", None), (1, 5)),
     ],
 )  # fmt: skip
-def test_waves_and_time_on_the_clock(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
-    assert simulate([leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]) == expected
+def test_waves_and_time_on_the_clock(
+    minutes: list[int], pool: Pool, expected: tuple[int, int]
+) -> None:
+    assert (
+        simulate([leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)])
+        == expected
+    )
 
 
 @pytest.mark.rule("KCI309", triggers=True)
 def test_too_many_jobs_fail_with_what_takes_most() -> None:
-    legs = [leg(f"c{n}", backend="cuda") for n in range(6)] + [leg(f"r{n}", backend="rocm") for n in range(3)]
+    legs = [leg(f"c{n}", backend="cuda") for n in range(6)] + [
+        leg(f"r{n}", backend="rocm") for n in range(3)
+    ]
     found = refused("KCI309", check_budget, estimate(legs), 4)
     assert "9 jobs, and 4 are allowed" in found.message
     assert "k cuda on x86_64-linux (6 jobs" in found.message
@@ -108,7 +121,9 @@ def test_every_hosted_default_runner_has_a_price_and_a_source() -> None:
 def test_a_price_of_ones_own_is_by_the_hour() -> None:
     assert price_of(Runner(("ubuntu-24.04",), 4, 16, price=6.0, currency="EUR")) == (0.1, "EUR")
     assert price_of(Runner(("self-hosted", "gpu"), 4, 16)) is None
-    assert price_of(Runner(("ubuntu-24.04",), 4, 16, group="large")) is None, "a group's machines are not the standard"
+    assert price_of(Runner(("ubuntu-24.04",), 4, 16, group="large")) is None, (
+        "a group's machines are not the standard"
+    )
 
 
 def test_pools_and_the_longest_job() -> None:
@@ -120,7 +135,9 @@ def test_pools_and_the_longest_job() -> None:
     assert max_job_minutes(Runner(("ubuntu-24.04",), 4, 16)) == 360
     assert max_job_minutes(Runner(("self-hosted",), 4, 16)) == 7200
     for labels in (("ubuntu-24.04", "with-a-gpu"), ("with-a-gpu", "ubuntu-24.04")):
-        assert max_job_minutes(Runner(labels, 4, 16)) == 7200, "a runner has all of its labels, so it is not GitHub's"
+        assert max_job_minutes(Runner(labels, 4, 16)) == 7200, (
+            "a runner has all of its labels, so it is not GitHub's"
+        )
     assert max_job_minutes(Runner(("Ubuntu-slim",), 1, 5)) == 15
     assert not Runner((), 4, 16, group="g").hosted
 
@@ -139,8 +156,13 @@ def test_a_recorded_duration_is_the_median_in_whole_minutes() -> None:
 @pytest.mark.rule("KCI303", triggers=False)
 def test_durations_change_the_estimate(catalog: Catalog) -> None:
     matrix = compute_matrix([torch_kernel(["cuda"])], catalog)
-    usual, slow = make_plan(matrix), make_plan(matrix, durations=[Duration("some-kernel", CU130, 6000)])
-    assert {leg.name: leg.minutes for leg in slow.legs}[CU130] == 104, "100 minutes, and 4 to begin with"
+    usual, slow = (
+        make_plan(matrix),
+        make_plan(matrix, durations=[Duration("some-kernel", CU130, 6000)]),
+    )
+    assert {leg.name: leg.minutes for leg in slow.legs}[CU130] == 104, (
+        "100 minutes, and 4 to begin with"
+    )
     assert [leg.name for leg in slow.legs if leg.measured] == [CU130]
     assert estimate(slow.legs).measured == 1
     assert estimate(usual.legs).measured == 0
@@ -153,13 +175,23 @@ def limited(**keys: Any) -> Runners:
 
 @pytest.mark.rule("KCI335", triggers=False)
 def test_a_leg_that_fits_is_not_worth_a_word() -> None:
-    assert check_time([leg(minutes=30, timeout=60), leg(minutes=60, timeout=60, measured=True)], limited()) == []
-    assert check_time([leg(minutes=60, timeout=60)], limited(parts=1)) == [], "kci.toml says how many parts there are"
+    assert (
+        check_time(
+            [leg(minutes=30, timeout=60), leg(minutes=60, timeout=60, measured=True)], limited()
+        )
+        == []
+    )
+    assert check_time([leg(minutes=60, timeout=60)], limited(parts=1)) == [], (
+        "kci.toml says how many parts there are"
+    )
 
 
 @pytest.mark.rule("KCI335", triggers=True)
 def test_a_leg_that_may_not_fit_is_a_warning_with_numbers_and_ways_out() -> None:
-    late = [leg(CU130, "slow", minutes=minutes, timeout=350, backend="cuda") for minutes in (200, 1178, 500)]
+    late = [
+        leg(CU130, "slow", minutes=minutes, timeout=350, backend="cuda")
+        for minutes in (200, 1178, 500)
+    ]
     (found,) = check_time([leg(), *late], limited())
     said = f"slow {CU130} is estimated to take 1178 min on ubuntu-24.04, and its job ends after 350"
     assert (found.rule, found.severity) == ("KCI335", Severity.WARNING)
@@ -171,7 +203,9 @@ def test_a_leg_that_may_not_fit_is_a_warning_with_numbers_and_ways_out() -> None
     assert "fewer architectures" in found.hint
     assert "--durations" in found.hint
     assert "timeout-minutes" not in found.hint, "no hosted runner works that long"
-    (own,) = check_time([leg(minutes=1178, timeout=350, pool=Pool("own", 2), variants=("a", "b"))], limited())
+    (own,) = check_time(
+        [leg(minutes=1178, timeout=350, pool=Pool("own", 2), variants=("a", "b"))], limited()
+    )
     assert "raise `timeout-minutes` in [[limits]]" in own.hint
     assert "`group`" in own.hint
     assert "`parts" not in own.hint, "one leg of several variants has no parts"
@@ -180,7 +214,9 @@ def test_a_leg_that_may_not_fit_is_a_warning_with_numbers_and_ways_out() -> None
 @pytest.mark.rule("KCI335", triggers=True)
 def test_a_record_has_to_fit_into_the_job_and_parts_that_do_not_are_too_few() -> None:
     (late,) = check_time([leg(minutes=61, measured=True)], limited())
-    assert late.message == f"k {leg().name} took 61 minutes on ubuntu-24.04, and its job ends after 60"
+    assert (
+        late.message == f"k {leg().name} took 61 minutes on ubuntu-24.04, and its job ends after 60"
+    )
     assert "`parts = 4`" in late.hint
     (part,) = check_time([leg(minutes=61, part=2, parts=3, variants=())], limited(parts=3))
     assert "`parts = 10`" in part.hint
@@ -204,6 +240,8 @@ def test_a_range_is_said_as_one_and_its_upper_end_is_what_a_budget_bounds() -> N
 @pytest.mark.rule("KCI611", triggers=False)
 def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
-    path.write_bytes(encode([Duration("k", "b", 1.0), Duration("k", "a", 2.0)], [Duration("k", "b", 3.5)]))
+    path.write_bytes(
+        encode([Duration("k", "b", 1.0), Duration("k", "a", 2.0)], [Duration("k", "b", 3.5)])
+    )
     assert read_durations(path) == (Duration("k", "a", 2.0), Duration("k", "b", 3.5))
     assert json.loads(path.read_text())["schema"] == 1

@@ -1,4 +1,6 @@
-"""The plan of a repository with many kernels, as the workflow takes it that calls each of them on its own."""
+"""The plan of a repository with many kernels, as the workflow takes it that calls each of them on
+its own.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from planning import leg, whole_plan
 
 def made(sizes: dict[str, int], **keys: Any) -> Plan:
     """A plan with so many legs of each kernel."""
-    return whole_plan(leg(f"v{number}", kernel, **keys) for kernel, size in sizes.items() for number in range(size))
+    return whole_plan(
+        leg(f"v{number}", kernel, **keys)
+        for kernel, size in sizes.items()
+        for number in range(size)
+    )
 
 
 def rules(sizes: dict[str, int], count: int = 1) -> list[str]:
@@ -36,17 +42,31 @@ def test_each_kernel_is_told_its_own_part() -> None:
     assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
     assert work["plan"]["schema"] == 1
     (kernel,) = work["plan"]["kernels"]
-    assert (kernel["name"], kernel["path"], kernel["planned"]) == ("relu", "kernels/relu", ["v0", "v1"])
+    assert (kernel["name"], kernel["path"], kernel["planned"]) == (
+        "relu",
+        "kernels/relu",
+        ["v0", "v1"],
+    )
     assert work["parallel"] == 256
 
 
 def test_each_kernel_is_told_its_own_tests() -> None:
-    test = TestLeg("relu", "kernels/relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("v0", "v1"), ("gpu",), 30)
+    test = TestLeg(
+        "relu",
+        "kernels/relu",
+        "cuda-x86_64-linux",
+        "cuda",
+        "x86_64-linux",
+        ("v0", "v1"),
+        ("gpu",),
+        30,
+    )
     both = made({"relu": 2, "rms-norm": 1})
     (caller,) = json.loads(caller_matrices(msgspec.structs.replace(both, tests=(test,)), 1))
     assert [entry["work"]["tests"]["include"] for entry in caller["include"]] == [
         [
-            {"kernel": "relu", "path": "kernels/relu", "name": "cuda-x86_64-linux", "backend": "cuda",
+            {"kernel": "relu", "path": "kernels/relu", "name": "cuda-x86_64-linux",
+                "backend": "cuda",
              "variants": ["v0", "v1"], "runner": ["gpu"], "timeout": 30, "run": ""}
         ],
         [],
@@ -55,7 +75,11 @@ def test_each_kernel_is_told_its_own_tests() -> None:
 
 def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
     pool = Pool("gpu", 6)
-    legs = [leg(f"v{number}", kernel, pool=pool) for kernel, size in (("a", 8), ("b", 4)) for number in range(size)]
+    legs = [
+        leg(f"v{number}", kernel, pool=pool)
+        for kernel, size in (("a", 8), ("b", 4))
+        for number in range(size)
+    ]
     legs.append(leg("v0", "c"))
     (caller,) = json.loads(caller_matrices(whole_plan(legs), 1))
     parallel = {entry["kernel"]: entry["work"]["parallel"] for entry in caller["include"]}
@@ -65,10 +89,15 @@ def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
 
 
 def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is() -> None:
-    plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=(SkippedVariant("a", "v9", "published already"),))
+    plan = msgspec.structs.replace(
+        made({"a": 1, "b": 1}), skipped=(SkippedVariant("a", "v9", "published already"),)
+    )
     trees = {kernel: CarriedTree("41", {"v9": kernel}) for kernel in ("a", "b")}
     (caller,) = json.loads(caller_matrices(plan, 1, trees))
-    assert {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]} == {"a": "41", "b": ""}
+    assert {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]} == {
+        "a": "41",
+        "b": "",
+    }
     digests = {entry["kernel"]: entry["work"]["tree_digest"] for entry in caller["include"]}
     assert digests == {kernel: tree_under_test(tree.digests) for kernel, tree in trees.items()}
 
@@ -83,7 +112,9 @@ def test_what_github_refuses() -> None:
 @pytest.mark.rule("KCI305", "KCI306", triggers=False)
 def test_what_fits() -> None:
     assert rules({"big": 256}) == []
-    assert run_jobs(made({"a": 2, "b": 1})) == 3 + 2 + 2, "the legs, the merges, the plan and the gate"
+    assert run_jobs(made({"a": 2, "b": 1})) == 3 + 2 + 2, (
+        "the legs, the merges, the plan and the gate"
+    )
     assert rules({"a": 200, "b": 200}) == []
 
 

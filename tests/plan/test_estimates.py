@@ -55,7 +55,13 @@ def variants(catalog: Catalog) -> dict[str, Variant]:
     return {item.name: item for item in select(torch_kernel(["cuda", "cpu"]), catalog).variants}
 
 
-def leg(size: Size | None, variant: str = CUDA, max_jobs: int | None = None, gigabytes: int = 16, took: int = 0) -> Leg:
+def leg(
+    size: Size | None,
+    variant: str = CUDA,
+    max_jobs: int | None = None,
+    gigabytes: int = 16,
+    took: int = 0,
+) -> Leg:
     """On a hosted machine of 4 cores."""
     runners = default_runners()
     runner = msgspec.structs.replace(runners.runner["x86_64-linux"], memory_gb=gigabytes)
@@ -70,7 +76,9 @@ def leg(size: Size | None, variant: str = CUDA, max_jobs: int | None = None, gig
 def test_sources_are_counted_once_and_headers_never(catalog: Catalog) -> None:
     found = variants(catalog)
     assert size_of(build(3), found[CUDA]) == Size(5)
-    assert size_of(build(3, '"cutlass_4_0"'), found[CUDA]) == Size(5, 4), "host.cpp is the first component's"
+    assert size_of(build(3, '"cutlass_4_0"'), found[CUDA]) == Size(5, 4), (
+        "host.cpp is the first component's"
+    )
     assert size_of(build(3), found[CPU]) == Size(2)
 
 
@@ -78,7 +86,10 @@ def test_the_minutes_are_those_of_the_table_and_the_range_is_one_factor() -> Non
     data = estimates()
     found, sure = leg(Size(240)), default_runners().build["cuda"].setup + data.fixed
     assert found.minutes == sure + data.object["cuda"], "240 objects, four at once"
-    assert found.ends == (sure + data.object["cuda"] / data.spread, sure + data.object["cuda"] * data.spread)
+    assert found.ends == (
+        sure + data.object["cuda"] / data.spread,
+        sure + data.object["cuda"] * data.spread,
+    )
     assert leg(Size(1)).minutes == sure + 1
 
 
@@ -105,6 +116,8 @@ def test_of_a_variant_of_which_nothing_is_known_the_backend_tells() -> None:
 def test_a_record_is_one_number_and_goes_before_the_range() -> None:
     guessed, took, other = leg(Size(60)), leg(Size(60), took=900), leg(Size(60), CPU, took=900)
     assert guessed.ends[0] < guessed.minutes < guessed.ends[1]
-    assert (took.measured, took.minutes, took.ends) == (True, 19, (19, 19)), "15 minutes, and 4 to begin with"
+    assert (took.measured, took.minutes, took.ends) == (True, 19, (19, 19)), (
+        "15 minutes, and 4 to begin with"
+    )
     assert not guessed.measured
     assert other == leg(Size(60), CPU), "a record says nothing about another variant"

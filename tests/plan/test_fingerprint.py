@@ -76,12 +76,15 @@ TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
     ("change", "expected"),
     [
         # sources
-        pytest.param(append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM}, id="source of two backends"),
-        pytest.param(append("csrc/cuda/hopper.cu"), {CUDA13}, id="source of a component that needs CUDA 13"),
+        pytest.param(append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM},
+            id="source of two backends"),
+        pytest.param(append("csrc/cuda/hopper.cu"), {CUDA13},
+            id="source of a component that needs CUDA 13"),
         pytest.param(append("csrc/cpu/norm.cpp"), {CPU}, id="CPU source"),
         pytest.param(append("csrc/cpu/util.h"), ALL, id="header, which every component sees"),
         pytest.param(append("csrc/shared.h"), ALL, id="header of several components"),
-        pytest.param(lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13}, id="listed file removed"),
+        pytest.param(lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13},
+            id="listed file removed"),
         pytest.param(append("torch-ext/binding.cpp"), ALL, id="binding"),
         pytest.param(append("torch-ext/norm/__init__.py", "x = 1\n"), ALL, id="Python package"),
         pytest.param(write("torch-ext/norm/sub/deep.py"), ALL, id="module of the package"),
@@ -89,38 +92,54 @@ TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
         pytest.param(replace('name = "norm"', 'name = "norm-two"'), ALL, id="name"),
         pytest.param(replace("version = 1", "version = 2"), ALL, id="version"),
         pytest.param(replace('"MIT"', '"BSD"'), ALL, id="license"),
-        pytest.param(replace("edition = 5", 'edition = 5\nupstream = "https://x.org/y"'), ALL, id="upstream"),
-        pytest.param(replace("edition = 5", 'edition = 5\nsource = "https://x.org/y"'), ALL, id="source"),
-        pytest.param(replace("edition = 5", 'edition = 5\npython-depends = ["einops"]'), ALL, id="python-depends"),
+        pytest.param(replace("edition = 5", 'edition = 5\nupstream = "https://x.org/y"'), ALL,
+            id="upstream"),
+        pytest.param(replace("edition = 5", 'edition = 5\nsource = "https://x.org/y"'), ALL,
+            id="source"),
+        pytest.param(replace("edition = 5", 'edition = 5\npython-depends = ["einops"]'), ALL,
+            id="python-depends"),
         pytest.param(
-            replace("edition = 5", 'edition = 5\nkernel-depends = [{ repo-id = "a/b", version = 1 }]'), ALL,
+            replace("edition = 5",
+                'edition = 5\nkernel-depends = [{ repo-id = "a/b", version = 1 }]'), ALL,
             id="kernel-depends",
         ),
         pytest.param(
-            replace('minver = "12.6"', 'minver = "12.6"\npython-depends = ["nvidia-cutlass-dsl"]'), {CUDA12, CUDA13},
+            replace('minver = "12.6"', 'minver = "12.6"\npython-depends = ["nvidia-cutlass-dsl"]'),
+            {CUDA12, CUDA13},
             id="python-depends of CUDA",
         ),
         pytest.param(
-            replace('minver = "12.6"', 'kernel-depends = [{ repo-id = "a/b", version = 1 }]'), {CUDA12, CUDA13},
+            replace('minver = "12.6"', 'kernel-depends = [{ repo-id = "a/b", version = 1 }]'),
+            {CUDA12, CUDA13},
             id="kernel-depends of CUDA",
         ),
         pytest.param(replace(TORCH, TORCH + '\npyext = ["py", "json"]'), ALL, id="pyext"),
-        pytest.param(replace(TORCH, TORCH + '\ncxx-flags = ["-O1"]'), ALL, id="flags of the binding"),
+        pytest.param(replace(TORCH, TORCH + '\ncxx-flags = ["-O1"]'), ALL,
+            id="flags of the binding"),
         pytest.param(replace(TORCH + '\ninclude = ["."]', TORCH), ALL, id="include of the binding"),
-        pytest.param(replace('"torch-ext/binding.h"]', '"torch-ext/binding.h", "csrc/stray.h"]'), ALL, id="torch.src"),
+        pytest.param(replace('"torch-ext/binding.h"]', '"torch-ext/binding.h", "csrc/stray.h"]'),
+        ALL, id="torch.src"),
         pytest.param(replace(ON_CPU, ON_CPU + '\ncxx-flags = ["-O1"]'), {CPU}, id="cxx-flags"),
-        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-flags = ["-O1"]'), {CUDA12, CUDA13}, id="cuda-flags"),
+        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-flags = ["-O1"]'), {CUDA12, CUDA13},
+            id="cuda-flags"),
         pytest.param(replace(ON_ROCM, ON_ROCM + '\nhip-flags = ["-O1"]'), {ROCM}, id="hip-flags"),
-        pytest.param(replace(ON_ROCM, ON_ROCM + '\nrocm-archs = ["gfx942"]'), {ROCM}, id="rocm-archs"),
-        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["9.0"]'), {CUDA12, CUDA13}, id="capabilities"),
+        pytest.param(replace(ON_ROCM, ON_ROCM + '\nrocm-archs = ["gfx942"]'), {ROCM},
+            id="rocm-archs"),
+        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["9.0"]'), {CUDA12, CUDA13},
+            id="capabilities"),
         pytest.param(
-            replace('backend = "cpu"\ndepends = ["torch"]', 'backend = "cpu"\ndepends = []'), {CPU}, id="depends"
+            replace('backend = "cpu"\ndepends = ["torch"]', 'backend = "cpu"\ndepends = []'), {CPU},
+            id="depends"
         ),
-        pytest.param(replace('include = ["csrc"]', 'include = ["."]'), {CUDA12, CUDA13}, id="include"),
-        pytest.param(replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12}, id="cuda-minver"),
+        pytest.param(replace('include = ["csrc"]', 'include = ["."]'), {CUDA12, CUDA13},
+            id="include"),
+        pytest.param(replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12},
+            id="cuda-minver"),
     ],
 )  # fmt: skip
-def test_it_moves_with_what_decides_the_bytes(norm: Path, catalog: Catalog, change: Change, expected: set[str]) -> None:
+def test_it_moves_with_what_decides_the_bytes(
+    norm: Path, catalog: Catalog, change: Change, expected: set[str]
+) -> None:
     assert moved(norm, catalog, change) == expected
 
 
@@ -136,8 +155,12 @@ def test_it_moves_with_what_decides_the_bytes(norm: Path, catalog: Catalog, chan
         pytest.param(write(".gitignore"), id="hidden file"),
         pytest.param(append("csrc/stray.h"), id="file that nobody lists"),
         pytest.param(write("csrc/new.h"), id="new file that nobody lists"),
-        pytest.param(lambda root: (root / "csrc/stray.h").unlink(), id="file removed that nobody lists"),
-        pytest.param(write("torch-ext/norm/config.json"), id="data file of the package that is not installed"),
+        pytest.param(
+            lambda root: (root / "csrc/stray.h").unlink(), id="file removed that nobody lists"
+        ),
+        pytest.param(
+            write("torch-ext/norm/config.json"), id="data file of the package that is not installed"
+        ),
         pytest.param(write("torch-ext/norm/__init__.pyi"), id="type stub, which is not installed"),
         pytest.param(write("flake.lock"), id="flake"),
         pytest.param(write("pyproject.toml"), id="pyproject.toml"),
@@ -146,7 +169,8 @@ def test_it_moves_with_what_decides_the_bytes(norm: Path, catalog: Catalog, chan
         pytest.param(append("build.toml", "\n# a comment\n"), id="comment"),
         pytest.param(replace("[kernel.on_rocm]", "[kernel.for_amd]"), id="label of a component"),
         pytest.param(
-            replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'), id="place on the Hub"
+            replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'),
+            id="place on the Hub",
         ),
         pytest.param(replace('minver = "12.6"', 'minver = "12.0"'), id="bounds"),
         pytest.param(lambda root: os.utime(root / "csrc/cuda/norm.cu", (0, 0)), id="time"),
@@ -166,7 +190,8 @@ def test_every_key_of_build_toml_is_known_to_decide_or_not() -> None:
         CudaComponent: {"cuda_minver"},
     }
     decides = {
-        General: {"name", "version", "license", "upstream", "source", "python_depends", "kernel_depends",
+        General: {"name", "version", "license", "upstream", "source", "python_depends",
+            "kernel_depends",
                   "cuda", "xpu", "neuron", "tpu"},
         CudaGeneral: {"python_depends", "kernel_depends"},
         BackendGeneral: {"python_depends", "kernel_depends"},
@@ -174,7 +199,8 @@ def test_every_key_of_build_toml_is_known_to_decide_or_not() -> None:
         Torch: {"src", "pyext", "include", "cxx_flags", "stable_abi"},
         TorchNoarch: {"pyext", "cuda_capabilities", "rocm_archs"},
         TvmFfi: {"src", "pyext", "include", "cxx_flags"},
-        CudaComponent: {"depends", "src", "include", "cxx_flags", "cuda_capabilities", "cuda_flags"},
+        CudaComponent: {"depends", "src", "include", "cxx_flags", "cuda_capabilities",
+            "cuda_flags"},
         RocmComponent: {"depends", "src", "include", "cxx_flags", "rocm_archs", "hip_flags"},
         XpuComponent: {"depends", "src", "include", "cxx_flags", "sycl_flags"},
         Build: {"general", "torch", "torch_noarch", "tvm_ffi", "kernel"},
@@ -200,10 +226,14 @@ def sample(catalog: Catalog) -> tuple[Kernel, Variant]:
 def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> None:
     kernel, variant = sample(catalog)
     other = msgspec.structs.replace(variant, **change)
-    assert Fingerprints(kernel).fingerprint(variant, IMAGE) != Fingerprints(kernel).fingerprint(other, IMAGE)
+    assert Fingerprints(kernel).fingerprint(variant, IMAGE) != Fingerprints(kernel).fingerprint(
+        other, IMAGE
+    )
 
 
-def test_it_moves_with_the_image_and_the_builder(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_moves_with_the_image_and_the_builder(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, variant = sample(catalog)
     usual = Fingerprints(kernel).fingerprint(variant, IMAGE)
     assert usual != Fingerprints(kernel).fingerprint(variant, "docker.io/some/image:2")
@@ -213,19 +243,34 @@ def test_it_moves_with_the_image_and_the_builder(catalog: Catalog, monkeypatch: 
 
 
 def test_an_image_that_a_variable_names_counts(catalog: Catalog) -> None:
-    """And the steps that a leg has before its build, and Nix; a package of Python only is made in no image."""
+    """And the steps that a leg has before its build, and Nix; a package of Python only is made in
+    no image.
+    """
     _, variant = sample(catalog)
     runners = default_runners()
     usual = toolchain_of(variant, runners, container=True)
     assert (
-        len({usual, *(toolchain_of(variant, runners, name) for name in ("none", "some/image:1", "some/image:2"))}) == 4
+        len(
+            {
+                usual,
+                *(
+                    toolchain_of(variant, runners, name)
+                    for name in ("none", "some/image:1", "some/image:2")
+                ),
+            }
+        )
+        == 4
     )
     noarch = msgspec.structs.replace(variant, kind=Kind.NOARCH)
     assert toolchain_of(noarch, runners, container="some/image:1") == ""
 
 
-def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src" / "kci", tmp_path / "kci", ignore=shutil.ignore_patterns("__pycache__"))
+def test_the_builder_is_known_by_its_version_and_its_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shutil.copytree(
+        ROOT / "src" / "kci", tmp_path / "kci", ignore=shutil.ignore_patterns("__pycache__")
+    )
     usual = builder()
     monkeypatch.setattr(module, "PACKAGE", tmp_path / "kci")
     again = builder.__wrapped__
@@ -266,7 +311,10 @@ def test_archs_are_those_of_the_edition_that_made_the_variant(
 
 def test_a_package_of_python_only_carries_all_files_whatever_pyext_says(catalog: Catalog) -> None:
     _, variant = sample(catalog)
-    one, other = (noarch_kernel(["cuda"], f"pyext = {listed}").build for listed in ('["py"]', '["py", "json"]'))
+    one, other = (
+        noarch_kernel(["cuda"], f"pyext = {listed}").build
+        for listed in ('["py"]', '["py", "json"]')
+    )
     noarch = msgspec.structs.replace(variant, kind=Kind.NOARCH)
     assert packaging_facts(one, noarch) == packaging_facts(other, noarch)
     assert packaging_facts(one, variant) != packaging_facts(other, variant)
@@ -278,13 +326,17 @@ def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:
     (norm / "csrc/endless").symlink_to("endless")
     (norm / "csrc/dir").symlink_to("cuda")
     os.mkfifo(norm / "csrc/pipe")
-    listed = ", ".join(f'"csrc/{name}"' for name in ("out.h", "broken.h", "endless/x.h", "dir", "pipe"))
+    listed = ", ".join(
+        f'"csrc/{name}"' for name in ("out.h", "broken.h", "endless/x.h", "dir", "pipe")
+    )
     replace('"torch-ext/binding.h"]', f'"torch-ext/binding.h", {listed}]')(norm)
     assert prints(norm, catalog)
 
 
 @pytest.mark.parametrize("content", ["#define V 1", None], ids=["equal files", "no files"])
-def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog, content: str | None) -> None:
+def test_where_a_link_leads_is_part_of_it(
+    norm: Path, catalog: Catalog, content: str | None
+) -> None:
     """What is there counts already, and does not change."""
     for name in ("one.h", "two.h") if content is not None else ():
         (norm / "csrc" / name).write_text(content or "")

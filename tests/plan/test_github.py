@@ -7,7 +7,13 @@ import json
 import pytest
 
 from kci.matrix.variants import Kind
-from kci.plan.github_limits import LEG_KEYS, MAX_OUTPUT_UNITS, artifact_problems, github_matrix, refuse_errors
+from kci.plan.github_limits import (
+    LEG_KEYS,
+    MAX_OUTPUT_UNITS,
+    artifact_problems,
+    github_matrix,
+    refuse_errors,
+)
 from kci.plan.plan import Leg
 from planning import leg, plan, refused
 

@@ -26,7 +26,9 @@ def matrix(catalog: Catalog) -> Matrix:
 
 def grouped(matrix: Matrix, grouping: str, **runners: object) -> Plan:
     return make_plan(
-        matrix, msgspec.structs.replace(default_runners(), **runners), PlanOptions(grouping=Grouping(grouping))
+        matrix,
+        msgspec.structs.replace(default_runners(), **runners),
+        PlanOptions(grouping=Grouping(grouping)),
     )
 
 
@@ -42,7 +44,10 @@ def test_every_variant_is_in_one_leg(matrix: Matrix, grouping: str) -> None:
 def test_variants_of_one_image_share_a_leg(matrix: Matrix) -> None:
     legs = {leg.name: leg for leg in grouped(matrix, "image").legs}
     leg = legs["cu130-x86_64-linux"]
-    assert leg.variants == ("torch212-cxx11-cu130-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux")
+    assert leg.variants == (
+        "torch212-cxx11-cu130-x86_64-linux",
+        "torch213-cxx11-cu130-x86_64-linux",
+    )
     assert leg.artifact == "kci-some-kernel.cu130-x86_64-linux"
     assert len({leg.image for leg in legs.values()}) == len(legs)
     alone = {leg.variant: leg for leg in grouped(matrix, "variant").legs}
@@ -51,31 +56,55 @@ def test_variants_of_one_image_share_a_leg(matrix: Matrix) -> None:
 
 
 def test_a_group_that_would_take_too_long_is_split(matrix: Matrix) -> None:
-    slow = {**default_runners().build, "cuda": msgspec.structs.replace(default_runners().build["cuda"], minutes=80)}
-    legs = [leg for leg in grouped(matrix, "backend", build=slow).legs if leg.name.startswith("cuda-x86_64")]
+    slow = {
+        **default_runners().build,
+        "cuda": msgspec.structs.replace(default_runners().build["cuda"], minutes=80),
+    }
+    legs = [
+        leg
+        for leg in grouped(matrix, "backend", build=slow).legs
+        if leg.name.startswith("cuda-x86_64")
+    ]
     assert [(leg.name, len(leg.variants)) for leg in legs] == [
         ("cuda-x86_64-linux", 2), ("cuda-x86_64-linux-2", 2), ("cuda-x86_64-linux-3", 2),
     ]  # fmt: skip
 
 
 def test_what_has_other_limits_is_in_another_leg(matrix: Matrix, catalog: Catalog) -> None:
-    limits = (Limit(kernel="some-kernel", backend=Backend.ROCM, max_jobs=1, timeout_minutes=200), Limit(cores=2))
+    limits = (
+        Limit(kernel="some-kernel", backend=Backend.ROCM, max_jobs=1, timeout_minutes=200),
+        Limit(cores=2),
+    )
     plan = grouped(matrix, "variant", limits=limits)
     by_backend = {leg.backend: leg for leg in plan.legs}
-    assert (by_backend["rocm"].max_jobs, by_backend["rocm"].cores, by_backend["rocm"].timeout) == (1, None, 200)
-    assert (by_backend["cuda"].max_jobs, by_backend["cuda"].cores) == (None, 2), "only nvcc has threads"
+    assert (by_backend["rocm"].max_jobs, by_backend["rocm"].cores, by_backend["rocm"].timeout) == (
+        1,
+        None,
+        200,
+    )
+    assert (by_backend["cuda"].max_jobs, by_backend["cuda"].cores) == (None, 2), (
+        "only nvcc has threads"
+    )
 
 
 def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: Matrix) -> None:
     one = {"x86_64-linux": "docker.io/some/image:1"}
-    build = {name: msgspec.structs.replace(item, image=one) for name, item in default_runners().build.items()}
+    build = {
+        name: msgspec.structs.replace(item, image=one)
+        for name, item in default_runners().build.items()
+    }
     together = [leg.name for leg in grouped(matrix, "image", build=build).legs]
-    assert sorted(together) == ["cpu-cuda-rocm-x86_64-linux", "cpu-cuda-rocm-x86_64-linux-2"], "and it is split by time"
+    assert sorted(together) == ["cpu-cuda-rocm-x86_64-linux", "cpu-cuda-rocm-x86_64-linux-2"], (
+        "and it is split by time"
+    )
     limits = (Limit(backend=Backend.ROCM, max_jobs=1),)
     apart = grouped(matrix, "image", build=build, limits=limits).legs
     assert {leg.max_jobs for leg in apart if "rocm" in leg.name} == {1}
     assert {leg.max_jobs for leg in apart if "rocm" not in leg.name} == {None}
-    assert {leg.name for leg in apart if len(leg.variants) > 1} == {"cpu-cuda-x86_64-linux", "rocm-x86_64-linux"}
+    assert {leg.name for leg in apart if len(leg.variants) > 1} == {
+        "cpu-cuda-x86_64-linux",
+        "rocm-x86_64-linux",
+    }
 
 
 @pytest.mark.parametrize("char", list('":<>|*?\r\n\\/ %\x00é'))

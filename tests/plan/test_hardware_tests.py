@@ -1,4 +1,6 @@
-"""Which jobs test: one for each kernel and kind of machine, and none on a machine of one's own for a fork."""
+"""Which jobs test: one for each kernel and kind of machine, and none on a machine of one's own for
+a fork.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from cli.runner import kci
 from conftest import write_noarch
 from kci.config.settings import Settings
 from kci.matrix.catalog.runners import Runner, default_runners, runners_from
-from kci.plan.hardware_tests import CarriedTree, TestPass, machines_for, plan_tests, tree_under_test, why_untested
+from kci.plan.hardware_tests import (
+    CarriedTree,
+    TestPass,
+    machines_for,
+    plan_tests,
+    tree_under_test,
+    why_untested,
+)
 from kci.plan.plan import KernelPlan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
@@ -38,17 +47,25 @@ NO_GPU, NO_CPU = "no machine with a GPU is named", "no machine for the CPU is na
     [
         (("cpu", "cuda"), "", MARKED, HOSTED, ""),
         (("cpu",), "[test]\ncpu = true\n", MARKED, HOSTED, ""),
-        (("cpu",), '[test.cpu.x86_64-linux]\nlabels = ["own"]\n', MARKED, {"cpu-x86_64-linux": ["own"]}, ""),
+        (("cpu",), '[test.cpu.x86_64-linux]\nlabels = ["own"]\n', MARKED,
+            {"cpu-x86_64-linux": ["own"]}, ""),
         (("cpu",), "[test]\ncpu = false\n", MARKED, {}, NO_CPU),
-        (("cpu",), '[test]\ncpu = false\n[test.any.x86_64-linux]\nlabels = ["own"]\n', MARKED, {}, NO_CPU),
+        (("cpu",), '[test]\ncpu = false\n[test.any.x86_64-linux]\nlabels = ["own"]\n', MARKED, {},
+            NO_CPU),
         (("cpu",), "", UNMARKED, {}, "none is marked `kernels_ci`"),
         (("cpu",), "", "", {}, ""),
         (("cuda", "rocm"), "", MARKED, {}, NO_GPU),
     ],
-    ids=["hosted", "said so", "another machine", "off", "off of any", "not for CI", "no tests", "GPUs only"],
+    ids=["hosted", "said so", "another machine", "off", "off of any", "not for CI", "no tests",
+        "GPUs only"],
 )  # fmt: skip
 def test_what_a_hosted_runner_can_test_is_tested_without_a_key(
-    tmp_path: Path, backends: tuple[str, ...], settings: str, test: str, machines: dict[str, list[str]], why: str
+    tmp_path: Path,
+    backends: tuple[str, ...],
+    settings: str,
+    test: str,
+    machines: dict[str, list[str]],
+    why: str,
 ) -> None:
     place = write_noarch(tmp_path / "norm", "norm", backends)
     if test:
@@ -70,7 +87,10 @@ def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
     (machine,) = machines_for(variants, runners_from(Settings()))
     assert (machine.system, machine.variants) == (systems[0], (variants[0],))
     assert not why_untested(variants, runners_from(Settings()), True)
-    assert why_untested(["torch213-cpu-aarch64-darwin"], runners_from(Settings()), True) == f"tests: not run, {NO_CPU}"
+    assert (
+        why_untested(["torch213-cpu-aarch64-darwin"], runners_from(Settings()), True)
+        == f"tests: not run, {NO_CPU}"
+    )
 
 
 CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'
@@ -86,16 +106,22 @@ def on(*labels: str) -> Any:
     return msgspec.structs.replace(default_runners(), test={("cuda", "x86_64-linux"): machine})
 
 
-def carried(digests: dict[str, str], runners: Any = None, tests: dict[str, str] | None = None) -> CarriedTree:
+def carried(
+    digests: dict[str, str], runners: Any = None, tests: dict[str, str] | None = None
+) -> CarriedTree:
     """A tree on which what these machines test has passed."""
     (test,) = plan_tests([KERNEL], [leg("torch-cuda")], runners or on("gpu"), tests or TESTS)
-    return CarriedTree("41", digests, {test.name: TestPass(tree_under_test(digests, test.variants), test.inputs)})
+    return CarriedTree(
+        "41", digests, {test.name: TestPass(tree_under_test(digests, test.variants), test.inputs)}
+    )
 
 
 def test_a_tree_that_has_passed_is_not_tested_again() -> None:
     assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(DIGESTS)}) == ()
     other = {**DIGESTS, "torch-cpu": "d9"}
-    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(other)}) == (), "it is not for this machine"
+    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(other)}) == (), (
+        "it is not for this machine"
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +131,11 @@ def test_a_tree_that_has_passed_is_not_tested_again() -> None:
         CarriedTree("41", DIGESTS, carried({**DIGESTS, "torch-cuda": "d2"}).passed),
         carried(DIGESTS, tests={"k": "other tests"}),
         carried(DIGESTS, on("another", "gpu")),
-        CarriedTree("41", DIGESTS, {"cuda-x86_64-linux": TestPass(tree_under_test(DIGESTS, ["torch-cuda"]), "")}),
+        CarriedTree(
+            "41",
+            DIGESTS,
+            {"cuda-x86_64-linux": TestPass(tree_under_test(DIGESTS, ["torch-cuda"]), "")},
+        ),
     ],
     ids=["nothing is known", "another tree", "other tests", "another machine", "unknown tests"],
 )
@@ -129,9 +159,13 @@ def test_what_is_built_is_tested_as_it_is_merged() -> None:
     assert test.run == ""
 
 
-@pytest.mark.parametrize("trees", [{}, {"k": CarriedTree("41", {"torch-cpu": "d0"})}], ids=["no tree", "without it"])
+@pytest.mark.parametrize(
+    "trees", [{}, {"k": CarriedTree("41", {"torch-cpu": "d0"})}], ids=["no tree", "without it"]
+)
 def test_without_a_tree_that_has_it_nothing_is_tested(trees: dict[str, CarriedTree]) -> None:
-    """No job would run, such as where all that is planned is in the `published` trees of the plan action."""
+    """No job would run, such as where all that is planned is in the `published` trees of the plan
+    action.
+    """
     assert plan_tests([KERNEL], [], on("gpu"), TESTS, trees) == ()
 
 
@@ -139,7 +173,11 @@ def changed(tmp_path: Path, settings: str, change: Change, *options: str) -> dic
     """The plan of a change to a kernel with a test, in a repository with more around it."""
     root = tmp_path / "repository"
     write_noarch(root / "norm", "norm", ("cpu", "cuda"))
-    files = {TEST_FILE: "# fine\n", "shared/more.py": "# fine\n", "pyproject.toml": '[project]\nname = "x"\n'}
+    files = {
+        TEST_FILE: "# fine\n",
+        "shared/more.py": "# fine\n",
+        "pyproject.toml": '[project]\nname = "x"\n',
+    }
     write_tree(root, {**files, "kci.toml": settings})
     (root / "norm" / "tests" / "shared").symlink_to("../../shared")
     commit_all(root)
@@ -174,14 +212,18 @@ HARDWARE = ["cuda-x86_64-linux"]
 )  # fmt: skip
 def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Change) -> None:
     answer = changed(tmp_path, CUDA, change)
-    assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"], "what they need, for there is no tree"
+    assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"], (
+        "what they need, for there is no tree"
+    )
     assert [test["name"] for test in answer["tests"]] == HARDWARE
     (touch,) = [item for item in answer["affected"] if item["path"] == path]
     assert (touch["kernel"], touch["touches"], touch["tests"]) == ("norm", [], HARDWARE)
     assert "run again on cuda-x86_64-linux" in touch["reason"]
 
 
-@pytest.mark.parametrize("path", ["norm/README.md", "pyproject.toml", "conftest.md", "norm/tests.md"])
+@pytest.mark.parametrize(
+    "path", ["norm/README.md", "pyproject.toml", "conftest.md", "norm/tests.md"]
+)
 def test_a_change_of_nothing_that_tests_read_is_not(tmp_path: Path, path: str) -> None:
     answer = changed(tmp_path, CUDA, write(path, "# words\n"))
     assert (answer["legs"], answer["tests"]) == ([], [])
@@ -196,7 +238,9 @@ def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", ["41", ""])
 def test_changed_tests_have_the_tree_of_the_base_or_a_build(tmp_path: Path, run: str) -> None:
-    """What is published elsewhere, and in no tree of a run here, cannot be tested without a build."""
+    """What is published elsewhere, and in no tree of a run here, cannot be tested without
+    a build.
+    """
     place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda"))
     write("tests/test_it.py", MARKED)(place)
     commit_all(tmp_path)
@@ -212,11 +256,20 @@ def test_changed_tests_have_the_tree_of_the_base_or_a_build(tmp_path: Path, run:
     assert done.touches[0].reason == "read by the tests; the tests run again on cpu-x86_64-linux"
 
 
-def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(tmp_path: Path) -> None:
+def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(
+    tmp_path: Path,
+) -> None:
     place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda", "rocm"))
     (tmp_path / ".git").mkdir()
-    settings = CUDA + '[test.xpu.x86_64-linux]\nlabels = ["arc"]\n[[limits]]\nbackend = "cuda"\ntimeout-minutes = 7\n'
+    settings = (
+        CUDA + '[test.xpu.x86_64-linux]\nlabels = ["arc"]\n[[limits]]\nbackend = "cuda"\n'
+        "timeout-minutes = 7\n"
+    )
     (tmp_path / "kci.toml").write_text(settings)
     (test,) = json.loads(kci("plan", place, "--format", "json").stdout)["tests"]
     assert test["name"] == "cuda-x86_64-linux"
-    assert (test["variants"], test["runner"], test["timeout"]) == (["torch-cuda"], ["self-hosted", "l4"], 7)
+    assert (test["variants"], test["runner"], test["timeout"]) == (
+        ["torch-cuda"],
+        ["self-hosted", "l4"],
+        7,
+    )

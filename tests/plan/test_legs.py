@@ -25,7 +25,9 @@ def test_every_variant_is_a_leg_or_left_out_with_a_reason(catalog: Catalog) -> N
     plan = make_plan(matrix)
     planned = [leg.variant for leg in plan.legs]
     left = [item.variant for item in plan.left_out]
-    assert sorted(planned + left) == sorted({variant.name for variant in matrix.kernels[0].variants})
+    assert sorted(planned + left) == sorted(
+        {variant.name for variant in matrix.kernels[0].variants}
+    )
     assert list(plan.kernels[0].planned) == sorted(planned)
     assert all(item.rule.startswith("KCI30") and item.reason for item in plan.left_out)
 
@@ -38,10 +40,14 @@ def test_runner_and_image_follow_system_and_compute(catalog: Catalog) -> None:
     assert cuda.runner == ("ubuntu-24.04",)
     assert cuda.image == "docker.io/pytorch/manylinux2_28-builder:cuda13.0"
     assert by_name["torch213-cxx11-cu126-aarch64-linux"].runner == ("ubuntu-24.04-arm",)
-    assert by_name["torch213-cxx11-cu126-aarch64-linux"].image.endswith("manylinuxaarch64-builder:cuda12.6")
+    assert by_name["torch213-cxx11-cu126-aarch64-linux"].image.endswith(
+        "manylinuxaarch64-builder:cuda12.6"
+    )
     assert by_name["torch212-cxx11-rocm72-x86_64-linux"].image.endswith(":rocm7.2")
     assert all(0 < leg.timeout < 360 for leg in plan.legs), "a hosted job is killed after six hours"
-    bare = make_plan(compute_matrix([torch_kernel(["cuda"])], catalog), None, PlanOptions(container=False))
+    bare = make_plan(
+        compute_matrix([torch_kernel(["cuda"])], catalog), None, PlanOptions(container=False)
+    )
     assert {leg.image for leg in bare.legs} == {""}
 
 
@@ -55,7 +61,9 @@ def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> No
 
 @pytest.mark.rule("KCI303", triggers=True)
 @pytest.mark.parametrize("source", ["lib.rs", "solve.f90", "a.c", "a.S", "Makefile", "a.mm"])
-def test_a_source_without_a_compiler_leaves_its_backend_out_or_to_nix(source: str, catalog: Catalog) -> None:
+def test_a_source_without_a_compiler_leaves_its_backend_out_or_to_nix(
+    source: str, catalog: Catalog
+) -> None:
     parts = "".join(
         f'[kernel.{backend}]\nbackend = "{backend}"\ndepends = []\nsrc = ["{own}"]\n'
         for backend, own in (("cpu", source), ("cuda", "a.cu"))
@@ -66,7 +74,9 @@ def test_a_source_without_a_compiler_leaves_its_backend_out_or_to_nix(source: st
     plan = make_plan(matrix, None, options)
     assert {leg.backend for leg in plan.legs} == {"cuda"}
     left = [item for item in plan.left_out if item.variant == "torch213-cxx11-cpu-x86_64-linux"]
-    assert [(item.rule, f"no compiler for '{source}'" in item.reason) for item in left] == [("KCI303", True)]
+    assert [(item.rule, f"no compiler for '{source}'" in item.reason) for item in left] == [
+        ("KCI303", True)
+    ]
     with_nix = make_plan(matrix, runners_from(Settings(nix=Nix(backends=(Backend.CPU,)))), options)
     assert {leg.builder for leg in with_nix.legs if leg.backend == "cpu"} == {"nix"}
 
@@ -80,8 +90,14 @@ def test_tvm_ffi_is_built_where_the_native_builder_compiles_it(catalog: Catalog)
         '[kernel.two]\nbackend = "xpu"\ndepends = []\nsrc = ["a.cpp"]\n',
     )
     plan = make_plan(compute_matrix([made], catalog))
-    assert [leg.variant for leg in plan.legs] == ["tvm-ffi01-cpu-aarch64-linux", "tvm-ffi01-cpu-x86_64-linux"]
-    assert {(item.rule, item.backend) for item in plan.left_out} == {("KCI303", "cpu"), ("KCI303", "xpu")}
+    assert [leg.variant for leg in plan.legs] == [
+        "tvm-ffi01-cpu-aarch64-linux",
+        "tvm-ffi01-cpu-x86_64-linux",
+    ]
+    assert {(item.rule, item.backend) for item in plan.left_out} == {
+        ("KCI303", "cpu"),
+        ("KCI303", "xpu"),
+    }
 
 
 @pytest.mark.rule("KCI301", triggers=True)
@@ -98,16 +114,26 @@ def test_a_system_on_which_nobody_builds_is_left_out(catalog: Catalog) -> None:
 
 @pytest.mark.rule("KCI304", triggers=True)
 def test_two_kernels_of_one_name_are_refused(catalog: Catalog) -> None:
-    refused("KCI304", make_plan, compute_matrix([noarch_kernel(["cpu"]), noarch_kernel(["cpu"])], catalog))
+    refused(
+        "KCI304",
+        make_plan,
+        compute_matrix([noarch_kernel(["cpu"]), noarch_kernel(["cpu"])], catalog),
+    )
 
 
 @pytest.mark.rule("KCI303", triggers=False)
-def test_what_kcis_builders_do_not_compile_is_left_to_nix_where_kci_toml_says_so(catalog: Catalog) -> None:
+def test_what_kcis_builders_do_not_compile_is_left_to_nix_where_kci_toml_says_so(
+    catalog: Catalog,
+) -> None:
     matrix = compute_matrix([torch_kernel(["cpu", "metal", "xpu"])], catalog)
     nix = Nix(systems=("aarch64-darwin", "x86_64-windows"), backends=("xpu",))  # type: ignore[arg-type]
     plan = make_plan(matrix, runners_from(Settings(nix=nix)), PlanOptions(split=True))
     legs = {(leg.backend, leg.system): leg for leg in plan.legs}
-    for backend, system in (("metal", "aarch64-darwin"), ("cpu", "aarch64-darwin"), ("xpu", "x86_64-linux")):
+    for backend, system in (
+        ("metal", "aarch64-darwin"),
+        ("cpu", "aarch64-darwin"),
+        ("xpu", "x86_64-linux"),
+    ):
         leg = legs[backend, system]
         assert (leg.builder, leg.image, leg.part) == ("nix", "", None)
     assert legs["metal", "aarch64-darwin"].runner == ("macos-26",)
@@ -117,13 +143,19 @@ def test_what_kcis_builders_do_not_compile_is_left_to_nix_where_kci_toml_says_so
     assert entries[legs["xpu", "x86_64-linux"].variant]["builder"] == "nix"
     assert "objects" not in entries[legs["xpu", "x86_64-linux"].variant]
     assert "builder" not in entries[legs["cpu", "x86_64-linux"].variant]
-    grouped = make_plan(matrix, runners_from(Settings(nix=nix)), PlanOptions(grouping=Grouping.BACKEND))
-    assert all(leg.builder == ("nix" if leg.system == "aarch64-darwin" or leg.backend == "xpu" else None)
-               for leg in grouped.legs)  # fmt: skip
+    grouped = make_plan(
+        matrix, runners_from(Settings(nix=nix)), PlanOptions(grouping=Grouping.BACKEND)
+    )
+    for leg in grouped.legs:
+        through_nix = leg.system == "aarch64-darwin" or leg.backend == "xpu"
+        assert leg.builder == ("nix" if through_nix else None)
 
 
 def test_a_backend_that_only_lacks_an_image_is_said_to_lack_it(catalog: Catalog) -> None:
-    parts = "".join(f'[kernel.{name}]\nbackend = "{name}"\ndepends = []\nsrc = []\n' for name in ("xpu", "metal"))
+    parts = "".join(
+        f'[kernel.{name}]\nbackend = "{name}"\ndepends = []\nsrc = []\n'
+        for name in ("xpu", "metal")
+    )
     plan = make_plan(compute_matrix([torch_kernel(["xpu", "metal"], components=parts)], catalog))
     reasons = {item.backend: item.reason for item in plan.left_out}
     assert "knows no image" in reasons["xpu"]

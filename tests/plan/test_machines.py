@@ -67,9 +67,19 @@ def test_a_plan_has_the_runners_images_and_limits_of_its_settings(catalog: Catal
     """)
     plan = make_plan(compute_matrix([torch_kernel(["cuda", "xpu"])], catalog), made)
     legs = {leg.variant: leg for leg in plan.legs}
-    cuda, arm = legs["torch213-cxx11-cu130-x86_64-linux"], legs["torch213-cxx11-cu130-aarch64-linux"]
-    assert (cuda.runner, cuda.image, cuda.timeout) == (RunnerGroup("gpu", ("big",)), "ghcr.io/acme/cuda:13.0", 100)
-    assert (arm.runner, arm.image) == (("ubuntu-24.04-arm",), "docker.io/pytorch/manylinuxaarch64-builder:cuda13.0")
+    cuda, arm = (
+        legs["torch213-cxx11-cu130-x86_64-linux"],
+        legs["torch213-cxx11-cu130-aarch64-linux"],
+    )
+    assert (cuda.runner, cuda.image, cuda.timeout) == (
+        RunnerGroup("gpu", ("big",)),
+        "ghcr.io/acme/cuda:13.0",
+        100,
+    )
+    assert (arm.runner, arm.image) == (
+        ("ubuntu-24.04-arm",),
+        "docker.io/pytorch/manylinuxaarch64-builder:cuda13.0",
+    )
     xpu = legs["torch213-cxx11-xpu20260-x86_64-linux"]
     assert (xpu.image, xpu.max_jobs, xpu.cores, xpu.timeout) == ("ghcr.io/acme/xpu", 1, None, 100)
     include = json.loads(github_matrix(plan))["include"]
@@ -83,7 +93,7 @@ def test_a_plan_has_the_runners_images_and_limits_of_its_settings(catalog: Catal
 DIGEST = "sha256:" + "0" * 64
 
 
-# --- lints ------------------------------------------------------------------------------------------------------------
+# --- lints ----------------------------------------------------------------------------------------
 
 
 def lint(text: str, kernels: set[str] | None = None) -> list[Diagnostic]:
@@ -97,7 +107,12 @@ def lint(text: str, kernels: set[str] | None = None) -> list[Diagnostic]:
 
 def _cases(field: str, triggers: bool) -> list:
     return [
-        pytest.param(rule.id, getattr(rule, field), id=rule.id, marks=pytest.mark.rule(rule.id, triggers=triggers))
+        pytest.param(
+            rule.id,
+            getattr(rule, field),
+            id=rule.id,
+            marks=pytest.mark.rule(rule.id, triggers=triggers),
+        )
         for rule in rules().values()
         if rule.id.startswith(("KCI32", "KCI33")) and rule.bad
     ]
@@ -118,7 +133,10 @@ def test_a_rule_is_silent_about_its_good_example(rule: str, text: str) -> None:
 @pytest.mark.rule("KCI326", triggers=True)
 def test_an_entry_for_a_kernel_that_does_not_exist() -> None:
     text = '[[overlay]]\nkernel = "flash-atn"\n[[overlay]]\nkernel = "flash-attn"\n[[overlay]]\n'
-    text += '[publish]\npull-request = ["flash-attn", "other"]\n[[limits]]\nkernel = "flash-atn"\nmax-jobs = 1\n'
+    text += (
+        '[publish]\npull-request = ["flash-attn", "other"]\n[[limits]]\nkernel = "flash-atn"\n'
+        "max-jobs = 1\n"
+    )
     found = lint(text, {"flash-attn", "relu"})
     assert [(item.rule, item.line) for item in found] == [("KCI326", line) for line in (2, 7, 9)]
     assert {found[0].hint, found[2].hint} == {"did you mean `flash-attn`?"}
@@ -133,7 +151,9 @@ def test_limits_are_not_judged_where_nobody_looked_for_kernels() -> None:
 @pytest.mark.rule("KCI322", triggers=True)
 @pytest.mark.parametrize("label", ["", " a", "a\\nb", "a,b", "x" * 300, "${{ x }}", "ñ"])
 def test_labels_that_no_runner_has(label: str) -> None:
-    assert [item.rule for item in lint(f'[runners.any.x86_64-linux]\nlabels = ["{label}"]\n')] == ["KCI322"]
+    assert [item.rule for item in lint(f'[runners.any.x86_64-linux]\nlabels = ["{label}"]\n')] == [
+        "KCI322"
+    ]
     assert "KCI322" in [item.rule for item in lint(f'[test.any.x86_64-linux]\ngroup = "{label}"\n')]
 
 
@@ -171,7 +191,10 @@ def test_every_label_is_fine_for_its_own_system() -> None:
     assert lint(f"[runners.noarch.x86_64-linux]\n{slim}[test.cpu.x86_64-linux]\n{slim}") == []
     for label, system in hosted_runners().labels.items() - {("ubuntu-slim", "x86_64-linux")}:
         assert label not in hosted_runners().retired
-        assert system == "x86_64-darwin" or lint(f'[runners.cpu.{system}]\nlabels = ["{label}"]\n') == []
+        assert (
+            system == "x86_64-darwin"
+            or lint(f'[runners.cpu.{system}]\nlabels = ["{label}"]\n') == []
+        )
 
 
 @pytest.mark.rule("KCI323", triggers=False)
@@ -223,19 +246,26 @@ def test_impossible_values(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '[runners.any.aarch64-windows]\nlabels = ["arm"]\n[runners.cuda.aarch64-windows]\ncpus = 8\n',
+        '[runners.any.aarch64-windows]\nlabels = ["arm"]\n[runners.cuda.aarch64-windows]\n'
+        "cpus = 8\n",
         '[runners.any.x86_64-linux]\ncurrency = "USD"\n[runners.cuda.x86_64-linux]\nprice = 1\n',
         f'[images.cuda]\nx86_64-linux = "example.org/cuda:13.0@{DIGEST}"\n',
         f'[images.cuda.x86_64-linux]\n"13.0" = "example.org/cuda:{{compute}}@{DIGEST}"\n',
     ],
-    ids=["labels of any backend", "currency of any backend", "one digest", "one digest for one version"],
+    ids=[
+        "labels of any backend",
+        "currency of any backend",
+        "one digest",
+        "one digest for one version",
+    ],
 )
 def test_values_that_are_fine(text: str) -> None:
     assert lint(text) == []
 
 
 @pytest.mark.parametrize(
-    "line", ["17 4 * * 1", "*/15 * * * *", "0 0 1,15 * MON-FRI", "5 4 * jan-mar sun", "0-59/5 0 * * 0", "0 3 * * 7",
+    "line", ["17 4 * * 1", "*/15 * * * *", "0 0 1,15 * MON-FRI", "5 4 * jan-mar sun",
+        "0-59/5 0 * * 0", "0 3 * * 7",
              "20/15 * * * *", "0 0 29 2 *", "0 0 30 feb,apr *", "0 0 31 2 mon", "59 0,22 * * *"],
 )  # fmt: skip
 def test_cron_lines(line: str) -> None:
@@ -243,18 +273,39 @@ def test_cron_lines(line: str) -> None:
 
 
 _NO_CRON = {
-    "five fields, such as": ("", "* * * *", "* * * * * *", "@daily", "\N{ARABIC-INDIC DIGIT THREE} * * * *"),
-    "from 0 to 59 in": ("60 * * * *", "5-1 * * * *", "*/0 * * * *", "a * * * *", "1-2-3 * * * *", "-1 * * * *"),
+    "five fields, such as": (
+        "",
+        "* * * *",
+        "* * * * * *",
+        "@daily",
+        "\N{ARABIC-INDIC DIGIT THREE} * * * *",
+    ),
+    "from 0 to 59 in": (
+        "60 * * * *",
+        "5-1 * * * *",
+        "*/0 * * * *",
+        "a * * * *",
+        "1-2-3 * * * *",
+        "-1 * * * *",
+    ),
     "from 0 to 23 in '24'": ("0 24 * * *",),
     "from 1 to 31 in": ("0 0 0 * *",),
     "from 1 to 12 in": ("0 0 * 13 *",),
     "from 0 to 7 in": ("0 0 * * 8",),
-    "5 minutes between": ("* * * * *", "*/2 * * * *", "0,3 0 * * *", "58,2 * * * *", "1,58 0,23 * * *"),
+    "5 minutes between": (
+        "* * * * *",
+        "*/2 * * * *",
+        "0,3 0 * * *",
+        "58,2 * * * *",
+        "1,58 0,23 * * *",
+    ),
     "a day that comes": ("0 0 31 2 *", "0 0 30-31 feb *", "0 0 31 4,6,9,11 */2"),
 }
 
 
-@pytest.mark.parametrize(("line", "says"), [(line, says) for says, lines in _NO_CRON.items() for line in lines])
+@pytest.mark.parametrize(
+    ("line", "says"), [(line, says) for says, lines in _NO_CRON.items() for line in lines]
+)
 def test_lines_that_github_does_not_keep_to(line: str, says: str) -> None:
     assert says in cron_problem(line)
 
@@ -269,7 +320,9 @@ def test_an_image_for_each_compute_version(catalog: Catalog) -> None:
     plan = make_plan(compute_matrix([torch_kernel(["cuda"])], catalog), made)
     images = {leg.name.partition("-cxx11-")[2]: leg.image for leg in plan.legs}
     assert images["cu130-x86_64-linux"] == f"example.org/cuda@{DIGEST}"
-    assert images["cu132-x86_64-linux"] == "docker.io/pytorch/manylinux2_28-builder:cuda13.2", "kci's own"
+    assert images["cu132-x86_64-linux"] == "docker.io/pytorch/manylinux2_28-builder:cuda13.2", (
+        "kci's own"
+    )
     assert images["cu130-aarch64-linux"] == "example.org/arm:13.0"
 
 
@@ -277,15 +330,26 @@ BARE = PlanOptions(container=False)
 
 
 def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:
-    matrix, own = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog), "[images.cuda]\ndisk-gb = 30\n"
-    plans = [make_plan(matrix), make_plan(matrix, runners(own)), make_plan(matrix, runners(own), BARE)]
+    matrix, own = (
+        compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog),
+        "[images.cuda]\ndisk-gb = 30\n",
+    )
+    plans = [
+        make_plan(matrix),
+        make_plan(matrix, runners(own)),
+        make_plan(matrix, runners(own), BARE),
+    ]
     usual, more, bare = ({leg.backend: leg.disk for leg in plan.legs} for plan in plans)
     assert usual == {"cpu": None, "cuda": None, "rocm": default_runners().build["rocm"].disk}
     assert (more["cuda"], {*bare.values()}) == (30, {None})
-    entry = next(leg for leg in json.loads(github_matrix(plans[0]))["include"] if leg["backend"] == "rocm")
+    entry = next(
+        leg for leg in json.loads(github_matrix(plans[0]))["include"] if leg["backend"] == "rocm"
+    )
     assert entry["disk"] == 40
 
 
 def test_runners_that_test_have_no_defaults_but_for_the_cpu() -> None:
     made = runners('[test]\ncpu = false\ncuda.x86_64-linux.labels = ["l4"]\n')
-    assert {place: runner.labels for place, runner in made.test.items()} == {("cuda", "x86_64-linux"): ("l4",)}
+    assert {place: runner.labels for place, runner in made.test.items()} == {
+        ("cuda", "x86_64-linux"): ("l4",)
+    }

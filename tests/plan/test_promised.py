@@ -17,7 +17,9 @@ NAMES = ["torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cpu-x86_64-linux"]
 
 @pytest.fixture
 def plan(catalog: Catalog) -> Plan:
-    matrix = compute_matrix([torch_kernel(["cpu"], torch='minver = "2.13"\nmaxver = "2.13"\n')], catalog)
+    matrix = compute_matrix(
+        [torch_kernel(["cpu"], torch='minver = "2.13"\nmaxver = "2.13"\n')], catalog
+    )
     made = make_plan(matrix, None, PlanOptions(container=False))
     assert sorted(leg.name for leg in made.legs) == NAMES
     return made
@@ -27,15 +29,30 @@ def plan(catalog: Catalog) -> Plan:
 @pytest.mark.parametrize(
     "runner", [("self-hosted", "gpu"), ("ubuntu-24.04", "gpu"), RunnerGroup("g", ("ubuntu-24.04",))]
 )
-def test_legs_elsewhere_are_not_for_forks(plan: Plan, runner: tuple[str, ...] | RunnerGroup) -> None:
+def test_legs_elsewhere_are_not_for_forks(
+    plan: Plan, runner: tuple[str, ...] | RunnerGroup
+) -> None:
     first, second = plan.legs
-    mixed = msgspec.structs.replace(plan, legs=(first, msgspec.structs.replace(second, runner=runner)))
+    mixed = msgspec.structs.replace(
+        plan, legs=(first, msgspec.structs.replace(second, runner=runner))
+    )
     kept = only_hosted(mixed)
     assert kept.legs == (first,)
-    assert [(item.variant, item.rule) for item in kept.left_out[len(plan.left_out) :]] == [(second.name, "KCI315")]
+    assert [(item.variant, item.rule) for item in kept.left_out[len(plan.left_out) :]] == [
+        (second.name, "KCI315")
+    ]
 
 
-TEST = TestLeg("some-kernel", ".", "cpu-x86_64-linux", "cpu", "x86_64-linux", (NAMES[0],), ("ubuntu-24.04",), 30)
+TEST = TestLeg(
+    "some-kernel",
+    ".",
+    "cpu-x86_64-linux",
+    "cpu",
+    "x86_64-linux",
+    (NAMES[0],),
+    ("ubuntu-24.04",),
+    30,
+)
 
 
 @pytest.mark.rule("KCI316", triggers=True)
@@ -46,7 +63,9 @@ def test_legs_that_wait_for_a_maintainer_are_the_ones_of_the_other_run(plan: Pla
     waiting, theirs = only_hosted(mixed, dispatched=True), only_own(mixed)
     assert (waiting.legs, theirs.legs) == ((first,), (elsewhere,))
     new = len(plan.left_out)
-    assert [(item.variant, item.rule) for item in waiting.left_out[new:]] == [(second.name, "KCI316")]
+    assert [(item.variant, item.rule) for item in waiting.left_out[new:]] == [
+        (second.name, "KCI316")
+    ]
     assert [(item.variant, item.rule) for item in theirs.left_out[new:]] == [(first.name, "KCI316")]
     assert [kernel.planned for kernel in theirs.tree_plan().kernels] == [(second.name,)]
 
@@ -67,7 +86,10 @@ def test_what_a_fork_leaves_untested_is_said(plan: Plan) -> None:
     kept = only_hosted(whole)
     assert kept.tests == ()
     (said,) = untested(whole, kept)
-    assert (said.rule, "some-kernel is not tested on cpu-x86_64-linux" in said.message) == ("KCI317", True)
+    assert (said.rule, "some-kernel is not tested on cpu-x86_64-linux" in said.message) == (
+        "KCI317",
+        True,
+    )
 
 
 def test_the_tree_must_have_what_is_built_and_what_is_there(plan: Plan) -> None:
@@ -76,8 +98,14 @@ def test_the_tree_must_have_what_is_built_and_what_is_there(plan: Plan) -> None:
     printed = msgspec.structs.replace(kernel, fingerprints={NAMES[0]: "1", NAMES[1]: "2"})
     built = msgspec.structs.replace(plan, legs=plan.legs[:1], kernels=(printed,), commit="c")
     one = plan.legs[0].name
-    wanted = msgspec.structs.replace(printed, planned=(one,), fingerprints={one: str(NAMES.index(one) + 1)})
+    wanted = msgspec.structs.replace(
+        printed, planned=(one,), fingerprints={one: str(NAMES.index(one) + 1)}
+    )
     assert built.tree_plan() == Plan(1, "release", (wanted,), commit="c", loads=plan.loads)
-    assert msgspec.structs.replace(plan, legs=()).tree_plan().kernels == (), "nothing of it is built"
+    assert msgspec.structs.replace(plan, legs=()).tree_plan().kernels == (), (
+        "nothing of it is built"
+    )
     written = msgspec.to_builtins(built.tree_plan())
-    assert written.keys() == {"schema", "tier", "kernels", "commit", "loads"}, "an output of a job is short"
+    assert written.keys() == {"schema", "tier", "kernels", "commit", "loads"}, (
+        "an output of a job is short"
+    )

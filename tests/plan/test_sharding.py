@@ -34,13 +34,20 @@ def test_machines_of_github_or_of_unknown_number_hold_nothing_back() -> None:
         assert at_once([leg(str(number), pool=pool) for number in range(50)], 1) == [None]
     own = [leg(f"v{number}", pool=Pool("gpu", 2)) for number in range(10)]
     mixed = own + [leg(f"w{number}") for number in range(10)]
-    assert at_once(mixed, 1) == [12], "two at a time on self-hosted runners, and none of the others waits"
+    assert at_once(mixed, 1) == [12], (
+        "two at a time on self-hosted runners, and none of the others waits"
+    )
 
 
 @settings(max_examples=many(300))
 @given(st.integers(1, 300), st.lists(st.integers(0, 256), min_size=1, max_size=8))
-def test_a_split_gives_everybody_something_and_nobody_too_much(total: int, weights: list[int]) -> None:
+def test_a_split_gives_everybody_something_and_nobody_too_much(
+    total: int, weights: list[int]
+) -> None:
     parts = split(total, weights)
     some = sum(weight > 0 for weight in weights)
-    assert all((part > 0) == (weight > 0) and part <= weight for part, weight in zip(parts, weights, strict=True))
+    assert all(
+        (part > 0) == (weight > 0) and part <= weight
+        for part, weight in zip(parts, weights, strict=True)
+    )
     assert sum(parts) == min(sum(weights), max(total, some))

@@ -1,8 +1,10 @@
-"""A Hub in this process: the part of its API that publishing needs, as strict as the real one where it matters.
+"""A Hub in this process: the part of its API that publishing needs, as strict as the real one where
+it matters.
 
-Branches, preupload, LFS (batch, upload, verify), commits with a parent, trees, the exchange of identities for tokens,
-and faults on demand. What it answers follows huggingface_hub 2.4.0, which the tests drive against it. Run as a program,
-`python fake_hub.py FILE REPO...`, it writes its address to FILE and serves until it is killed.
+Branches, preupload, LFS (batch, upload, verify), commits with a parent, trees, the exchange of
+identities for tokens, and faults on demand. What it answers follows huggingface_hub 2.4.0, which
+the tests drive against it. Run as a program, `python fake_hub.py FILE REPO...`, it writes its
+address to FILE and serves until it is killed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ LARGE = (".so", ".pyd", ".dylib", ".dll", ".bin")
 class Fault(Exception):
     """Answer with this instead; without a status, drop the connection."""
 
-    def __init__(self, status: int | None, headers: dict[str, str] | None = None, after: bool = False) -> None:
+    def __init__(
+        self, status: int | None, headers: dict[str, str] | None = None, after: bool = False
+    ) -> None:
         super().__init__(status)
         self.status, self.headers, self.after = status, headers or {}, after
 
@@ -45,7 +49,11 @@ class Repository:
         self.branches: dict[str, str] = {}
         self.proposals: dict[str, str] = {}
         self.ignored: tuple[str, ...] = ()
-        self.write("main", {".gitattributes": b"*.so filter=lfs diff=lfs merge=lfs -text\n"}, "initial commit")
+        self.write(
+            "main",
+            {".gitattributes": b"*.so filter=lfs diff=lfs merge=lfs -text\n"},
+            "initial commit",
+        )
 
     def write(self, branch: str, files: dict[str, bytes], message: str) -> str:
         """A commit with exactly these files."""
@@ -77,7 +85,9 @@ class FakeHub:
         """Tokens that may propose, and write nothing."""
         self.trusted: dict[str, str] = {}
         """The resource that an identity may have a token for."""
-        self.trusts: Callable[[str, str], bool] = lambda identity, resource: self.trusted.get(identity) == resource
+        self.trusts: Callable[[str, str], bool] = lambda identity, resource: (
+            self.trusted.get(identity) == resource
+        )
         """Whether an identity may have a token for a resource."""
         self.hooks: list[Callable[[str, str], None]] = []
         """Called with the method and path of each request; raises Fault to spoil it."""
@@ -91,7 +101,11 @@ class FakeHub:
 
     def asked(self, pattern: str) -> list[str]:
         """The requests, as `METHOD path`, that match."""
-        return [f"{method} {path}" for method, path in self.log if re.search(pattern, f"{method} {path}")]
+        return [
+            f"{method} {path}"
+            for method, path in self.log
+            if re.search(pattern, f"{method} {path}")
+        ]
 
     def once(self, pattern: str, action: Callable[[], None]) -> None:
         """Do something at the first request that matches."""
@@ -104,7 +118,15 @@ class FakeHub:
 
         self.hooks.append(hook)
 
-    def fail(self, pattern: str, status: int | None, *, after: bool = False, times: int = 1, **headers: str) -> None:
+    def fail(
+        self,
+        pattern: str,
+        status: int | None,
+        *,
+        after: bool = False,
+        times: int = 1,
+        **headers: str,
+    ) -> None:
         """Spoil the next requests that match; `after` does what was asked first."""
         left = [times]
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -123,7 +145,9 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = _Server(("127.0.0.1", 0), handler)
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     try:
         yield hub
@@ -144,7 +168,9 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # headers and body are two writes: the second would wait for the client's ACK
+    disable_nagle_algorithm = (
+        True  # headers and body are two writes: the second would wait for the client's ACK
+    )
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -193,14 +219,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _allowed(self, others: Collection[str] = ()) -> bool:
-        return self.headers.get("Authorization", "").removeprefix("Bearer ") in {*self.hub.tokens, *others}
+        return self.headers.get("Authorization", "").removeprefix("Bearer ") in {
+            *self.hub.tokens,
+            *others,
+        }
 
     def _route(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
         hub = self.hub
         if path == "/oauth/token":
             return self._exchange(json.loads(body))
         if path == "/identity":
-            if query.get("api-version") != "2.0" or self.headers.get("Authorization") != "Bearer request-token":
+            if (
+                query.get("api-version") != "2.0"
+                or self.headers.get("Authorization") != "Bearer request-token"
+            ):
                 return 400, {"error": "not what GitHub takes"}
             return 200, {"value": f"identity for {query['audience']}"}
         if path == "/api/validate-yaml":
@@ -214,7 +246,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._lfs_batch(match[1], json.loads(body))
         if match := re.fullmatch(r"/kernels/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._resolve(match[1], *map(urllib.parse.unquote, match.groups()[1:]))
-        match = re.fullmatch(r"/api/kernels/([^/]+/[^/]+)(?:/([a-z-]+)(?:/([^/]+)(?:/(.+))?)?)?", path)
+        match = re.fullmatch(
+            r"/api/kernels/([^/]+/[^/]+)(?:/([a-z-]+)(?:/([^/]+)(?:/(.+))?)?)?", path
+        )
         if match is None:
             return 404, {"error": f"no route {path}"}
         if match[1] not in hub.repositories:
@@ -223,12 +257,14 @@ class _Handler(BaseHTTPRequestHandler):
         revision = urllib.parse.unquote(match[3] or "main")
         commit = repository.branches.get(revision, revision)
         if what == "refs":
-            kinds = {"branches": ("refs/heads/", dict(sorted(repository.branches.items()))), "tags": ("", {}),
+            kinds = {"branches": ("refs/heads/", dict(sorted(repository.branches.items()))),
+                "tags": ("", {}),
                      "converts": ("", {})}  # fmt: skip
             if query.get("include_prs"):
                 kinds["pullRequests"] = ("", repository.proposals)
             return 200, {
-                kind: [{"name": name.removeprefix("refs/"), "ref": start + name, "targetCommit": commit}
+                kind: [{"name": name.removeprefix("refs/"), "ref": start + name,
+                    "targetCommit": commit}
                        for name, commit in named.items()]
                 for kind, (start, named) in kinds.items()
             }  # fmt: skip
@@ -236,10 +272,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._tree(repository, commit, match[4] or "", query)
         if what in (None, "revision"):
             siblings = [{"rfilename": name} for name in repository.commits.get(commit, {})]
-            return 200, {"id": match[1], "_id": "1", "sha": commit, "siblings": siblings, "private": False,
-                         "trustedKernelPublisher": True, "downloads": 0, "likes": 0, "tags": []}  # fmt: skip
+            return 200, {"id": match[1], "_id": "1", "sha": commit, "siblings": siblings,
+                "private": False,
+                         "trustedKernelPublisher": True, "downloads": 0, "likes": 0,
+                         "tags": []}  # fmt: skip
         proposed = query.get("create_pr") == "1"
-        if not self._allowed(self.hub.strangers if what in ("branch", "preupload", "commit") else ()):
+        if not self._allowed(
+            self.hub.strangers if what in ("branch", "preupload", "commit") else ()
+        ):
             return 401, {"error": "Invalid credentials in Authorization header"}
         if not proposed and not self._allowed():
             return 403, {"error": "Forbidden: you may not write here"}
@@ -249,7 +289,9 @@ class _Handler(BaseHTTPRequestHandler):
             repository.branches[revision] = repository.branches["main"]
             return 200, {}
         if what == "preupload":
-            return 200, {"files": [self._mode(repository, file) for file in json.loads(body)["files"]]}
+            return 200, {
+                "files": [self._mode(repository, file) for file in json.loads(body)["files"]]
+            }
         if what == "commit":
             return self._commit(match[1], repository, revision, body, proposed=proposed)
         return 404, {"error": f"no route {path}"}
@@ -273,7 +315,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _mode(self, repository: Repository, file: dict[str, Any]) -> dict[str, Any]:
         large = file["path"].endswith(LARGE) and file["size"] > 0
         ignored = file["path"].endswith(repository.ignored) if repository.ignored else False
-        return {"path": file["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": ignored}
+        return {
+            "path": file["path"],
+            "uploadMode": "lfs" if large else "regular",
+            "shouldIgnore": ignored,
+        }
 
     def _lfs_batch(self, name: str, asked: dict[str, Any]) -> tuple[int, Any]:
         if not self._allowed(self.hub.strangers):
@@ -292,11 +338,15 @@ class _Handler(BaseHTTPRequestHandler):
         repository.objects[oid] = body
         return 200, {}
 
-    def _tree(self, repository: Repository, commit: str, below: str, query: dict[str, str]) -> tuple[int, Any]:
+    def _tree(
+        self, repository: Repository, commit: str, below: str, query: dict[str, str]
+    ) -> tuple[int, Any]:
         if commit not in repository.commits:
             return 404, {"_headers": {"X-Error-Code": "RevisionNotFound"}, "_data": b"{}"}
         files = repository.commits[commit]
-        inside = {path: data for path, data in files.items() if not below or path.startswith(f"{below}/")}
+        inside = {
+            path: data for path, data in files.items() if not below or path.startswith(f"{below}/")
+        }
         if below and not inside:
             return 404, {"_headers": {"X-Error-Code": "EntryNotFound"}, "_data": b"{}"}
         entries: list[dict[str, Any]] = []
@@ -314,7 +364,12 @@ class _Handler(BaseHTTPRequestHandler):
                 entry |= {"oid": hashlib.sha1(sha.encode()).hexdigest(), "lfs": lfs}
             entries.append(entry)
         entries += [
-            {"type": "directory", "path": f"{below}/{folder}" if below else folder, "oid": "0" * 40, "size": 0}
+            {
+                "type": "directory",
+                "path": f"{below}/{folder}" if below else folder,
+                "oid": "0" * 40,
+                "size": 0,
+            }
             for folder in sorted(folders)
             if deep or "/" not in folder
         ]
@@ -344,7 +399,10 @@ class _Handler(BaseHTTPRequestHandler):
                 del files[value["path"]]
         before = repository.branches[branch]
         commit = repository.write(branch, files, header["summary"])
-        answer = {"commitUrl": f"{self.hub.url}/kernels/{name}/commit/{commit}", "commitOid": commit}
+        answer = {
+            "commitUrl": f"{self.hub.url}/kernels/{name}/commit/{commit}",
+            "commitOid": commit,
+        }
         if proposed:
             repository.branches[branch] = before
             number = repository.propose(commit).rpartition("/")[2]
@@ -358,12 +416,15 @@ class _Handler(BaseHTTPRequestHandler):
         if data is None:
             return 404, {"_headers": {"X-Error-Code": "EntryNotFound"}, "_data": b""}
         etag = hashlib.sha256(data).hexdigest()
-        return 200, {"_headers": {"ETag": f'"{etag}"', "X-Repo-Commit": commit, "X-Linked-Size": str(len(data))},
+        return 200, {"_headers": {"ETag": f'"{etag}"', "X-Repo-Commit": commit,
+            "X-Linked-Size": str(len(data))},
                      "_data": data}  # fmt: skip
 
 
 def main(address: Path, names: list[str]) -> None:
-    """Serve until killed; every repository's branches are written to `<address>.json` after each commit."""
+    """Serve until killed; every repository's branches are written to `<address>.json` after each
+    commit.
+    """
     hub = FakeHub(*names)
     with serving(hub):
         address.write_text(hub.url)

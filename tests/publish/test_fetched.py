@@ -20,7 +20,17 @@ __all__ = ["hub", "sigstore"]
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
-FETCH = ["hf", "download", REPO, "--repo-type", "kernel", "--revision", "v1", "--local-dir", "fetched"]
+FETCH = [
+    "hf",
+    "download",
+    REPO,
+    "--repo-type",
+    "kernel",
+    "--revision",
+    "v1",
+    "--local-dir",
+    "fetched",
+]
 
 
 @pytest.mark.slow  # the Hub's own program starts twice
@@ -35,10 +45,17 @@ def test_a_published_tree_is_fetched_and_verified(
 
     def fetched_and_verified() -> tuple[int, str]:
         done = subprocess.run(
-            [program(FETCH[0]), *FETCH[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            [program(FETCH[0]), *FETCH[1:]],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
-        said = kci("verify", "fetched/build", "--signatures", *OWN, "--trust-config", "sigstore.json")
+        said = kci(
+            "verify", "fetched/build", "--signatures", *OWN, "--trust-config", "sigstore.json"
+        )
         return said.code, said.stderr
 
     assert fetched_and_verified()[0] == 0

@@ -1,4 +1,6 @@
-"""Pull requests on the Hub, a main branch that mirrors a kernel's first version, and what has to be set there."""
+"""Pull requests on the Hub, a main branch that mirrors a kernel's first version, and what has to be
+set there.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def publish(tree: Path, *options: str) -> Result:
 
 
 def propose(tree: Path) -> Publication:
-    publisher = Publisher(HubKernel(REPO, lambda: STRANGER), REPO, propose=True, wait=lambda _seconds: None)
+    publisher = Publisher(
+        HubKernel(REPO, lambda: STRANGER), REPO, propose=True, wait=lambda _seconds: None
+    )
     return publisher.publish(read_release(tree), "v1")
 
 
@@ -44,9 +48,13 @@ def branch(hub: FakeHub) -> str:
     return hub[REPO].write("v1", {**hub[REPO].files("main"), **theirs}, "another variant")
 
 
-def test_who_may_not_write_proposes(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
+def test_who_may_not_write_proposes(
+    hub: FakeHub, stranger: None, branch: str, tmp_path: Path
+) -> None:
     tree = make_tree(tmp_path)
-    assert kci("publish", str(tree), "--repo-id", REPO).code == 1, "without the option it is refused"
+    assert kci("publish", str(tree), "--repo-id", REPO).code == 1, (
+        "without the option it is refused"
+    )
     done = publish(tree)
     assert done.code == 0, done.stderr
     assert f"{REPO}@v1: proposed at " in done.stdout
@@ -56,7 +64,9 @@ def test_who_may_not_write_proposes(hub: FakeHub, stranger: None, branch: str, t
     assert {"build/torch-cpu/metadata.json", f"build/{OTHER}/x"} <= proposed.keys()
 
 
-def test_the_same_again_opens_no_second_one(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
+def test_the_same_again_opens_no_second_one(
+    hub: FakeHub, stranger: None, branch: str, tmp_path: Path
+) -> None:
     tree = make_tree(tmp_path)
     first, second = publish(tree), publish(tree)
     assert (first.code, second.code) == (0, 0), second.stderr
@@ -67,7 +77,9 @@ def test_the_same_again_opens_no_second_one(hub: FakeHub, stranger: None, branch
     assert len(hub[REPO].proposals) == 2, "other builds are another proposal"
 
 
-def test_what_was_accepted_is_not_proposed_again(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
+def test_what_was_accepted_is_not_proposed_again(
+    hub: FakeHub, stranger: None, branch: str, tmp_path: Path
+) -> None:
     tree = make_tree(tmp_path)
     publish(tree)
     hub[REPO].branches["v1"] = hub[REPO].proposals["refs/pr/1"]
@@ -99,7 +111,9 @@ hub.repo-id = "{repo}"
 """
 
 
-@pytest.mark.parametrize(("setting", "proposed"), [("true", True), ('["gated-norm"]', True), ('["gated"]', False)])
+@pytest.mark.parametrize(
+    ("setting", "proposed"), [("true", True), ('["gated-norm"]', True), ('["gated"]', False)]
+)
 def test_kci_toml_says_which_kernels_are_proposed(
     setting: str,
     proposed: bool,
@@ -121,13 +135,22 @@ def test_a_branch_that_lacks_is_found_before_anything_is_built(
     hub: FakeHub, branch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    kernels = {"has-it": (1, REPO), "lacks-it": (2, REPO), "commits": (2, REPO), "unseen": (3, "acme/hidden")}
+    kernels = {
+        "has-it": (1, REPO),
+        "lacks-it": (2, REPO),
+        "commits": (2, REPO),
+        "unseen": (3, "acme/hidden"),
+    }
     for name, (version, repo) in kernels.items():
         package = tmp_path / name / "torch-ext" / name.replace("-", "_")
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
-        (tmp_path / name / "build.toml").write_text(NOARCH.format(name=name, version=version, repo=repo))
-    (tmp_path / "kci.toml").write_text('[publish]\npull-request = ["has-it", "lacks-it", "unseen"]\n')
+        (tmp_path / name / "build.toml").write_text(
+            NOARCH.format(name=name, version=version, repo=repo)
+        )
+    (tmp_path / "kci.toml").write_text(
+        '[publish]\npull-request = ["has-it", "lacks-it", "unseen"]\n'
+    )
     checked = require_branches(open_workspace([str(tmp_path)]))
     assert [kernel.build.name for kernel in checked.kernels] == ["commits", "has-it", "unseen"]
     ((found,),) = [item.diagnostics for item in checked.unread]
@@ -149,7 +172,9 @@ def test_nothing_is_asked_where_nothing_is_proposed(
 # --- the main branch as a mirror ---
 
 
-def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "mirror = true") -> None:
+def mirrored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "mirror = true"
+) -> None:
     (tmp_path / "own" / "kernels").mkdir(parents=True)
     (tmp_path / "own" / "kci.toml").write_text(f"[publish]\n{settings}\n")
     monkeypatch.chdir(tmp_path / "own" / "kernels")
@@ -165,7 +190,9 @@ def test_main_has_the_first_version_too_where_kci_toml_says_so(
         done = kci("publish", str(tree), "--repo-id", REPO)
         assert done.code == 0, done.stderr
         assert [f"@{name}: {state}" in done.stdout for name in ("v1", "main")] == [True, True]
-    builds = {path: data for path, data in hub[REPO].files("v1").items() if path.startswith("build/")}
+    builds = {
+        path: data for path, data in hub[REPO].files("v1").items() if path.startswith("build/")
+    }
     there = hub[REPO].files("main")
     assert builds.items() <= there.items()
     assert there["README.md"] == b"# gated-norm\n"
@@ -190,18 +217,28 @@ def test_nothing_else_is_mirrored(
     options: tuple[str, ...],
 ) -> None:
     mirrored(tmp_path, monkeypatch, settings)
-    done = kci("publish", str(make_tree(tmp_path / "made", version=version)), "--repo-id", REPO, *options)
+    done = kci(
+        "publish", str(make_tree(tmp_path / "made", version=version)), "--repo-id", REPO, *options
+    )
     assert done.code == 0, done.stderr
     assert not any(path.startswith("build/") for path in hub[REPO].files("main"))
 
 
 # --- what has to be set ---
 
-BUILD = '[general]\nname = "{0}"\nversion = 2\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n{1}[torch-noarch]\n'
+BUILD = (
+    '[general]\nname = "{0}"\nversion = 2\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    "{1}[torch-noarch]\n"
+)
 
 
-def test_the_doctor_lists_the_trusted_publishers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, more in (("one", ""), ("two", '[general.hub]\nrepo-id = "vendor/second"\nbranch = "b"\n')):
+def test_the_doctor_lists_the_trusted_publishers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, more in (
+        ("one", ""),
+        ("two", '[general.hub]\nrepo-id = "vendor/second"\nbranch = "b"\n'),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "build.toml").write_text(BUILD.format(name, more))
         add_package(tmp_path / name)
@@ -219,5 +256,8 @@ def test_the_doctor_lists_the_trusted_publishers(tmp_path: Path, monkeypatch: py
     environment, publisher, _owner, *repositories = said()
     assert ("`release`" in environment, "`r*`" in environment) == (True, True)
     assert ("`kci-publish.yml`" in publisher, "`release`" in publisher) == (True, True)
-    assert repositories == ["one: kernels/acme/one, branch v2", "two: kernels/vendor/second, branch b"]
+    assert repositories == [
+        "one: kernels/acme/one, branch v2",
+        "two: kernels/vendor/second, branch b",
+    ]
     assert "- two: kernels/vendor/second, branch b" in kci("doctor").stdout

@@ -1,4 +1,6 @@
-"""`kci publish` against a Hub on this machine: what lands there, and what happens when something goes wrong."""
+"""`kci publish` against a Hub on this machine: what lands there, and what happens when something
+goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         # A command that is not told otherwise has nothing to wait for.
-        monkeypatch.setattr("kci.publish.publish.Publisher", functools.partial(Publisher, wait=never))
+        monkeypatch.setattr(
+            "kci.publish.publish.Publisher", functools.partial(Publisher, wait=never)
+        )
         yield running
 
 
@@ -83,7 +87,9 @@ def anonymous(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
 
 
-def library(unique: str = "1a2b3c4", *, backend: str = "cpu", size: int = 3000) -> dict[str, str | bytes]:
+def library(
+    unique: str = "1a2b3c4", *, backend: str = "cpu", size: int = 3000
+) -> dict[str, str | bytes]:
     """A Python-only stand-in: files large enough to be uploaded as the Hub uploads binaries."""
     return {
         "__init__.py": "from ._ops import ops\n",
@@ -93,16 +99,21 @@ def library(unique: str = "1a2b3c4", *, backend: str = "cpu", size: int = 3000) 
 
 
 def make_tree(
-    place: Path, variants: tuple[str, ...] = ("torch-cpu", "torch-cuda"), *, unique: str = "1a2b3c4", plan: bool = True,
+    place: Path, variants: tuple[str, ...] = ("torch-cpu", "torch-cuda"), *,
+    unique: str = "1a2b3c4", plan: bool = True,
     planned: tuple[str, ...] = (), version: int = 1, into: Path | None = None, commit: str = COMMIT,
     committed: int | None = None, prints: dict[str, str] | None = None,
 ) -> Path:  # fmt: skip
-    """A merged tree of variants of Python only, which a test machine can verify without compilers."""
+    """A merged tree of variants of Python only, which a test machine can verify without
+    compilers.
+    """
     for variant in variants:
         backend = variant.removeprefix("torch-")
         made = make_variant(
-            place / f"parts-{unique}", variant, unique=unique, version=version, files=library(unique, backend=backend),
-            archs=("8.0",) if backend == "cuda" else None, source=GitState(commit, dirty=False), committed=committed,
+            place / f"parts-{unique}", variant, unique=unique, version=version,
+            files=library(unique, backend=backend),
+            archs=("8.0",) if backend == "cuda" else None, source=GitState(commit, dirty=False),
+            committed=committed,
         )  # fmt: skip
         make_artifact(place / f"artifacts-{unique}" / variant, made)
     kernel = KernelPlan("gated-norm", ".", version, planned or variants, prints)
@@ -123,9 +134,13 @@ def published(tree: Path, *options: str) -> str:
 
 
 def there(variant: str, *, unique: str = "1a2b3c4", version: int = 1) -> dict[str, bytes]:
-    """What somebody else has published: the metadata of a variant, by default of the sources of `make_tree`."""
+    """What somebody else has published: the metadata of a variant, by default of the sources of
+    `make_tree`.
+    """
     backend = parse_variant_name(variant).backend
-    made = metadata_for(build_of(version=version, framework="[torch-noarch]"), backend, unique, variant=variant)
+    made = metadata_for(
+        build_of(version=version, framework="[torch-noarch]"), backend, unique, variant=variant
+    )
     return {f"build/{variant}/metadata.json": encode(made)}
 
 
@@ -141,7 +156,11 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tmp_pat
     tree = make_tree(tmp_path)
     said = published(tree)
     files = hub[REPO].files("v1")
-    here = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    here = {
+        f"build/{path.relative_to(tree)}": path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
     assert {path: data for path, data in files.items() if path.startswith("build/")} == here
     assert len(hub.asked(r"POST .*/commit/v1")) == 1
     assert hub[REPO].branches["main"] != hub[REPO].branches["v1"]
@@ -149,7 +168,9 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tmp_pat
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "gated-norm version 1: 2 variants (kci)"
 
 
-def test_a_dry_run_needs_no_token_and_writes_nothing(hub: FakeHub, anonymous: None, tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_token_and_writes_nothing(
+    hub: FakeHub, anonymous: None, tmp_path: Path
+) -> None:
     said = published(make_tree(tmp_path), "--dry-run", "-v")
     assert "would publish" in said
     assert "added: build/torch-cpu/data.bin" in said
@@ -167,16 +188,25 @@ def test_binaries_go_before_the_card(hub: FakeHub, tmp_path: Path) -> None:
     assert "README.md" not in hub[REPO].files("v1")
 
 
-def test_a_kernel_without_a_card_gets_a_plain_page_unless_there_is_another(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_kernel_without_a_card_gets_a_plain_page_unless_there_is_another(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     def page() -> str:
         return hub[REPO].files("main")["README.md"].decode()
 
     done = publish(make_tree(tmp_path, ("torch-cpu",)))
-    assert "gated-norm has no CARD.md: acme/gated-norm gets a plain front page, unless it has one" in done.stderr
+    assert (
+        "gated-norm has no CARD.md: acme/gated-norm gets a plain front page, unless it has one"
+        in done.stderr
+    )
     assert 'get_kernel("acme/gated-norm", version=1, backend="cpu")\n' in page()
     assert "\nLicense: MIT\n\n## Variants\n\n- `torch-cpu`\n\n" in page()
-    tree = make_tree(tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"), into=tmp_path / "tree")
-    assert "replaced: README.md, the front page" in publish(tree).stdout, "its own it keeps up to date"
+    tree = make_tree(
+        tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"), into=tmp_path / "tree"
+    )
+    assert "replaced: README.md, the front page" in publish(tree).stdout, (
+        "its own it keeps up to date"
+    )
     assert "version=1)\n" in page()
     hub[REPO].write("main", {**hub[REPO].files("main"), "README.md": b"# by hand\n"}, "by hand")
     done = publish(make_tree(tmp_path / "v2", version=2))
@@ -187,12 +217,17 @@ def test_a_kernel_without_a_card_gets_a_plain_page_unless_there_is_another(hub: 
     assert page() == "# a card\n"
 
 
-def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     tree = make_tree(tmp_path)
     (tree / "CARD.md").write_text("---\nlicense: of my own\n---\n# gated-norm\n")
     hub.page_errors.append('"license" must be one of many')
     done = publish(tree, "--create-repo")
-    assert (done.code, 'would refuse the front page: "license" must be one of many' in done.stderr) == (1, True)
+    assert (
+        done.code,
+        'would refuse the front page: "license" must be one of many' in done.stderr,
+    ) == (1, True)
     assert hub.asked("^(POST|PUT) ") == ["POST /api/repos/create", "POST /api/validate-yaml"]
     assert hub[REPO].branches.keys() == {"main"}
     hub.page_errors.clear()
@@ -208,7 +243,9 @@ def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, tmp_path: Pat
     assert len(hub.asked(r"POST .*/commit/")) == 1
 
 
-def test_what_others_have_put_on_the_branch_stays_and_is_named(hub: FakeHub, tmp_path: Path) -> None:
+def test_what_others_have_put_on_the_branch_stays_and_is_named(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     foreign = {**there("torch-rocm"), "notes.txt": b"n", "benchmarks/benchmark_all.py": b"pass"}
     hub[REPO].write("v1", {**hub[REPO].files("main"), **foreign}, "by hand")
     said = published(make_tree(tmp_path))
@@ -224,7 +261,9 @@ def test_the_signature_of_other_metadata_does_not_stay(hub: FakeHub, tmp_path: P
     assert "build/torch-cpu/metadata.json.sigstore" not in hub[REPO].files("v1")
 
 
-def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     main = {
         "README.md": b"# hello",
         "build/torch-rocm/metadata.json": b"{}",
@@ -247,7 +286,8 @@ def kernel_dir(tmp_path: Path, extra: str = "") -> Path:
     place = tmp_path / "gated-norm"
     place.mkdir()
     (place / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda", "xpu"]\n'
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        'backends = ["cpu", "cuda", "xpu"]\n'
         f"{extra}[torch-noarch]\n"
     )
     (place / "torch-ext" / "gated_norm").mkdir(parents=True)
@@ -257,7 +297,9 @@ def kernel_dir(tmp_path: Path, extra: str = "") -> Path:
     return place
 
 
-def test_pruning_removes_what_the_kernel_should_no_longer_have(hub: FakeHub, tmp_path: Path) -> None:
+def test_pruning_removes_what_the_kernel_should_no_longer_have(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     kernel = kernel_dir(tmp_path).rename(tmp_path / "src")
     (kernel / "benchmarks").rename(tmp_path / "benchmarks")
     (tmp_path / ".git").mkdir()
@@ -280,7 +322,10 @@ def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, tmp_path: Pat
     (kernel / "CARD.md").write_text("# {{ repo_id }} is new")
     tree = make_tree(tmp_path)
     hub.page_errors.append("no page")
-    assert f"correct {kernel / 'CARD.md'}; nothing was published" in publish(tree, "--kernel", str(kernel)).stderr
+    assert (
+        f"correct {kernel / 'CARD.md'}; nothing was published"
+        in publish(tree, "--kernel", str(kernel)).stderr
+    )
     hub.page_errors.clear()
     for recorded in (True, False):
         content = b"# old\n"
@@ -288,7 +333,9 @@ def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, tmp_path: Pat
         manifest = read_manifest(tree)
         assert manifest is not None
         card = hashlib.sha256(content).hexdigest() if recorded else None
-        (tree / "kci-manifest.json").write_bytes(encode_manifest(msgspec.structs.replace(manifest, card=card)))
+        (tree / "kci-manifest.json").write_bytes(
+            encode_manifest(msgspec.structs.replace(manifest, card=card))
+        )
         (tree / "SHA256SUMS").write_bytes(
             encode_sums(
                 decode_sums((tree / "SHA256SUMS").read_bytes())
@@ -297,7 +344,9 @@ def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, tmp_path: Pat
         )
         assert publish(tree, "--kernel", str(kernel)).code == 0
         page = hub[REPO].files("main")["README.md"].decode()
-        assert page == (f"# {REPO} is new" if recorded else "# old\n"), "what was written by hand stays"
+        assert page == (f"# {REPO} is new" if recorded else "# old\n"), (
+            "what was written by hand stays"
+        )
 
 
 # --- where to ---
@@ -308,7 +357,8 @@ def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, tmp_path: Pat
     [
         ('[general.hub]\nrepo-id = "acme/gated-norm"\n', "", "v1"),
         ("", '[publish]\nrepo-prefix = "acme"\nbranch = "next-v{version}"\n', "next-v1"),
-        ('[general.hub]\nrepo-id = "acme/gated-norm"\nbranch = "b"\n', '[publish]\nbranch = "y"', "b"),
+        ('[general.hub]\nrepo-id = "acme/gated-norm"\nbranch = "b"\n', '[publish]\nbranch = "y"',
+            "b"),
     ],
 )  # fmt: skip
 def test_the_place_is_what_build_toml_says_and_else_kci_toml(
@@ -323,9 +373,13 @@ def test_the_place_is_what_build_toml_says_and_else_kci_toml(
     assert hub[REPO].branches.keys() == {"main", expected}
 
 
-def test_without_a_place_it_is_refused(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_it_is_refused(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tree = make_tree(tmp_path)
-    (tmp_path / "kci.toml").write_text('[publish]\nrepo-prefix = "acme"\n')  # as may come with a tree
+    (tmp_path / "kci.toml").write_text(
+        '[publish]\nrepo-prefix = "acme"\n'
+    )  # as may come with a tree
     monkeypatch.chdir(tmp_path)
     done = kci("publish", tree)
     assert (done.code, "[general.hub]" in done.stderr) == (2, True)
@@ -338,7 +392,9 @@ def test_without_a_place_it_is_refused(hub: FakeHub, tmp_path: Path, monkeypatch
         *(f"--branch={name}" for name in ("a..b", "{version", "-x", "a b")),
     ],
 )
-def test_a_name_that_is_no_repository_or_branch_is_refused(hub: FakeHub, tmp_path: Path, option: str) -> None:
+def test_a_name_that_is_no_repository_or_branch_is_refused(
+    hub: FakeHub, tmp_path: Path, option: str
+) -> None:
     assert publish(make_tree(tmp_path), option).code == 2
     assert hub.log == []
 
@@ -416,25 +472,33 @@ def test_a_file_that_changes_after_it_was_verified_is_not_published(
 # --- who ---
 
 
-def test_without_a_token_the_exit_code_says_what_is_lacking(hub: FakeHub, anonymous: None, tmp_path: Path) -> None:
+def test_without_a_token_the_exit_code_says_what_is_lacking(
+    hub: FakeHub, anonymous: None, tmp_path: Path
+) -> None:
     refused(hub, make_tree(tmp_path), 3, "no token", "HF_TOKEN")
 
 
-def test_a_token_that_is_not_valid(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_that_is_not_valid(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     said = publish(make_tree(tmp_path)).stderr
     assert ("the token is not valid" in said, "hf_wrong" in said) == (True, False)
 
 
 @pytest.mark.parametrize(
-    "token", ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\N{LATIN CAPITAL LETTER E WITH ACUTE}T"]
+    "token",
+    ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\N{LATIN CAPITAL LETTER E WITH ACUTE}T"],
 )
 def test_a_token_that_no_header_can_hold_is_refused_at_once(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     tree = make_tree(tmp_path)
-    commands = ("publish", tree, "--repo-id", REPO), ("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
+    commands = (
+        ("publish", tree, "--repo-id", REPO),
+        ("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO),
+    )
     for command in (commands[0], (*commands[0], "--dry-run"), commands[1]):
         done = kci(*command)
         assert (done.code, "cannot be sent" in done.stderr) == (2, True), done.stderr
@@ -454,7 +518,9 @@ def test_a_job_proves_who_it_is_and_needs_no_stored_token(
     assert "build/kci-manifest.json" in hub[REPO].files("v1")
 
 
-def test_who_has_logged_in_needs_no_variable(anonymous: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_logged_in_needs_no_variable(
+    anonymous: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_stored")
     assert (reader_access()(), publisher_access(REPO)()) == ("hf_stored", "hf_stored")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
@@ -466,7 +532,9 @@ def test_who_has_logged_in_needs_no_variable(anonymous: None, monkeypatch: pytes
 def test_what_the_client_logs_has_no_password() -> None:
     hub_client(token=False)
     (handler, *_) = logging.getLogger("huggingface_hub").handlers
-    record = logging.LogRecord("", 30, "", 1, "asked %s", ("https://me:SECR@mirror.example/x",), None)
+    record = logging.LogRecord(
+        "", 30, "", 1, "asked %s", ("https://me:SECR@mirror.example/x",), None
+    )
     assert handler.filter(record)
     assert "SECR" not in record.getMessage()
 
@@ -486,10 +554,15 @@ def test_an_identity_for_another_repository_gets_no_token(
 
 def meanwhile(hub: FakeHub, files: dict[str, bytes], message: str = "theirs") -> None:
     """Somebody else commits this between our look and our commit."""
-    hub.once("POST .*/commit/", lambda: hub[REPO].write("v1", {**hub[REPO].files("v1"), **files}, message) and None)
+    hub.once(
+        "POST .*/commit/",
+        lambda: hub[REPO].write("v1", {**hub[REPO].files("v1"), **files}, message) and None,
+    )
 
 
-def commit_goal(tree: Path, waits: list[float] | None = None, log: list[str] | None = None) -> Publication:
+def commit_goal(
+    tree: Path, waits: list[float] | None = None, log: list[str] | None = None
+) -> Publication:
     """Publish; it waits as far as it can tell, and notes what it says."""
     said, waited = log if log is not None else [], waits if waits is not None else []
     publisher = Publisher(HubKernel(REPO, lambda: TOKEN), REPO, log=said.append, wait=waited.append)
@@ -509,7 +582,8 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
 
 
 @pytest.mark.parametrize(("status", "headers", "expected"), [
-    (500, {}, 2.0), (None, {}, 2.0), (408, {}, 2.0), (409, {}, 2.0), (429, {"Retry_After": "7"}, 7.0),
+    (500, {}, 2.0), (None, {}, 2.0), (408, {}, 2.0), (409, {}, 2.0),
+    (429, {"Retry_After": "7"}, 7.0),
     (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "300"}, 300.0),
     (429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
 ])  # fmt: skip
@@ -546,9 +620,11 @@ def library_error(name: str, *kinds: str) -> type[Exception]:
     (ConnectionResetError("reset by peer"), True),
     (RuntimeError("Data processing error: CAS service error"), True),
     (OfflineModeIsEnabled("offline mode is enabled"), False),
-    (library_error("UnsupportedProtocol", "TransportError")("missing an 'http://' protocol"), False),
+    (library_error("UnsupportedProtocol", "TransportError")("missing an 'http://' protocol"),
+        False),
     (library_error("ProxyError", "TransportError")("407 Proxy Authentication Required"), False),
-    (library_error("ConnectError", "NetworkError")("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), False),
+    (library_error("ConnectError", "NetworkError")("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"),
+        False),
     (ImportError("Using SOCKS proxy, but the 'socksio' package is not installed"), False),
     (ValueError("Unknown scheme for proxy URL"), False),
     (TypeError("a fault of the client"), False),
@@ -569,7 +645,10 @@ def test_only_a_lost_connection_is_tried_again(
     assert ("HTTPS_PROXY" in caught.value.hint) is not lost
 
 
-IN_AN_HOUR = "You have exceeded the rate limit for repository commits. You can retry this action in about 1 hour."
+IN_AN_HOUR = (
+    "You have exceeded the rate limit for repository commits. You can retry this action in about "
+    "1 hour."
+)
 
 
 @pytest.mark.parametrize(("status", "headers", "seconds"), [
@@ -585,9 +664,13 @@ def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
     hub: FakeHub, tmp_path: Path, status: int, headers: dict[str, str], seconds: str
 ) -> None:
     hub.fail("POST .*/commit/", status, times=100, **headers)
-    with pytest.raises(FindingsError, match=f"asks for a pause of {seconds} seconds: {status}") as told:
+    with pytest.raises(
+        FindingsError, match=f"asks for a pause of {seconds} seconds: {status}"
+    ) as told:
         commit_goal(make_tree(tmp_path))
-    assert re.match(r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC", told.value.hint)
+    assert re.match(
+        r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC", told.value.hint
+    )
     assert len(hub.asked("POST .*/commit/")) == 1
 
 
@@ -603,7 +686,9 @@ def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> N
 
 
 @pytest.mark.rule("KCI812", triggers=True)
-def test_another_publisher_of_the_same_variants_is_not_overwritten(hub: FakeHub, tmp_path: Path) -> None:
+def test_another_publisher_of_the_same_variants_is_not_overwritten(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     meanwhile(hub, {"build/torch-cpu/_ops.py": b"theirs"})
     with pytest.raises(FindingsError) as refusal:
         commit_goal(make_tree(tmp_path))
@@ -612,9 +697,15 @@ def test_another_publisher_of_the_same_variants_is_not_overwritten(hub: FakeHub,
 
 
 @pytest.mark.rule("KCI812", triggers=False)
-def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tmp_path: Path) -> None:
+def test_another_publisher_of_the_very_same_tree_is_no_conflict(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     tree = make_tree(tmp_path)
-    same = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    same = {
+        f"build/{path.relative_to(tree)}": path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
     meanwhile(hub, same, "twin")
     done = commit_goal(tree)
     assert done.builds.state is PublishState.PUBLISHED
@@ -678,7 +769,9 @@ def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path
 
 
 def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> None:
-    """The process dies with one of three binaries uploaded: nothing shows, and the next run uploads the other two."""
+    """The process dies with one of three binaries uploaded: nothing shows, and the next run uploads
+    the other two.
+    """
     names = ("torch-cpu", "torch-cuda", "torch-xpu")
     tree = make_tree(tmp_path, names)
     second, dead = threading.Event(), threading.Event()
@@ -699,7 +792,9 @@ def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> N
     starter += "import sys; from kci.cli import main; main(sys.argv[1:])"
     environment = {**os.environ, **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
     command = [sys.executable, "-c", starter, "publish", str(tree), "--repo-id", REPO]
-    running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         assert second.wait(60), "it never came to the second binary"
         running.send_signal(signal.SIGKILL)
@@ -718,7 +813,9 @@ def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> N
 
 
 def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> None:
-    """Both look, then both commit: one is refused by the parent, sees the same tree, and is content."""
+    """Both look, then both commit: one is refused by the parent, sees the same tree, and is
+    content.
+    """
     tree = make_tree(tmp_path)
     found: list[Any] = []
     barrier = threading.Barrier(2)
@@ -730,7 +827,9 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
             barrier.wait(60)
 
     hub.hooks.append(together)
-    threads = [threading.Thread(target=lambda: found.append(commit_goal(tree).builds)) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append(commit_goal(tree).builds)) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -1,4 +1,6 @@
-"""Pythons with torch, as far as kci asks them anything: one for CUDA, without a GPU, and one that loads."""
+"""Pythons with torch, as far as kci asks them anything: one for CUDA, without a GPU, and one that
+loads.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,16 @@ from pathlib import Path
 
 from buildkit import program, write_tree
 
-# `kernels` finds what LOCAL_KERNELS or a path names; `torch` has what is asked of it about layers and operators.
+# `kernels` finds what LOCAL_KERNELS or a path names; `torch` has what is asked of it about layers
+# and operators.
 _KERNELS = """
 import importlib.util, os, sys
 from pathlib import Path
 def get_local_kernel(path, backend):
     (variant,) = path.iterdir()
     name, place = variant.name.replace("-", "_"), variant / "__init__.py"
-    spec = importlib.util.spec_from_file_location(name, place, submodule_search_locations=[str(variant)])
+    where = {"submodule_search_locations": [str(variant)]}
+    spec = importlib.util.spec_from_file_location(name, place, **where)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -33,15 +37,18 @@ class Function:
 class Library:
     def __init__(self, ns): self.ns = ns
     def define(self, schema): return schema.partition("(")[0]
-__version__, nn, library = "2.13.0+cpu", types.SimpleNamespace(Module=Module), types.SimpleNamespace(Library=Library)
-autograd, _C = types.SimpleNamespace(Function=Function), types.SimpleNamespace(_dispatch_get_all_op_names=list)
+__version__ = "2.13.0+cpu"
+nn, library = types.SimpleNamespace(Module=Module), types.SimpleNamespace(Library=Library)
+autograd = types.SimpleNamespace(Function=Function)
+_C = types.SimpleNamespace(_dispatch_get_all_op_names=list)
 """
 
 
 def python_that_loads(folder: Path) -> Path:
     """The program; it ignores PYTHONPATH's usual content, which a test of a kernel must not see.
 
-    Of the plugins that this project's own tests have it takes none: kci's environments have none, and they are slow.
+    Of the plugins that this project's own tests have it takes none: kci's environments have none,
+    and they are slow.
     """
     library = write_tree(folder / "lib", {"kernels.py": _KERNELS, "torch.py": _TORCH})
     (folder / "bin").mkdir()
@@ -61,7 +68,8 @@ case "$*" in
   *get_local_kernel*) echo 'kci-loaded:{"torch": "2.14.0"}' ;;
   "-m pytest "*)
     for word; do case "$word" in --junitxml=*) report=${word#--junitxml=} ;; esac; done
-    echo '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0"/></testsuites>' > "$report"
+    suite='<testsuite tests="2" failures="0" errors="0" skipped="0"/>'
+    echo "<testsuites>$suite</testsuites>" > "$report"
     if grep -q BROKEN tests/*.py; then
       printf '%s\\n' 'test_it.py:7: in test_it' 'E   AssertionError: 3 is not 4' 'end'
       exit 1

@@ -1,4 +1,6 @@
-"""Several pieces of work at once: they do run at once, one thread hears of them, and they end together."""
+"""Several pieces of work at once: they do run at once, one thread hears of them, and they end
+together.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_an_error_of_one_ends_the_others(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_the_programs_of_all_and_starts_no_more(tmp_path: Path) -> None:
-    """Programs that read no signal of the terminal, because they have a session of their own, and plain ones."""
+    """Programs that read no signal of the terminal, because they have a session of their own, and
+    plain ones.
+    """
     os.mkfifo(tmp_path / "never")
     pids: list[int] = []
     later: list[str] = []

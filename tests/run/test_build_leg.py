@@ -1,4 +1,6 @@
-"""A leg says at once what `kci verify` would say about its binaries, and packs nothing that does not meet it."""
+"""A leg says at once what `kci verify` would say about its binaries, and packs nothing that does
+not meet it.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,18 @@ def leg(tmp_path: Path, artifact: Path | None = None, **options: object) -> Buil
 def test_what_meets_the_requirements_is_packed(tmp_path: Path) -> None:
     made = leg(tmp_path, tmp_path / "x.tar")
     assert made.findings == ()
-    assert (read_leg(tmp_path / "x.tar").card or "").startswith("---\nlibrary_name: kernels\nlicense: apache-2.0\n")
+    assert (read_leg(tmp_path / "x.tar").card or "").startswith(
+        "---\nlibrary_name: kernels\nlicense: apache-2.0\n"
+    )
 
 
-def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_is_told_and_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(legs, "verify", lambda path, select, **_kernel: asked.append((path, select)) or [TOO_NEW])
+    monkeypatch.setattr(
+        legs, "verify", lambda path, select, **_kernel: asked.append((path, select)) or [TOO_NEW]
+    )
     made = leg(tmp_path)
     assert made.findings == (TOO_NEW,)
     assert asked == [(made.directory, ("KCI74", "KCI75", "KCI76"))]
@@ -69,18 +77,27 @@ def test_a_build_in_an_image_returns_the_record_of_its_artifact(
 def test_a_variant_without_archs_has_none_to_choose(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="torch-cpu has no archs"):
         leg(tmp_path, archs=("9.0",))
-    done = kci("build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "out", "--arch", "9.0")
+    done = kci(
+        "build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "out", "--arch", "9.0"
+    )
     assert done.code == 2
     assert not (tmp_path / "out").exists()
 
 
-def test_an_error_names_the_file_from_where_the_user_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An annotation of `torch-ext/...` would be about no file of a repository of several kernels."""
+def test_an_error_names_the_file_from_where_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An annotation of `torch-ext/...` would be about no file of a repository of several
+    kernels.
+    """
     kernel = noarch_kernel(tmp_path / "kernels" / "just-python")
     (kernel / "torch-ext" / "just_python" / "gone.py").symlink_to("nowhere.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    for place, shown in (("kernels/just-python", "kernels/just-python/"), (str(kernel), f"{kernel}/")):
+    for place, shown in (
+        ("kernels/just-python", "kernels/just-python/"),
+        (str(kernel), f"{kernel}/"),
+    ):
         failed = kci("build", place, "--variant", "torch-cpu", "--output", "out")
         assert failed.code != 0
         assert f"file={shown}torch-ext/just_python/gone.py::" in failed.stdout + failed.stderr

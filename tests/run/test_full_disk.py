@@ -1,4 +1,6 @@
-"""A disk that fills up: the path that is full is named, with what to do, and nothing partial is left."""
+"""A disk that fills up: the path that is full is named, with what to do, and nothing partial is
+left.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     size = f"size={getattr(request, 'param', 64)}k"
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], capture_output=True, check=False
+    )
     if mounted.returncode != 0:
         pytest.skip("mounting a small disk needs root, and a container that may")
     yield place
@@ -35,7 +39,9 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 def kernel(tmp_path: Path) -> Path:
     """A kernel whose variants are larger than that disk."""
     kernel = noarch_kernel(tmp_path / "kernel")
-    (kernel / "torch-ext" / "just_python" / "large.py").write_text(f"# {os.urandom(60_000).hex()}\n")
+    (kernel / "torch-ext" / "just_python" / "large.py").write_text(
+        f"# {os.urandom(60_000).hex()}\n"
+    )
     return kernel
 
 
@@ -74,7 +80,15 @@ def test_the_tree_of_a_merge(small: Path, kernel: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("full", ["cache", "tree"])
 def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
     places = {"cache": tmp_path / "cache", "tree": tmp_path / "tree"} | {full: small / full}
-    done = kci("run", kernel, "--only", "torch-cpu", "--into", places["tree"], KCI_CACHE=str(places["cache"]))
+    done = kci(
+        "run",
+        kernel,
+        "--only",
+        "torch-cpu",
+        "--into",
+        places["tree"],
+        KCI_CACHE=str(places["cache"]),
+    )
     assert done.code == 1
     said = done.stdout + done.stderr
     assert str(small) in said
@@ -105,8 +119,11 @@ def test_other_errors_keep_their_words() -> None:
     assert failed_path(denied, "c") == "a"
     assert full_disk_hint(denied, "KCI_CACHE") == ""
     assert failed_path(OSError(errno.ENOSPC, "full"), Path("c")) == "c"
-    assert full_disk_hint(OSError(errno.ENOSPC, "full"), "--into") == f"{FREE}, or name another place with --into"
-    assert full_disk_program_hint("x: Disk quota exceeded\n", "/cache/envs", "KCI_CACHE").startswith(
-        "free space in /cache/envs or "
+    assert (
+        full_disk_hint(OSError(errno.ENOSPC, "full"), "--into")
+        == f"{FREE}, or name another place with --into"
     )
+    assert full_disk_program_hint(
+        "x: Disk quota exceeded\n", "/cache/envs", "KCI_CACHE"
+    ).startswith("free space in /cache/envs or ")
     assert full_disk_program_hint("x: error\n", "/cache/envs", "KCI_CACHE") == ""

@@ -66,7 +66,9 @@ class Builder:
         self.until()
         self.builds += 1
         shutil.rmtree(output / wanted.name, ignore_errors=True)
-        made = make_variant(output, wanted.name, name="kk", files={"__init__.py": f"NUMBER = {self.builds}\n"})
+        made = make_variant(
+            output, wanted.name, name="kk", files={"__init__.py": f"NUMBER = {self.builds}\n"}
+        )
         return leg_of(made)
 
 
@@ -87,7 +89,9 @@ class Kept:
 
     def __init__(self, kernel: Path, toolchain: str = HERE, builder: str = "auto") -> None:
         self.kernel = read_kernel(kernel)
-        self.builds = KeptBuilds(open_workspace([kernel]), BuildOptions(kernel.parent / "cache", builder))
+        self.builds = KeptBuilds(
+            open_workspace([kernel]), BuildOptions(kernel.parent / "cache", builder)
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "toolchain_identity", lambda *_, **__: toolchain)
             self.now = self.builds.fingerprint(self.kernel, WANTED)
@@ -104,8 +108,12 @@ def append(path: Path) -> None:
     path.write_text(path.read_text() + "// more\n")
 
 
-@pytest.mark.parametrize("path", ["torch-ext/binding.cpp", "torch-ext/kk/__init__.py", "csrc/a.cpp", "csrc/never.h"])
-def test_a_change_of_any_input_makes_it_another_variant(kernel: Path, builder: Builder, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["torch-ext/binding.cpp", "torch-ext/kk/__init__.py", "csrc/a.cpp", "csrc/never.h"]
+)
+def test_a_change_of_any_input_makes_it_another_variant(
+    kernel: Path, builder: Builder, path: str
+) -> None:
     Kept(kernel).make()
     append(kernel / path)
     assert Kept(kernel).find() is None
@@ -116,7 +124,9 @@ def test_another_compiler_makes_it_another_variant(kernel: Path, builder: Builde
     assert Kept(kernel, "another compiler").find() is None
 
 
-def test_of_two_runs_at_once_one_builds_and_the_other_takes_what_it_made(kernel: Path, builder: Builder) -> None:
+def test_of_two_runs_at_once_one_builds_and_the_other_takes_what_it_made(
+    kernel: Path, builder: Builder
+) -> None:
     """The first may be copying its build into a tree while the second would replace it."""
     begun, waits = threading.Event(), threading.Event()
     builder.until = lambda: (begun.set(), waits.wait(60))
@@ -133,7 +143,9 @@ def test_another_run_may_remove_builds_meanwhile(
 ) -> None:
     found = Path.glob
     gone = kernel / "gone" / CPU
-    monkeypatch.setattr(Path, "glob", lambda path, *words, **how: [*found(path, *words, **how), gone])
+    monkeypatch.setattr(
+        Path, "glob", lambda path, *words, **how: [*found(path, *words, **how), gone]
+    )
     assert Kept(kernel).make().is_dir()
 
 

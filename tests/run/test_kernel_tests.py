@@ -14,7 +14,13 @@ from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
-from kci.run.kernel_tests import TestState, first_failure, repositories, run_kernel_tests, select_variants
+from kci.run.kernel_tests import (
+    TestState,
+    first_failure,
+    repositories,
+    run_kernel_tests,
+    select_variants,
+)
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
@@ -53,12 +59,24 @@ def outcome(tmp_path: Path, files: dict[str, str], **tests: str) -> kernel_tests
     return run_kernel_tests(variant, sources(tmp_path, **tests), quiet, cache=tmp_path)
 
 
-def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: Path, python: Path) -> None:
+def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(
+    tmp_path: Path, python: Path
+) -> None:
     """One gets it by the name of its repository, the other imports it by its own."""
-    imports = TEST.replace('gated = get_kernel("somebody/gated-norm")', "import gated_norm as gated")
+    imports = TEST.replace(
+        'gated = get_kernel("somebody/gated-norm")', "import gated_norm as gated"
+    )
     report = outcome(tmp_path, GOOD, test_it=TEST, test_import=imports)
-    assert (report.state, report.passed, report.failed, report.skipped) == (TestState.PASSED, 2, 0, 0), report.output
-    assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
+    assert (report.state, report.passed, report.failed, report.skipped) == (
+        TestState.PASSED,
+        2,
+        0,
+        0,
+    ), report.output
+    assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == [
+        "__init__.py",
+        "metadata.json",
+    ]
 
 
 def test_the_tests_of_a_kernel_in_src_lie_beside_it(tmp_path: Path, python: Path) -> None:
@@ -90,7 +108,9 @@ def test_more(n):
 
 
 @pytest.mark.parametrize(("rows", "cut"), [("5", False), ("100", True)])
-def test_what_failing_tests_said_is_not_cut(tmp_path: Path, python: Path, rows: str, cut: bool) -> None:
+def test_what_failing_tests_said_is_not_cut(
+    tmp_path: Path, python: Path, rows: str, cut: bool
+) -> None:
     report = outcome(tmp_path, GOOD, test_it=LONG.replace("ROWS", rows))
     assert "the first output" in report.output
     assert "line 59 of 4\n" in report.output
@@ -103,18 +123,26 @@ def test_a_keyword_selects_tests_and_makes_no_record(tmp_path: Path, python: Pat
     make_variant(tmp_path / "tree", CPU, files={"__init__.py": "def answer(): return 41\n"})
     kernel = sources(tmp_path, test_it=f"{TEST}@pytest.mark.kernels_ci\ndef test_other(): pass\n")
     words = ("test", tmp_path / "tree", "--variant", CPU, "--kernel", kernel)
-    for keyword, code, said in (("other", 0, "passed"), ("answer", 1, "failed"), ("nothing", 1, "nothing ran")):
+    for keyword, code, said in (
+        ("other", 0, "passed"),
+        ("answer", 1, "failed"),
+        ("nothing", 1, "nothing ran"),
+    ):
         done = kci(*words, "-k", keyword, KCI_CACHE=str(tmp_path))
         assert (done.code, said in done.stdout) == (code, True), done.stderr
     done = kci(*words, "-k", "other", "--record", tmp_path / "record.json")
     assert (done.code, (tmp_path / "record.json").exists()) == (2, False)
 
 
-SKIPPED = "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
+SKIPPED = (
+    "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
+)
 
 
 @pytest.mark.parametrize(
-    ("text", "skipped"), [("def test_a(): pass\n", 0), ("", 0), (SKIPPED, 1)], ids=["unmarked", "none", "skipped"]
+    ("text", "skipped"),
+    [("def test_a(): pass\n", 0), ("", 0), (SKIPPED, 1)],
+    ids=["unmarked", "none", "skipped"],
 )
 def test_nothing_that_ran_is_no_pass(tmp_path: Path, python: Path, text: str, skipped: int) -> None:
     report = outcome(tmp_path, GOOD, test_it=text)
@@ -122,7 +150,9 @@ def test_nothing_that_ran_is_no_pass(tmp_path: Path, python: Path, text: str, sk
 
 
 def test_a_variant_that_does_not_load_is_told(tmp_path: Path, python: Path) -> None:
-    report = outcome(tmp_path, {"__init__.py": "raise ImportError('undefined symbol: x')\n"}, test_it=TEST)
+    report = outcome(
+        tmp_path, {"__init__.py": "raise ImportError('undefined symbol: x')\n"}, test_it=TEST
+    )
     assert report.state is TestState.NOT_LOADED
     assert "undefined symbol: x" in report.output
 
@@ -133,9 +163,14 @@ LEAVES_AFTER = "import os\ndef pytest_unconfigure(): os._exit(0)\n"
 
 @pytest.mark.parametrize(
     "tests",
-    [{"test_it": LEAVES.format("os._exit(0)")}, {"test_it": LEAVES.format("assert 0"), "conftest": LEAVES_AFTER}],
+    [
+        {"test_it": LEAVES.format("os._exit(0)")},
+        {"test_it": LEAVES.format("assert 0"), "conftest": LEAVES_AFTER},
+    ],
 )
-def test_a_process_that_a_test_ends_with_0_has_not_passed(tmp_path: Path, python: Path, tests: dict[str, str]) -> None:
+def test_a_process_that_a_test_ends_with_0_has_not_passed(
+    tmp_path: Path, python: Path, tests: dict[str, str]
+) -> None:
     assert outcome(tmp_path, GOOD, **tests).state is TestState.FAILED
 
 
@@ -147,12 +182,17 @@ def test_a_process_that_a_kernel_ends_with_0_has_not_loaded(tmp_path: Path, pyth
 def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path, python: Path) -> None:
     fifo = tmp_path / "never"
     os.mkfifo(fifo)
-    text = f"import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): os.fork() or open({str(fifo)!r}).read()\n"
+    text = (
+        "import os, pytest\n@pytest.mark.kernels_ci\n"
+        f"def test_a(): os.fork() or open({str(fifo)!r}).read()\n"
+    )
     assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
 
 
 def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
-    assert outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n").state is TestState.FAILED
+    assert (
+        outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n").state is TestState.FAILED
+    )
 
 
 def test_what_a_kernel_declares_is_there_when_it_is_loaded(
@@ -161,13 +201,19 @@ def test_what_a_kernel_declares_is_there_when_it_is_loaded(
     """With what that needs, by way of a .pth file too, but for what is there."""
     here = "import sys, os, inner; sys.path.insert(0, os.path.join(inner.__path__[0], 'more'))\n"
     only_wheels(monkeypatch, tmp_path / "wheels")
-    write_tree(python.parents[1], {"lib/python3.11/site-packages/kernels-0.17.0.dist-info/METADATA": ""})
+    write_tree(
+        python.parents[1], {"lib/python3.11/site-packages/kernels-0.17.0.dist-info/METADATA": ""}
+    )
     einops = {"einops.py": "import hidden\n", "einops.pth": here}
-    make_wheel(tmp_path / "wheels", "inner", "1.0", {"inner/__init__.py": "", "inner/more/hidden.py": ""})
+    make_wheel(
+        tmp_path / "wheels", "inner", "1.0", {"inner/__init__.py": "", "inner/more/hidden.py": ""}
+    )
     make_wheel(tmp_path / "wheels", "einops", "1.0", einops, ["inner", "kernels"])
     variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import einops\n"})
     metadata = variant / "metadata.json"
-    metadata.write_text(metadata.read_text().replace('"python-depends": []', '"python-depends": ["einops"]'))
+    metadata.write_text(
+        metadata.read_text().replace('"python-depends": []', '"python-depends": ["einops"]')
+    )
     report = run_kernel_tests(variant, None, quiet, cache=tmp_path)
     assert report.state is TestState.NOTHING_RAN, report.output
 
@@ -179,7 +225,11 @@ def test_a_kernel_for_the_cpu_has_no_more_than_its_users_have(tmp_path: Path, py
 
 
 def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
-    root = sources(tmp_path, test_a="get_kernel('me/relu')", test_b='get_kernel("you/relu", 1); "me/gelu"; "a/b/relu"')
+    root = sources(
+        tmp_path,
+        test_a="get_kernel('me/relu')",
+        test_b='get_kernel("you/relu", 1); "me/gelu"; "a/b/relu"',
+    )
     assert repositories(root, "relu") == ["kernels-community/relu", "me/relu", "you/relu"]
 
 
@@ -223,7 +273,9 @@ def test_without_a_gpu_a_sound_variant_is_built_and_verified_and_not_run(
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_not_sound_is_told_before_what_this_machine_lacks(tmp_path: Path, no_gpu: None) -> None:
+def test_what_is_not_sound_is_told_before_what_this_machine_lacks(
+    tmp_path: Path, no_gpu: None
+) -> None:
     directory = make_variant(tmp_path / "tree", "torch-cuda")
     (directory / "__init__.py").write_text("import no_such_module\n")
     done = kci("test", tmp_path / "tree")
@@ -231,7 +283,9 @@ def test_what_is_not_sound_is_told_before_what_this_machine_lacks(tmp_path: Path
     assert "verified" not in done.stderr
 
 
-def test_where_some_can_be_run_the_others_are_listed(tmp_path: Path, python: Path, no_gpu: None) -> None:
+def test_where_some_can_be_run_the_others_are_listed(
+    tmp_path: Path, python: Path, no_gpu: None
+) -> None:
     for name in (CPU, "torch-cuda"):
         make_variant(tmp_path / "tree", name, files=dict(GOOD))
     kernel = sources(tmp_path, test_it=TEST)
@@ -268,14 +322,21 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     assert "nothing ran" in done.stdout
 
 
-def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: Path, python: Path) -> None:
+def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(
+    tmp_path: Path, python: Path
+) -> None:
     variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
     own = kernel_tests.parse_variant_name(CPU).framework_version
     other = run_kernel_tests(variant, None, quiet, cache=tmp_path, torch="2.11")
     assert other.state is TestState.OTHER_TORCH
     assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
-    assert run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state is TestState.NOTHING_RAN
-    done = kci("test", tmp_path / "tree", "--variant", CPU, "--torch", "2.11", KCI_CACHE=str(tmp_path))
+    assert (
+        run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state
+        is TestState.NOTHING_RAN
+    )
+    done = kci(
+        "test", tmp_path / "tree", "--variant", CPU, "--torch", "2.11", KCI_CACHE=str(tmp_path)
+    )
     assert other.output in done.stderr
     assert other.output not in done.stdout
 
@@ -286,7 +347,10 @@ def test_the_torch_to_load_with_may_be_named_by_its_release(tmp_path: Path, pyth
     own = kernel_tests.parse_variant_name(CPU).framework_version
     done = kci(*where, f"{own}.0")
     assert "nothing ran" in done.stdout, done.stderr
-    for wrong, said in ((f"{own}.7", f"kci loads variants with torch {own}.0"), ("new", "expected a version")):
+    for wrong, said in (
+        (f"{own}.7", f"kci loads variants with torch {own}.0"),
+        ("new", "expected a version"),
+    ):
         done = kci(*where, wrong)
         assert (done.code, said in done.stderr) == (2, True), done.stderr
 
@@ -297,7 +361,9 @@ def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path
     for name in (CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"):
         make_variant(tmp_path / "tree", name, archs=("9.0",) if "cu" in name else None)
     kernel = write_tree(tmp_path / "kernel", {"tests/test_it.py": "# fine\n"})
-    done = kci("test", tmp_path / "tree", "--kernel", kernel, "--python", python_with_cuda(tmp_path))
+    done = kci(
+        "test", tmp_path / "tree", "--kernel", kernel, "--python", python_with_cuda(tmp_path)
+    )
     rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
     assert rows == [[fits, "passed"]], done.stderr
     assert done.code == 0
@@ -308,7 +374,10 @@ def test_tests_of_a_cpu_variant_need_a_torch_for_the_cpu(tmp_path: Path) -> None
     make_variant(tmp_path / "tree", "torch-stable-abi211-cpu-x86_64-linux")
     done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
     assert done.code == 3
-    assert "not run: needs a Python with torch for the CPU: in this one tests get the variant for cuda" in done.stderr
+    assert (
+        "not run: needs a Python with torch for the CPU: in this one tests get the variant for cuda"
+        in done.stderr
+    )
 
 
 def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
@@ -343,7 +412,9 @@ def test_who_has_not_the_machine_is_told(tmp_path: Path) -> None:
     assert f"{ARM}: built, not run: needs a machine of aarch64-linux" in done.stderr
 
 
-def test_a_gpu_is_there_if_nvidia_smi_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_there_if_nvidia_smi_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not kernel_tests.has_device("cuda")
     program = tmp_path / "nvidia-smi"
@@ -354,9 +425,16 @@ def test_a_gpu_is_there_if_nvidia_smi_lists_it(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_job_tests_what_the_tree_has_of_its_variants(tmp_path: Path) -> None:
-    """A variant that no leg has built is no reason to test none: that it lacks is what the gate says."""
+    """A variant that no leg has built is no reason to test none: that it lacks is what the gate
+    says.
+    """
     make_variant(tmp_path, CPU)
-    assert kci("merge", make_artifact(tmp_path / "a", tmp_path / CPU), "--into", tmp_path / "tree").code == 0
+    assert (
+        kci(
+            "merge", make_artifact(tmp_path / "a", tmp_path / CPU), "--into", tmp_path / "tree"
+        ).code
+        == 0
+    )
     there, told = _job(tmp_path / "tree", [CPU, CUDA])
     assert there == (CPU,)
     assert told == tree_under_test(read_manifest(tmp_path / "tree").digests, [CPU])

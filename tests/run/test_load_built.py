@@ -35,7 +35,10 @@ from variants import CPU, CUDA, leg_of, make_variant
 
 pytestmark = pytest.mark.usefixtures("all_are_loaded")
 OWN = "_gated_norm_cpu_1a2b3c4"
-LAYER = "from torch import nn\nclass Fine(nn.Module):\n    can_torch_compile = True\n    def forward(self, x): pass\n"
+LAYER = (
+    "from torch import nn\nclass Fine(nn.Module):\n    can_torch_compile = True\n"
+    "    def forward(self, x): pass\n"
+)
 
 
 @pytest.fixture
@@ -54,12 +57,16 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def loaded(directory: Path, run: str = "", torch: str = "2.13", **changes: object) -> Loading:
     what = msgspec.structs.replace(variant_of(directory.name), loads=(torch,))
-    return load_built(directory, what, None, BuildOptions(directory.parent, run=run, **changes), quiet)  # type: ignore[arg-type]
+    return load_built(
+        directory, what, None, BuildOptions(directory.parent, run=run, **changes), quiet
+    )  # type: ignore[arg-type]
 
 
 def module(folder: Path, name: str, *options: str) -> None:
     """A module of C that calls what it does not have."""
-    (folder / "m.c").write_text(f"int gone(void);\nvoid *PyInit_{name}(void) {{ return (void *)(long)gone(); }}\n")
+    (folder / "m.c").write_text(
+        f"int gone(void);\nvoid *PyInit_{name}(void) {{ return (void *)(long)gone(); }}\n"
+    )
     command = ["gcc", "-shared", "-fPIC", "m.c", *options, "-o", f"{name}.abi3.so"]
     subprocess.run(command, cwd=folder, check=True)
 
@@ -75,20 +82,31 @@ def module(folder: Path, name: str, *options: str) -> None:
         ("import os; os.kill(os.getpid(), 11)", "the process ended with exit status 139"),
     ],
 )
-def test_what_does_not_load_is_an_error_with_its_own_words(tmp_path: Path, code: str, said: str) -> None:
+def test_what_does_not_load_is_an_error_with_its_own_words(
+    tmp_path: Path, code: str, said: str
+) -> None:
     (tmp_path / "m.c").write_text("int gone(void) { return 0; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "m.c", "-o", "libgone.so"], cwd=tmp_path, check=True)
     module(tmp_path, "symbol")
     module(tmp_path, "library", "-L.", "-lgone")
-    files = {f"{name}.abi3.so": (tmp_path / f"{name}.abi3.so").read_bytes() for name in ("symbol", "library")}
-    directory = make_variant(tmp_path / "tree", files={"__init__.py": f"print('begun', flush=True)\n{code}\n", **files})
-    with pytest.raises(FindingsError, match=f"{CPU} does not load with torch 2.13: {said}") as caught:
+    files = {
+        f"{name}.abi3.so": (tmp_path / f"{name}.abi3.so").read_bytes()
+        for name in ("symbol", "library")
+    }
+    directory = make_variant(
+        tmp_path / "tree", files={"__init__.py": f"print('begun', flush=True)\n{code}\n", **files}
+    )
+    with pytest.raises(
+        FindingsError, match=f"{CPU} does not load with torch 2.13: {said}"
+    ) as caught:
         loaded(directory)
     assert "begun" in caught.value.message
 
 
 @pytest.mark.usefixtures("python")
-def test_a_variant_that_hangs_does_not_hold_a_job_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variant_that_hangs_does_not_hold_a_job_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kci.run.loader._SECONDS", 0.5)
     directory = make_variant(
         tmp_path / "tree", files={"__init__.py": "import threading\nthreading.Event().wait(600)\n"}
@@ -103,7 +121,10 @@ def test_a_variant_that_hangs_does_not_hold_a_job_up(tmp_path: Path, monkeypatch
     ("layers", "said"),
     [
         ("class Bad(nn.Module):\n    def __init__(self): pass\n", "layers.Bad has a constructor"),
-        ("class Bad(nn.Module):\n    def other(self): pass\n", "layers.Bad has members that nn.Module lacks: other"),
+        (
+            "class Bad(nn.Module):\n    def other(self): pass\n",
+            "layers.Bad has members that nn.Module lacks: other",
+        ),
         ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is not a torch.nn.Module"),
         ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is not a torch.nn.Module"),
     ],
@@ -127,17 +148,31 @@ def test_an_operator_of_another_namespace_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("python")
 @pytest.mark.rule("KCI785", "KCI787", "KCI788", triggers=False)
 def test_what_is_right_is_loaded(tmp_path: Path) -> None:
-    """Helpers beside the layers are no layers, and what another package registers is not the kernel's."""
+    """Helpers beside the layers are no layers, and what another package registers is not the
+    kernel's.
+    """
     write_tree(tmp_path / "lib", {"other.py": FOREIGN.format("theirs")})
-    helpers = "import torch\nclass Helper: pass\nclass Mine(torch.autograd.Function):\n    def forward(self, x): pass\n"
-    files = {"__init__.py": f"from . import layers\nimport other\n{FOREIGN.format(OWN)}", "layers.py": helpers + LAYER}
-    assert loaded(make_variant(tmp_path / "tree", files=dict(files))) == Loading(("2.13.0+cpu",), must=True)
+    helpers = (
+        "import torch\nclass Helper: pass\nclass Mine(torch.autograd.Function):\n"
+        "    def forward(self, x): pass\n"
+    )
+    files = {
+        "__init__.py": f"from . import layers\nimport other\n{FOREIGN.format(OWN)}",
+        "layers.py": helpers + LAYER,
+    }
+    assert loaded(make_variant(tmp_path / "tree", files=dict(files))) == Loading(
+        ("2.13.0+cpu",), must=True
+    )
 
 
 @pytest.mark.usefixtures("python")
-def test_it_gets_no_secrets_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gets_no_secrets_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    code = "import os\nassert 'HF_TOKEN' not in os.environ\nassert os.environ['HOME'] == os.getcwd()\n"
+    code = (
+        "import os\nassert 'HF_TOKEN' not in os.environ\nassert os.environ['HOME'] == os.getcwd()\n"
+    )
     directory = make_variant(tmp_path / "tree", files={"__init__.py": code})
     loaded(directory)
     assert sorted(path.name for path in directory.iterdir()) == ["__init__.py", "metadata.json"]
@@ -145,18 +180,26 @@ def test_it_gets_no_secrets_and_writes_nothing(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.usefixtures("no_torch")
 def test_without_a_torch_it_is_not_loaded_and_in_ci_that_is_an_error(tmp_path: Path) -> None:
-    cpu, python_only = make_variant(tmp_path / "tree"), make_variant(tmp_path / "tree", "torch-xpu", files={})
+    cpu, python_only = (
+        make_variant(tmp_path / "tree"),
+        make_variant(tmp_path / "tree", "torch-xpu", files={}),
+    )
     reason = "the index cannot be reached"
     assert loaded(cpu) == Loading(reason=reason, must=True)
     assert loaded(python_only, run="7") == Loading(reason=reason), "its torch need not be had"
-    with pytest.raises(MissingToolError, match=f"{CPU} was built and is not loaded: {reason}") as caught:
+    with pytest.raises(
+        MissingToolError, match=f"{CPU} was built and is not loaded: {reason}"
+    ) as caught:
         loaded(cpu, run="7")
     assert "`load` in [plan] of kci.toml" in caught.value.hint
 
 
 @pytest.mark.usefixtures("python")
 def test_what_needs_the_driver_of_a_gpu_is_not_loaded(tmp_path: Path) -> None:
-    code = "raise ImportError('libcuda.so.1: cannot open shared object file: No such file or directory')\n"
+    code = (
+        "raise ImportError('libcuda.so.1: cannot open shared object file: No such file or "
+        "directory')\n"
+    )
     directory = make_variant(tmp_path / "tree", CUDA, files={"__init__.py": code}, archs=("9.0",))
     assert loaded(directory, run="7") == Loading(
         reason="it links libcuda.so.1, which only a machine with an NVIDIA GPU has"
@@ -165,7 +208,9 @@ def test_what_needs_the_driver_of_a_gpu_is_not_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("python")
 @pytest.mark.rule("KCI786", triggers=False)
-def test_a_kernel_that_is_loaded_says_with_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_is_loaded_says_with_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
     kernel = write_noarch(tmp_path / "kernel")
     for state in ("built", "reused"):
@@ -176,7 +221,9 @@ def test_a_kernel_that_is_loaded_says_with_what(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("python")
-def test_a_kernel_that_cannot_be_imported_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_cannot_be_imported_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
     kernel = write_noarch(tmp_path / "kernel", code="LIMIT = undefined_name\n")
     done = kci("run", kernel)
@@ -201,12 +248,16 @@ def test_without_a_network_a_run_says_so_and_publishing_and_the_gate_refuse(
     manifest = read_manifest(tree)
     assert manifest is not None
     assert manifest.unloaded == {"torch-cpu": "the index cannot be reached"}
-    with pytest.raises(FindingsError, match=r"torch-cpu in .* is not loaded: the index cannot be reached"):
+    with pytest.raises(
+        FindingsError, match=r"torch-cpu in .* is not loaded: the index cannot be reached"
+    ):
         read_release(tree)
     part = KernelPlan("some-kernel", str(kernel), 1, ("torch-cpu",))
     plan = Plan(1, "release", (part,), (leg("torch-cpu", "some-kernel"),))
     run = RunUploads(plan, {"some-kernel": kernel_record("some-kernel", [], tree, manifest)})
-    assert [row.error for row in missing_results(run)] == ["not loaded: the index cannot be reached"]
+    assert [row.error for row in missing_results(run)] == [
+        "not loaded: the index cannot be reached"
+    ]
     assert publishable_kernels(run, "7") == []
 
 
@@ -234,7 +285,9 @@ def test_kci_toml_leaves_backends_out(tmp_path: Path, monkeypatch: pytest.Monkey
     done = kci("run", kernel, KCI_RUN="7")
     assert done.code == 0, done
     assert "not loaded: `load` in [plan] of kci.toml leaves out cpu" in done.stdout
-    assert {item.variant for item in read_release(kernel / "build").manifest.present} >= {"torch-cpu"}
+    assert {item.variant for item in read_release(kernel / "build").manifest.present} >= {
+        "torch-cpu"
+    }
     planned = json.loads(kci("plan", kernel, "--format", "json").stdout)
     assert (planned["loads"], {str(item["loads"]) for item in planned["legs"]}) == ([], {"[]"})
 
@@ -251,11 +304,17 @@ def test_a_variant_for_cuda_is_loaded_with_its_torch_and_without_a_gpu(
     assert kci("init", tmp_path / "on-gpu", "--backend", "cuda").code == 0
     variant = "torch214-cxx11-cu130-x86_64-linux"
     pack_file = tmp_path / "x.tar"
-    done = kci("build", tmp_path / "on-gpu", "--variant", variant, "--arch", "9.0", "--pack", pack_file)
+    done = kci(
+        "build", tmp_path / "on-gpu", "--variant", variant, "--arch", "9.0", "--pack", pack_file
+    )
     assert done.code == 0, done
     loading = read_leg(pack_file).loaded
     assert loading is not None
-    assert (len(loading.torch), loading.torch[0].rpartition("+")[2], loading.reason) == (1, "cu130", "")
+    assert (len(loading.torch), loading.torch[0].rpartition("+")[2], loading.reason) == (
+        1,
+        "cu130",
+        "",
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ from kci.run.loader_environment import LoaderEnvironment, probe, why_incompatibl
         ("torch-stable-abi214-cu130-x86_64-linux", False),
     ],
 )
-def test_which_environment_can_load_a_variant(monkeypatch: pytest.MonkeyPatch, name: str, fits: bool) -> None:
+def test_which_environment_can_load_a_variant(
+    monkeypatch: pytest.MonkeyPatch, name: str, fits: bool
+) -> None:
     monkeypatch.setattr("kci.run.loader_environment.this_system", lambda: "x86_64-linux")
     environment = LoaderEnvironment(torch="2.13.1", toolkit="13.1", backend="cuda")
     assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
@@ -42,7 +44,9 @@ def test_which_environment_can_load_a_variant(monkeypatch: pytest.MonkeyPatch, n
         ("torch-stable-abi215-rocm71-x86_64-linux", True),
     ],
 )
-def test_versions_may_have_more_than_numbers(monkeypatch: pytest.MonkeyPatch, name: str, fits: bool) -> None:
+def test_versions_may_have_more_than_numbers(
+    monkeypatch: pytest.MonkeyPatch, name: str, fits: bool
+) -> None:
     """Builds of the night, and those of AMD and NVIDIA."""
     monkeypatch.setattr("kci.run.loader_environment.this_system", lambda: "x86_64-linux")
     for torch in ("2.15.0.dev20261020", "2.15.0a0"):

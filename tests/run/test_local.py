@@ -1,4 +1,6 @@
-"""The whole job on one machine: what is built, taken over, left; and that stopping it anywhere leaves no half tree."""
+"""The whole job on one machine: what is built, taken over, left; and that stopping it anywhere
+leaves no half tree.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +52,26 @@ NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
 @pytest.fixture
 def kernel_dir(tmp_path: Path) -> Path:
     """A noarch kernel outside of any repository."""
-    return Path(shutil.copytree(SWIGLU, tmp_path / "swiglu", ignore=shutil.ignore_patterns("build", "__pycache__")))
+    return Path(
+        shutil.copytree(
+            SWIGLU, tmp_path / "swiglu", ignore=shutil.ignore_patterns("build", "__pycache__")
+        )
+    )
 
 
 def run(
-    directory: Path, tree: Path, cache: Path, changed: object = None, log: Callable[[str], None] = silent
+    directory: Path,
+    tree: Path,
+    cache: Path,
+    changed: object = None,
+    log: Callable[[str], None] = silent,
 ) -> RunResult:
     workspace = open_workspace([directory])
     outcomes = outcomes_of(workspace, Choice())
     tell = changed if callable(changed) else lambda _outcome: None
-    return run_here(workspace, outcomes, tree_places(workspace, tree), BuildOptions(cache), tell, log)
+    return run_here(
+        workspace, outcomes, tree_places(workspace, tree), BuildOptions(cache), tell, log
+    )
 
 
 def states(result: RunResult) -> dict[str, OutcomeState]:
@@ -83,15 +95,21 @@ def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
 
 def test_a_rerun_takes_over_what_still_holds(kernel_dir: Path, tmp_path: Path) -> None:
     run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {OutcomeState.REUSED}
+    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {
+        OutcomeState.REUSED
+    }
     source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
     source.write_text(source.read_text() + "# changed\n")
-    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {OutcomeState.BUILT}
+    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {
+        OutcomeState.BUILT
+    }
     assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text().endswith("# changed\n")
 
 
 def test_a_run_has_one_state_of_the_sources(kernel_dir: Path, tmp_path: Path) -> None:
-    """An edit while the first variant is built ends the others; nothing of it is kept under the state of before."""
+    """An edit while the first variant is built ends the others; nothing of it is kept under the
+    state of before.
+    """
     source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
     text = source.read_text()
     workspace, trees = open_workspace([kernel_dir]), {"swiglu": tmp_path / "tree"}
@@ -102,15 +120,26 @@ def test_a_run_has_one_state_of_the_sources(kernel_dir: Path, tmp_path: Path) ->
 
     options = BuildOptions(tmp_path / "cache", jobs=1)
     result = run_here(workspace, outcomes_of(workspace, Choice()), trees, options, edit)
-    assert [*states(result).values()] == [OutcomeState.BUILT, OutcomeState.FAILED, OutcomeState.FAILED]
-    assert "torch-ext/swiglu/__init__.py changed while torch-cuda was built from it" in result.outcomes[1].note
+    assert [*states(result).values()] == [
+        OutcomeState.BUILT,
+        OutcomeState.FAILED,
+        OutcomeState.FAILED,
+    ]
+    assert (
+        "torch-ext/swiglu/__init__.py changed while torch-cuda was built from it"
+        in result.outcomes[1].note
+    )
     source.write_text(text)
     assert len(set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values())) == 2
     assert {path.read_text() for path in (tmp_path / "tree").glob("torch-*/__init__.py")} == {text}
 
 
 def test_one_arch_is_built_and_not_merged(tmp_path: Path) -> None:
-    directory, tree, cache = noarch_kernel(tmp_path / "kernel"), tmp_path / "tree", str(tmp_path / "cache")
+    directory, tree, cache = (
+        noarch_kernel(tmp_path / "kernel"),
+        tmp_path / "tree",
+        str(tmp_path / "cache"),
+    )
     for _ in range(2):  # the second takes the kept build
         done = kci("run", directory, "--arch", "9.0", "--into", tree, KCI_CACHE=cache)
         assert done.code == 0, done
@@ -120,10 +149,15 @@ def test_one_arch_is_built_and_not_merged(tmp_path: Path) -> None:
     merged = kci("merge", tree / "torch-cuda", "--into", tmp_path / "merged")
     assert (merged.code, "KCI617" in merged.stderr) == (1, True)
     assert kci("run", directory, "--into", tree, KCI_CACHE=cache).code == 0
-    assert sorted(path.name for path in tree.iterdir() if path.is_dir()) == ["torch-cpu", "torch-cuda"]
+    assert sorted(path.name for path in tree.iterdir() if path.is_dir()) == [
+        "torch-cpu",
+        "torch-cuda",
+    ]
 
 
-def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, tmp_path: Path) -> None:
+def test_a_kept_variant_that_was_tampered_with_is_built_again(
+    kernel_dir: Path, tmp_path: Path
+) -> None:
     run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
     (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")
     kept.write_text("import os\n")
@@ -139,7 +173,9 @@ def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, 
 def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
     kernel_dir: Path, tmp_path: Path, stop_at: int
 ) -> None:
-    """A build tells of its start, of every line that it says, and of its end; Ctrl-C arrives at one of these."""
+    """A build tells of its start, of every line that it says, and of its end; Ctrl-C arrives at one
+    of these.
+    """
     seen: list[OutcomeState] = []
 
     def stop(outcome: Outcome) -> None:
@@ -152,27 +188,39 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
     assert not (tmp_path / "tree").exists()
     again = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
     reused = [state for state in states(again).values() if state is OutcomeState.REUSED]
-    assert len(reused) >= seen.count(OutcomeState.BUILT)  # others may have ended without being heard
+    assert len(reused) >= seen.count(
+        OutcomeState.BUILT
+    )  # others may have ended without being heard
     assert again.trees[0].findings == ()
     assert not list(tmp_path.glob("**/.kci-*"))
 
 
 @pytest.mark.usefixtures("november")
-def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_another_machine_is_left_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_these(monkeypatch, tmp_path, "git")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     found = outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
-    notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is OutcomeState.LEFT}
+    notes = {
+        outcome.variant.name: outcome.note
+        for outcome in found
+        if outcome.state is OutcomeState.LEFT
+    }
     needs = "needs aarch64-linux"
     assert notes["torch213-cxx11-cpu-aarch64-linux"] == needs
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
     assert "torch213-cxx11-cpu-x86_64-linux" in waiting
     assert not waiting & set(notes)
     elsewhere = {outcome.variant.system for outcome in found if outcome.elsewhere}
-    assert elsewhere == {"aarch64-darwin"}, "what no job builds; a plan demands what another machine builds"
+    assert elsewhere == {"aarch64-darwin"}, (
+        "what no job builds; a plan demands what another machine builds"
+    )
 
 
-def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
+def test_what_was_left_is_missing_in_the_manifest_and_no_finding(
+    kernel_dir: Path, tmp_path: Path
+) -> None:
     workspace = open_workspace([kernel_dir])
     outcomes = outcomes_of(workspace, Choice())
     outcomes[0].state = OutcomeState.LEFT
@@ -184,7 +232,9 @@ def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Pat
     assert tree.findings == ()
     outcomes = outcomes_of(workspace, Choice())
     outcomes[0].state, outcomes[0].elsewhere = OutcomeState.LEFT, True
-    (tree,) = run_here(workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None).trees
+    (tree,) = run_here(
+        workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None
+    ).trees
     assert (tree.manifest.missing, tree.manifest.complete) == ((), True)
 
 
@@ -192,7 +242,11 @@ def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Pat
 def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
     result = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
     assert result.code == 0, result.stderr
-    lines = {line.split()[1]: line.split()[2:5] for line in result.stdout.splitlines() if line.startswith("swiglu ")}
+    lines = {
+        line.split()[1]: line.split()[2:5]
+        for line in result.stdout.splitlines()
+        if line.startswith("swiglu ")
+    }
     assert lines == {name: ["built", "yes", "yes"] for name in NAMES}
     assert verify(kernel_dir / "build") == []
     again = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
@@ -200,7 +254,9 @@ def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("into", ["swiglu/build", "elsewhere/tree"])
-def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(kernel_dir: Path, tmp_path: Path, into: str) -> None:
+def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(
+    kernel_dir: Path, tmp_path: Path, into: str
+) -> None:
     source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
     source.write_text("import numpy\n" + source.read_text())
     command = ("run", kernel_dir, "--only", "torch-cpu", "--into", tmp_path / into)
@@ -215,11 +271,15 @@ def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(kernel_dir: Path, tmp
     assert "KCI771 because: it is there" in done.stderr
 
 
-def test_what_the_merge_has_to_say_is_said(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_merge_has_to_say_is_said(
+    kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leftover = tmp_path / ".kci-tree.new"
     leftover.mkdir()
 
-    def reporting(*arguments: object, report: Callable[[Diagnostic], None], **options: object) -> list[Manifest]:
+    def reporting(
+        *arguments: object, report: Callable[[Diagnostic], None], **options: object
+    ) -> list[Manifest]:
         report(finding("KCI615", "two attempts differ", path="torch-cpu"))
         return merge(*arguments, report=report, **options)  # type: ignore[arg-type]
 
@@ -239,7 +299,9 @@ def test_who_waits_for_a_tree_says_so_once_and_meanwhile(
         said.append(line)
         other.close()  # the other kci goes on only now
 
-    def waiting_again(*arguments: Any, log: Callable[[str], None], **options: Any) -> list[Manifest]:
+    def waiting_again(
+        *arguments: Any, log: Callable[[str], None], **options: Any
+    ) -> list[Manifest]:
         made = merge(*arguments, log=log, **options)
         log(said[0])  # as the lock for verification does where a third kci came first
         return made
@@ -247,11 +309,17 @@ def test_who_waits_for_a_tree_says_so_once_and_meanwhile(
     monkeypatch.setattr(local, "merge", waiting_again)
     other.enter_context(locked(tree))
     run(kernel_dir, tree, tmp_path / "cache", log=hear)
-    assert said == [f"waiting for another build of this run that uses {tree}"], "it is this process that holds it"
+    assert said == [f"waiting for another build of this run that uses {tree}"], (
+        "it is this process that holds it"
+    )
 
 
-def test_nobody_replaces_what_is_being_read(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a tree or a variant that another kci replaces meanwhile, some files would not be listed."""
+def test_nobody_replaces_what_is_being_read(
+    kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a tree or a variant that another kci replaces meanwhile, some files would not be
+    listed.
+    """
     held: list[bool] = []
 
     def watched(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -264,8 +332,13 @@ def test_nobody_replaces_what_is_being_read(kernel_dir: Path, tmp_path: Path, mo
     monkeypatch.setattr(local, "verify_with_suppressions", watched(local.verify_with_suppressions))
     monkeypatch.setattr(one_variant, "leg_for", watched(one_variant.leg_for))
     monkeypatch.setattr(build_leg, "verify", watched(build_leg.verify))
-    assert kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")).code == 0
-    assert kci("build", kernel_dir, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+    assert (
+        kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")).code
+        == 0
+    )
+    assert (
+        kci("build", kernel_dir, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+    )
     assert held == [True] * (len(NAMES) + 3)
 
 
@@ -284,8 +357,12 @@ def test_the_table_has_the_first_error_and_its_place(
     assert "some note" in result.stderr
 
 
-def test_a_kernel_is_merged_as_soon_as_its_last_variant_has_ended(kernel_dir: Path, tmp_path: Path) -> None:
-    """The second kernel waits for the tree of the first one, which it would not see if all were merged at the end."""
+def test_a_kernel_is_merged_as_soon_as_its_last_variant_has_ended(
+    kernel_dir: Path, tmp_path: Path
+) -> None:
+    """The second kernel waits for the tree of the first one, which it would not see if all were
+    merged at the end.
+    """
     other = noarch_kernel(tmp_path / "other")
     workspace = open_workspace([kernel_dir, other])
     outcomes = outcomes_of(workspace, Choice(only=("torch-cpu",)))
@@ -312,7 +389,9 @@ def test_builds_of_older_sources_do_not_pile_up(kernel_dir: Path, tmp_path: Path
     for number in range(KEPT_BUILDS + 2):
         source.write_text(f"NUMBER = {number}\n")
         run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-        assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
+        assert (
+            tmp_path / "tree" / "torch-cpu" / "__init__.py"
+        ).read_text() == f"NUMBER = {number}\n"
     assert len(list((tmp_path / "cache" / "run").glob("*/*/torch-cpu"))) == KEPT_BUILDS
 
 
@@ -323,13 +402,16 @@ def test_only_variants_for_other_machines_is_exit_3(tmp_path: Path) -> None:
 
 
 class StandInCompiler:
-    """A g++ that answers questions, and where it is to compile says so and goes on until it is killed."""
+    """A g++ that answers questions, and where it is to compile says so and goes on until it is
+    killed.
+    """
 
     def __init__(self, folder: Path) -> None:
         pipe = folder / "running"
         os.mkfifo(pipe)
-        # It keeps the pipe open, so that the end of what can be read there is the end of the last compiler. It is no
-        # shell script, because a shell may lose a signal that comes just before it becomes another program.
+        # It keeps the pipe open, so that the end of what can be read there is the end of the last
+        # compiler. It is no shell script, because a shell may lose a signal that comes just before
+        # it becomes another program.
         self.program = folder / "g++"
         interpreter = folder / "python"  # such a line ends at the first space
         interpreter.symlink_to(Path(sys.executable).resolve())
@@ -337,7 +419,8 @@ class StandInCompiler:
             f"#!{interpreter} -I\nimport os, signal, sys\n"
             f"if not any(word.startswith('kernel/') for word in sys.argv):\n"
             f"    os.execv({shutil.which('g++')!r}, ['g++', *sys.argv[1:]])\n"
-            f"pipe = open({str(pipe)!r}, 'w')\nprint('running', file=pipe, flush=True)\nsignal.pause()\n"
+            f"pipe = open({str(pipe)!r}, 'w')\nprint('running', file=pipe, flush=True)\n"
+            "signal.pause()\n"
         )
         self.program.chmod(0o755)
         self._handle = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -358,11 +441,15 @@ class StandInCompiler:
             pass
 
 
-def test_what_is_lacking_is_one_line_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_lacking_is_one_line_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of pip's words, which are many, the one that says why; all of them stand below the table."""
 
     def lacks(*_: object, **__: object) -> None:
-        raise MissingToolError("cannot install torch\npip install torch\nCollecting torch\nERROR: no space left")
+        raise MissingToolError(
+            "cannot install torch\npip install torch\nCollecting torch\nERROR: no space left"
+        )
 
     monkeypatch.setattr(kept_builds, "make_variant_dir", lacks)
     done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "cache"))
@@ -374,14 +461,27 @@ def test_what_is_lacking_is_one_line_of_the_table(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.torch
 def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> None:
-    """A real interrupt while ninja runs a compiler: no tree, no orphaned compiler, and the rerun completes the tree."""
+    """A real interrupt while ninja runs a compiler: no tree, no orphaned compiler, and the rerun
+    completes the tree.
+    """
     kernel = Path(
         shutil.copytree(
-            ROOT / "examples" / "rms-norm", tmp_path / "rms-norm", ignore=shutil.ignore_patterns("build", "__pycache__")
+            ROOT / "examples" / "rms-norm",
+            tmp_path / "rms-norm",
+            ignore=shutil.ignore_patterns("build", "__pycache__"),
         )
     )
     (kernel / "kci.toml").write_text("[plan]\nload = []\n")
-    command = [sys.executable, "-m", "kci", "run", str(kernel), "--only", "torch-stable-abi211-cpu-*", "-v"]
+    command = [
+        sys.executable,
+        "-m",
+        "kci",
+        "run",
+        str(kernel),
+        "--only",
+        "torch-stable-abi211-cpu-*",
+        "-v",
+    ]
     command += ["--catalog", "2026-08-20"]  # its newest torch is the one that tests have
     environment = {**os.environ, "KCI_CACHE": str(torch_cache), "PYTHONUNBUFFERED": "1"}
     compiler = StandInCompiler(tmp_path)
@@ -427,6 +527,9 @@ def test_variants_are_built_at_once_where_each_has_a_job_for_every_source(tmp_pa
     (component,) = kernel.build.kernel.values()
     sources = len(component.src)
     waiting = [(kernel, variant(STABLE_CPU))] * 3
-    widths = [builds_at_once(waiting, jobs) for jobs in (1, sources, 2 * sources - 1, 2 * sources, 9 * sources)]
+    widths = [
+        builds_at_once(waiting, jobs)
+        for jobs in (1, sources, 2 * sources - 1, 2 * sources, 9 * sources)
+    ]
     assert widths == [1, 1, 1, 2, 3]
     assert builds_at_once([], 8) == 1

@@ -1,4 +1,6 @@
-"""`kci run` and `kci build` as processes: what their exit codes say, and that neither a crash nor a twin does harm."""
+"""`kci run` and `kci build` as processes: what their exit codes say, and that neither a crash nor a
+twin does harm.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,16 @@ def states(output: str) -> dict[str, str]:
 
 def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
     good, bad = noarch_kernel(tmp_path / "good"), noarch_kernel(tmp_path / "bad")
-    (bad / "build.toml").write_text((bad / "build.toml").read_text().replace("just-python", "with-a-link"))
+    (bad / "build.toml").write_text(
+        (bad / "build.toml").read_text().replace("just-python", "with-a-link")
+    )
     (bad / "torch-ext/just_python").rename(bad / "torch-ext/with_a_link")
     (bad / "torch-ext/with_a_link/gone.py").symlink_to("nowhere.py")
     alone = kci_process("build", bad, "--variant", "torch-cpu", "--output", tmp_path / "out")
     assert alone.code != 0
-    done = kci_process("run", good, bad, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache"))
+    done = kci_process(
+        "run", good, bad, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache")
+    )
     assert done.code == alone.code
     assert "2 variants of with-a-link failed:" in done.stderr
     assert done.stdout.count("failed") == done.stdout.count("built") == 2
@@ -53,7 +59,9 @@ def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> 
 
 
 def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
-    """A path that leads out of the kernel is refused for safety, which is worse than a link to nothing."""
+    """A path that leads out of the kernel is refused for safety, which is worse than a link to
+    nothing.
+    """
     missing, unsafe = noarch_kernel(tmp_path / "missing"), noarch_kernel(tmp_path / "unsafe")
     (missing / "torch-ext/just_python/gone.py").symlink_to("nowhere.py")
     (tmp_path / "secret.py").write_text("")
@@ -62,17 +70,23 @@ def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
     (unsafe / "build.toml").write_text(text)
     (unsafe / "torch-ext/just_python").rename(unsafe / "torch-ext/unsafe")
     codes = {
-        kernel: kci_process("run", kernel, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")).code
+        kernel: kci_process(
+            "run", kernel, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")
+        ).code
         for kernel in (missing, unsafe)
     }
     assert codes[unsafe] > codes[missing] > 0
     for kernels in ((missing, unsafe), (unsafe, missing)):
-        both = kci_process("run", *kernels, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache"))
+        both = kci_process(
+            "run", *kernels, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache")
+        )
         assert both.code == codes[unsafe]
 
 
 def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
-    ignored = '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "here, not in the tree"\n'
+    ignored = (
+        '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "here, not in the tree"\n'
+    )
     kernel = noarch_kernel(tmp_path / "k", **{CODE: "import requests\n", "kci.toml": ignored})
     done = kci_process("run", kernel, KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 1
@@ -81,7 +95,9 @@ def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_what_the_machine_does_to_all_variants_is_said_once(tmp_path: Path) -> None:
-    """Of a cache that cannot be written each variant fails alike; what is one variant's own names that variant."""
+    """Of a cache that cannot be written each variant fails alike; what is one variant's own names
+    that variant.
+    """
     (tmp_path / "file").touch()
     done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "file"))
     assert done.code == 1
@@ -92,19 +108,25 @@ def test_what_the_machine_does_to_all_variants_is_said_once(tmp_path: Path) -> N
 def test_what_is_one_variants_own_names_it(capsys: pytest.CaptureFixture[str]) -> None:
     lacking = [
         Outcome(
-            "relu", variant(name), OutcomeState.LEFT, error=MissingToolError(f"no compiler for {name}", hint="get it")
+            "relu",
+            variant(name),
+            OutcomeState.LEFT,
+            error=MissingToolError(f"no compiler for {name}", hint="get it"),
         )
         for name in (CPU, STABLE_CPU)
     ]
     assert _report(RunResult(tuple(lacking), ())) == 3
     said = capsys.readouterr().err
-    assert [f"relu {name} left: no compiler for {name}\n  hint: get it" in said for name in (CPU, STABLE_CPU)] == [
-        True
-    ] * 2
+    assert [
+        f"relu {name} left: no compiler for {name}\n  hint: get it" in said
+        for name in (CPU, STABLE_CPU)
+    ] == [True] * 2
 
 
 @pytest.mark.parametrize(("found", "said"), [(0, ""), (1, "1 of 8 objects are as they were")])
-def test_a_first_build_is_held_against_nothing(found: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_first_build_is_held_against_nothing(
+    found: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     built = [
         Outcome("relu", variant(name), OutcomeState.BUILT, objects=ObjectUse(have, 4 - have))
         for name, have in ((CPU, found), (STABLE_CPU, 0))
@@ -121,13 +143,17 @@ def test_a_first_build_is_held_against_nothing(found: int, said: str, capsys: py
 def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Built from one text, crashed while building from another, asked for the first again, then for the other."""
+    """Built from one text, crashed while building from another, asked for the first again, then for
+    the other.
+    """
     kernel = noarch_kernel(tmp_path / "k", **{CODE: "A = 1\n", "kci.toml": "[plan]\nload = []\n"})
     code, cache, tree = kernel / CODE, tmp_path / "cache", tmp_path / "tree"
     arguments = ["run", str(kernel), "--only", "torch-cpu", "--into", str(tree)]
     monkeypatch.setenv("KCI_CACHE", str(cache))
     crashing = [sys.executable, str(Path(__file__).parent / "crash_anywhere.py"), *arguments]
-    with subprocess.Popen(crashing, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
+    with subprocess.Popen(
+        crashing, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as runs:
         assert runs.stdin is not None
         assert runs.stdout is not None
         assert runs.stdout.readline() == "0\n"
@@ -160,11 +186,17 @@ def two_at_once(place: Path, *arguments: str | Path) -> None:
     """Run the same command twice at the same time; neither fails."""
     said = [place / "first", place / "second"]
     environment = {**os.environ, "KCI_CACHE": str(place / "cache")}
-    both = [fork_server().start(*arguments, output=output, environment=environment) for output in said]
-    assert [fork_server().wait(process) for process in both] == [0, 0], [output.read_text() for output in said]
+    both = [
+        fork_server().start(*arguments, output=output, environment=environment) for output in said
+    ]
+    assert [fork_server().wait(process) for process in both] == [0, 0], [
+        output.read_text() for output in said
+    ]
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["into an empty folder", "over an older build"])
+@pytest.mark.parametrize(
+    "again", [False, True], ids=["into an empty folder", "over an older build"]
+)
 def test_two_builds_at_once_of_one_variant(tmp_path: Path, again: bool) -> None:
     kernel, out = noarch_kernel(tmp_path / "k"), tmp_path / "out"
     for number in range(ROUNDS):
@@ -187,5 +219,7 @@ def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
             *AT_TOP,
             *NAMES,
         ]
-        assert {(tree / name / "__init__.py").read_text() for name in NAMES} == {f"NUMBER = {number}\n"}
+        assert {(tree / name / "__init__.py").read_text() for name in NAMES} == {
+            f"NUMBER = {number}\n"
+        }
         assert verify(tree) == []

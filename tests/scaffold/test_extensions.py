@@ -1,4 +1,6 @@
-"""Extensions of the package index as `kci init --from` takes them over: the table that bin/extensions.py compares."""
+"""Extensions of the package index as `kci init --from` takes them over: the table that
+bin/extensions.py compares.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def test_the_table_has_extensions_for_each_backend() -> None:
     assert len(TABLE) >= 20
     assert {backend for entry in TABLE.values() for backend in entry.backends} == {"cpu", "cuda"}
     assert any(taken.archs for entry in TABLE.values() for taken in entry.backends.values())
-    assert all(entry.url.startswith("https://files.pythonhosted.org/packages/") for entry in TABLE.values())
+    assert all(
+        entry.url.startswith("https://files.pythonhosted.org/packages/") for entry in TABLE.values()
+    )
 
 
 @pytest.mark.network

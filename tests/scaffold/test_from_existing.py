@@ -1,4 +1,6 @@
-"""`kci init --from`: what is taken over from a kernel-builder repository, and what is left to do."""
+"""`kci init --from`: what is taken over from a kernel-builder repository, and what is
+left to do.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ REPOSITORY = {
 }
 
 
-def test_a_kernel_builder_repository_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_builder_repository_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_tree(tmp_path / "old", REPOSITORY)
     monkeypatch.chdir(tmp_path)
     made = kci("init", "new", "--from", "old", "-y")
@@ -59,7 +63,9 @@ def test_a_kernel_builder_repository_is_taken_over(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "old" / "flake.nix").exists(), "the old one stays as it is"
 
 
-def test_a_build_toml_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_toml_that_cannot_be_read_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_tree(tmp_path / "old", {"build.toml": "[general\n"})
     monkeypatch.chdir(tmp_path)
     refused = kci("init", "new", "--from", "old", "-y")
@@ -80,10 +86,15 @@ def test_an_option_that_would_be_ignored_is_refused(
     assert not (tmp_path / "new-one").exists()
 
 
-NARROWING = '{ torchVersions = all: map (v: v // { systems = filter (s: s == "x86_64-linux") v.systems; }) all; }'
+NARROWING = (
+    '{ torchVersions = all: map (v: v // { systems = filter (s: s == "x86_64-linux") v.systems; '
+    "}) all; }"
+)
 
 
-def test_what_a_flake_leaves_out_is_left_out_by_kci_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_flake_leaves_out_is_left_out_by_kci_toml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_tree(tmp_path / "old", REPOSITORY | {"flake.nix": NARROWING})
     write_tree(tmp_path / "several", {".git/HEAD": ""})
     monkeypatch.chdir(tmp_path)
@@ -93,7 +104,11 @@ def test_what_a_flake_leaves_out_is_left_out_by_kci_toml(tmp_path: Path, monkeyp
         assert (tmp_path / settings).read_text() == overlay
         assert "aarch64" not in kci("matrix", target, "--format", "names").stdout
     assert (
-        f"add to kci.toml what flake.nix says:\n{overlay}" in kci("init", "several/two", "--from", "old", "-y").stdout
+        f"add to kci.toml what flake.nix says:\n{overlay}"
+        in kci("init", "several/two", "--from", "old", "-y").stdout
     )
     (tmp_path / "old" / "flake.nix").write_text("{ torchVersions = import ./versions.nix; }")
-    assert "flake.nix:1: say in kci.toml, as `[[overlay]]`" in kci("init", "newer", "--from", "old", "-y").stdout
+    assert (
+        "flake.nix:1: say in kci.toml, as `[[overlay]]`"
+        in kci("init", "newer", "--from", "old", "-y").stdout
+    )

@@ -19,7 +19,8 @@ OPS = """
 #include <torch/extension.h>
 #include "add.h"
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("add", &adder::add, "adds {two} tensors", py::arg("a"), py::arg("b"), py::arg("alpha") = 1.0f);
+  m.def("add", &adder::add, "adds {two} tensors",
+        py::arg("a"), py::arg("b"), py::arg("alpha") = 1.0f);
   m.def("scale_", &adder::scale_);
 }
 """
@@ -31,7 +32,8 @@ PROJECT = {
     "csrc/deep/more.h": "",
     "csrc/unused.h": "",
     "csrc/cuda/add.cu": '#include "add.h"\n',
-    "adder/__init__.py": "import os\nimport torch\nimport numpy\nfrom adder.functional import add\nfrom . import _C\n",
+    "adder/__init__.py": "import os\nimport torch\nimport numpy\n"
+    "from adder.functional import add\nfrom . import _C\n",
     "adder/functional.py": "import torch\n",
     "tests/test_it.py": "",
 }
@@ -62,7 +64,9 @@ class Runs:
 
     @property
     def found(self) -> SetupRuns:
-        return SetupRuns(self.by_backend, "run somewhere", "/p/project", ("/cache/env", "/usr/local/cuda"))
+        return SetupRuns(
+            self.by_backend, "run somewhere", "/p/project", ("/cache/env", "/usr/local/cuda")
+        )
 
 
 @pytest.fixture
@@ -85,11 +89,14 @@ def both(runs: Runs) -> None:
     of_cuda = cuda(
         "adder._C", "csrc/ops.cpp", "/p/project/csrc/cuda/add.cu",
         include_dirs=("/p/project/csrc", "/cache/env/lib/torch/include", "/opt/other/include"),
-        libraries=("cublas", "magma"), define_macros=(("WITH_X", None), ("LEVEL", 2)), undef_macros=("NDEBUG",),
+        libraries=("cublas", "magma"), define_macros=(("WITH_X", None), ("LEVEL", 2)),
+        undef_macros=("NDEBUG",),
         extra_compile_args={
             "cxx": ("-O3", "-std=c++17", "-Wall"),
-            "nvcc": ("-O3", "-lineinfo", "-gencode", "arch=compute_80,code=sm_80", "--threads", "4", "-Iother",
-                     "-gencode=arch=compute_90,code=sm_90", "-gencode", "arch=compute_90,code=compute_90"),
+            "nvcc": ("-O3", "-lineinfo", "-gencode", "arch=compute_80,code=sm_80", "--threads", "4",
+                "-Iother",
+                     "-gencode=arch=compute_90,code=sm_90", "-gencode",
+                     "arch=compute_90,code=compute_90"),
         },
     )  # fmt: skip
     of_cpu = cpp("adder._C", "csrc/ops.cpp", include_dirs=("csrc",), extra_compile_args=("-O2",))
@@ -128,7 +135,10 @@ def test_sources_and_package_are_copied_as_they_are(here: Path, runs: Runs) -> N
     assert (package / "functional.py").exists()
     binding = (here / "adder" / "torch-ext" / "torch_binding.cpp").read_text()
     assert "  // add\n  // scale_\n" in binding
-    assert 'OPERATORS = [\n    "add",\n    "scale_",\n]' in (here / "adder" / "tests" / "test_adder.py").read_text()
+    assert (
+        'OPERATORS = [\n    "add",\n    "scale_",\n]'
+        in (here / "adder" / "tests" / "test_adder.py").read_text()
+    )
 
 
 def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
@@ -140,17 +150,23 @@ def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
     begins = [
         "setup.py: the include directory '/opt/other/include' lies outside of the project",
         "setup.py: the include directory 'other' is empty: fetch it (a submodule?)",
-        "setup.py: it links `magma`: build.toml has no key for libraries, so compile it in, or remove it",
+        "setup.py: it links `magma`: build.toml has no key for libraries, so compile it in, or "
+        "remove it",
         "csrc/ops.cpp:5: bind these in torch-ext/torch_binding.cpp: add, scale_",
-        "a kernel is built without pybind11: include torch/all.h, and remove modules: csrc/ops.cpp:2",
+        "a kernel is built without pybind11: include torch/all.h, and remove modules: "
+        "csrc/ops.cpp:2",
         "1 test file of the project, such as tests/test_it.py, stayed there: ",
         "build.toml: `repo-id`: write your account in place of your-name",
         "torch-ext/adder/__init__.py:3: it imports numpy, which the kernel does not declare: ",
-        "torch-ext/adder/__init__.py:4: it imports adder.functional, which the kernel does not declare: ",
+        "torch-ext/adder/__init__.py:4: it imports adder.functional, which the kernel does not "
+        "declare: ",
         "torch-ext/adder/__init__.py:5: its relative import fails: the package has no _C",
-        "tests/test_adder.py only looks whether the functions are there: write tests of their results",
+        "tests/test_adder.py only looks whether the functions are there: write tests of their "
+        "results",
     ]
-    assert [line.startswith(begin) for line, begin in zip(left, begins, strict=True)] == [True] * len(begins)
+    assert [line.startswith(begin) for line, begin in zip(left, begins, strict=True)] == [
+        True
+    ] * len(begins)
 
 
 def test_nothing_is_run_that_nobody_allowed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +197,9 @@ def test_several_extensions_are_components_and_said(here: Path, runs: Runs) -> N
     assert "fast.hash, fast.sum, slow.sum, and a kernel is one module" in said
 
 
-def test_the_cpu_extensions_of_the_run_for_cuda_count_where_the_other_fails(here: Path, runs: Runs) -> None:
+def test_the_cpu_extensions_of_the_run_for_cuda_count_where_the_other_fails(
+    here: Path, runs: Runs
+) -> None:
     runs.by_backend = {
         "cpu": SetupRun(error="OSError: CUDA_HOME environment variable is not set", line=7),
         "cuda": SetupRun((cuda("a", "a.cu"), cpp("b", "b.cpp"))),
@@ -192,7 +210,10 @@ def test_the_cpu_extensions_of_the_run_for_cuda_count_where_the_other_fails(here
 
 
 def test_a_backend_that_was_not_seen_is_said(here: Path, runs: Runs) -> None:
-    runs.by_backend = {"cpu": SetupRun((cpp("a", "a.cpp"),)), "cuda": SetupRun(error="Error: no\x1b[31m GPU", line=7)}
+    runs.by_backend = {
+        "cpu": SetupRun((cpp("a", "a.cpp"),)),
+        "cuda": SetupRun(error="Error: no\x1b[31m GPU", line=7),
+    }
     made = taken(here, {"setup.py": "", "a.cpp": "", "a.cu": ""})
     assert "taken over: nothing for cuda: setup.py:7 ends with Error: no" in made.stdout
     assert "\x1b[31m" not in made.stdout
@@ -203,12 +224,17 @@ def test_a_backend_that_was_not_seen_is_said(here: Path, runs: Runs) -> None:
     ("run", "said"),
     [
         (SetupRun(), "it makes no extension of torch.utils.cpp_extension"),
-        (SetupRun(error="it exits with no GPU", line=3), "for cpu, setup.py:3 ends with it exits with no GPU"),
+        (
+            SetupRun(error="it exits with no GPU", line=3),
+            "for cpu, setup.py:3 ends with it exits with no GPU",
+        ),
         (SetupRun((Extension("a", ("a.c",)),)), "it makes extensions that are not torch's"),
         (SetupRun((cpp("a", "gone.cpp"),)), "none of the sources of its extensions was found"),
     ],
 )
-def test_what_makes_no_extension_is_refused_with_the_reason(run: SetupRun, said: str, here: Path, runs: Runs) -> None:
+def test_what_makes_no_extension_is_refused_with_the_reason(
+    run: SetupRun, said: str, here: Path, runs: Runs
+) -> None:
     runs.by_backend["cpu"] = run
     made = taken(here, {"setup.py": "", "a.c": ""})
     assert made.code == 1
@@ -217,8 +243,18 @@ def test_what_makes_no_extension_is_refused_with_the_reason(run: SetupRun, said:
 
 
 def test_paths_that_lead_out_are_left_out(here: Path, runs: Runs) -> None:
-    sources = ("../../secret.cpp", "/etc/passwd", "in.cpp", "link.cpp", "sub/../in.cpp", "/p/project/../x.cpp", "a\0b")
-    runs.by_backend["cpu"] = SetupRun((cpp("a", *sources, include_dirs=("../x", ".", "vendor/lib")),))
+    sources = (
+        "../../secret.cpp",
+        "/etc/passwd",
+        "in.cpp",
+        "link.cpp",
+        "sub/../in.cpp",
+        "/p/project/../x.cpp",
+        "a\0b",
+    )
+    runs.by_backend["cpu"] = SetupRun(
+        (cpp("a", *sources, include_dirs=("../x", ".", "vendor/lib")),)
+    )
     write_tree(here / "old", {"setup.py": "", "in.cpp": "", "i/a.h": ""})
     (here / "secret.cpp").write_text("secret")
     (here / "old" / "link.cpp").symlink_to(here / "secret.cpp")
@@ -242,7 +278,10 @@ def test_paths_that_lead_out_are_left_out(here: Path, runs: Runs) -> None:
 def test_names_that_mean_harm_stay_one_line(here: Path, runs: Runs) -> None:
     evil = 'a\n[general]\nname = "evil"\x1b[31m'
     flags = ('-DX="\n[torch]"', "-DY")
-    run = SetupRun((cpp(evil, "a.cpp", extra_compile_args=flags), cpp(f"{evil}é", "b.cpp")), package_dir={"x": "gone"})
+    run = SetupRun(
+        (cpp(evil, "a.cpp", extra_compile_args=flags), cpp(f"{evil}é", "b.cpp")),
+        package_dir={"x": "gone"},
+    )
     runs.by_backend["cpu"] = run
     made = taken(here, {"setup.py": "", "a.cpp": "", "b.cpp": ""})
     assert made.code == 0, made.stderr
@@ -274,7 +313,10 @@ def test_operators_that_are_registered_already_are_said(here: Path, runs: Runs) 
     runs.by_backend["cpu"] = SetupRun((cpp("a", "a.cpp"),))
     text = '\nTORCH_LIBRARY(old, m) { m.def("add(Tensor a) -> Tensor"); }\n'
     assert taken(here, {"setup.py": "", "a.cpp": text}).code == 0
-    assert "a.cpp:2: it registers operators: their namespace in a kernel is TORCH_EXTENSION_NAME" in todo(here)
+    assert (
+        "a.cpp:2: it registers operators: their namespace in a kernel is TORCH_EXTENSION_NAME"
+        in todo(here)
+    )
 
 
 def test_a_package_below_src_is_found_without_being_named(here: Path, runs: Runs) -> None:
@@ -324,6 +366,8 @@ def test_a_torch_that_can_be_imported_is_taken(monkeypatch: pytest.MonkeyPatch) 
 def test_a_torch_that_is_there_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run_setup, "ensure_runtime", lambda *_, **__: tmp_path)
     monkeypatch.setattr(
-        run_setup, "kci_environment", lambda _, version, __: SimpleNamespace(complete=version == "2.14")
+        run_setup,
+        "kci_environment",
+        lambda _, version, __: SimpleNamespace(complete=version == "2.14"),
     )
     assert run_setup._torch(tmp_path, lambda _: None) == (tmp_path, "2.14")

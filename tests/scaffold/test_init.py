@@ -1,4 +1,6 @@
-"""`kci init`: every kind is right from the start, nothing is overwritten, and it is all there or nothing is."""
+"""`kci init`: every kind is right from the start, nothing is overwritten, and it is all there or
+nothing is.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,30 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.scaffold.new_kernel import FRAMEWORKS, OFFERED, built_backends, choose, new_kernel_files, render_templates
+from kci.scaffold.new_kernel import (
+    FRAMEWORKS,
+    OFFERED,
+    built_backends,
+    choose,
+    new_kernel_files,
+    render_templates,
+)
 from planning import parse_settings
 
 KINDS = {
     "torch": ("--framework", "torch"),
     "torch-rocm": ("--backend", "cuda", "--backend", "rocm"),
     "torch-cpu": ("--backend", "cpu"),
-    "stable": ("--stable-abi", "2.11", "--backend", "cpu", "--backend", "cuda", "--backend", "rocm"),
+    "stable": (
+        "--stable-abi",
+        "2.11",
+        "--backend",
+        "cpu",
+        "--backend",
+        "cuda",
+        "--backend",
+        "rocm",
+    ),
     "noarch": ("--framework", "torch-noarch"),
     "tvm-ffi": ("--framework", "tvm-ffi"),
     "tvm-ffi-cuda": ("--framework", "tvm-ffi", "--backend", "cuda"),
@@ -60,9 +78,12 @@ def test_every_kind_is_created_and_nothing_is_found_in_it(kind: str, outside: Pa
 
 def test_the_settings_that_are_commented_out_are_valid(outside: Path) -> None:
     for framework in FRAMEWORKS:
-        text = new_kernel_files(choose("some-kernel", framework=framework), standalone=True)["kci.toml"]
+        text = new_kernel_files(choose("some-kernel", framework=framework), standalone=True)[
+            "kci.toml"
+        ]
         lines = [
-            line.removeprefix("# ") if re.match(r"# (\[|[a-z-]+ = )", line) else line for line in text.splitlines()
+            line.removeprefix("# ") if re.match(r"# (\[|[a-z-]+ = )", line) else line
+            for line in text.splitlines()
         ]
         assert lines != text.splitlines()
         settings = parse_settings("\n".join(lines).encode())
@@ -95,14 +116,21 @@ def test_the_function_is_called_after_the_kernel(framework: str) -> None:
     [
         (("cpu",), ', backend="cpu")', '(4, 8, device="cpu")', '"cpu"'),
         (("cuda",), ")", '(4, 8, device="cuda")', '"cuda"'),
-        (("cuda", "cpu"), ")", "(4, 8, device=device)", '"cuda" if torch.cuda.is_available() else "cpu"'),
+        (
+            ("cuda", "cpu"),
+            ")",
+            "(4, 8, device=device)",
+            '"cuda" if torch.cuda.is_available() else "cpu"',
+        ),
     ],
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_card_and_tests_take_the_device_that_the_kernel_is_for(
     framework: str, backends: tuple[str, ...], load: str, tensor: str, device: str
 ) -> None:
-    made = new_kernel_files(choose("some-kernel", framework=framework, backends=backends), standalone=False)
+    made = new_kernel_files(
+        choose("some-kernel", framework=framework, backends=backends), standalone=False
+    )
     assert f'get_kernel("{{{{ repo_id }}}}", version={{{{ version }}}}{load}\n' in made["CARD.md"]
     assert f"x = torch.randn{tensor}\n" in made["CARD.md"]
     tests = made["tests/test_some_kernel.py"]
@@ -118,13 +146,17 @@ def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> N
     assert not (outside / "kernels" / "one" / "kci.toml").exists()
     assert not (outside / "kernels" / "one" / ".github").exists()
     assert "kci render" in made.stderr
-    assert len({line.index("#") for line in made.stderr.splitlines() if "  # " in line}) == 1, made.stderr
+    assert len({line.index("#") for line in made.stderr.splitlines() if "  # " in line}) == 1, (
+        made.stderr
+    )
     assert kci("render").code == 0
     assert kci("check", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
 
 
 def test_kernels_made_side_by_side_are_answered_about(outside: Path) -> None:
-    """Two kci.toml would be two repositories: the second kernel gets none, and init says how to make one of them."""
+    """Two kci.toml would be two repositories: the second kernel gets none, and init says how to
+    make one of them.
+    """
     assert kci("init", "alpha", "-y", "--backend", "cpu").code == 0
     made = kci("init", "beta", "-y", "--backend", "cpu")
     assert "move alpha/kci.toml to ., and run `git init -b main` there" in made.stderr
@@ -139,7 +171,11 @@ def test_the_working_directory_is_filled(outside: Path, monkeypatch: pytest.Monk
     (outside / "my-kernel").mkdir()
     monkeypatch.chdir(outside / "my-kernel")
     made = kci("init", ".", "-y", "--backend", "cpu", "--repo-id", "acme/my-kernel")
-    assert (made.code, "KCI450" in made.stderr, "git init -b main" in made.stderr) == (0, True, True), made.stderr
+    assert (made.code, "KCI450" in made.stderr, "git init -b main" in made.stderr) == (
+        0,
+        True,
+        True,
+    ), made.stderr
     assert kci("check").code == 0
     texts = [file.read_text() for file in Path().rglob("*") if file.is_file()]
     assert sum("acme/my-kernel" in text for text in texts) >= 4
@@ -156,7 +192,12 @@ def test_nothing_is_overwritten(outside: Path) -> None:
         refused = kci("init", name, "-y")
         assert (refused.code, refused.stdout) == (2, "")
         assert "nothing was written" in refused.stderr
-    assert sorted(path.name for path in outside.rglob("*")) == ["file", "link", "notes.txt", "taken"]
+    assert sorted(path.name for path in outside.rglob("*")) == [
+        "file",
+        "link",
+        "notes.txt",
+        "taken",
+    ]
     assert (outside / "taken" / "notes.txt").read_text() == "mine"
 
 
@@ -231,14 +272,18 @@ def test_a_project_that_registers_its_operators_gets_no_second_library() -> None
 
 
 def test_a_value_of_a_new_build_toml_is_toml() -> None:
-    """JSON is not: it escapes a slash or DEL in ways of its own, and a value of a setup.py may be anything."""
+    """JSON is not: it escapes a slash or DEL in ways of its own, and a value of a setup.py may be
+    anything.
+    """
     odd = 'a"b\\c\x7f\u2028\té'
     component = {
-        "label": "x", "backend": "cpu", "sources": [odd], "headers": [], "include": [], "cxx_flags": [odd],
+        "label": "x", "backend": "cpu", "sources": [odd], "headers": [], "include": [],
+        "cxx_flags": [odd],
         "cuda_flags": [], "archs": [],
     }  # fmt: skip
     values = {
-        "name": "x", "license": odd, "repo_id": "a/b", "package": "x", "backends": ["cpu"], "components": [component],
+        "name": "x", "license": odd, "repo_id": "a/b", "package": "x", "backends": ["cpu"],
+        "components": [component],
         "left": [], "functions": [],
     }  # fmt: skip
     text = render_templates({"build.toml": "port/build.toml.j2"}, values)["build.toml"]
@@ -249,7 +294,9 @@ def test_a_value_of_a_new_build_toml_is_toml() -> None:
 def test_every_backend_that_is_offered_has_files() -> None:
     for framework, backends in OFFERED.items():
         for backend in backends:
-            files = new_kernel_files(choose("some-kernel", framework=framework, backends=[backend]), standalone=False)
+            files = new_kernel_files(
+                choose("some-kernel", framework=framework, backends=[backend]), standalone=False
+            )
             assert f'backends = ["{backend}"]' in files["build.toml"]
 
 
@@ -272,10 +319,14 @@ def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Pat
     assert kci("matrix", "kernels/k1", "--format", "names").stdout
     assert kci("check", "kernels/k1").stdout.endswith(": 0 errors, 0 warnings, 0 infos\n")
     written = {
-        str(file.relative_to(outside)) for file in outside.rglob("*") if file.is_file() and ".git/" not in str(file)
+        str(file.relative_to(outside))
+        for file in outside.rglob("*")
+        if file.is_file() and ".git/" not in str(file)
     }
     assert set(made.stdout.split()) == written
-    declared = tomllib.loads((outside / "kernels" / "k1" / "build.toml").read_text())["general"]["backends"]
+    declared = tomllib.loads((outside / "kernels" / "k1" / "build.toml").read_text())["general"][
+        "backends"
+    ]
     assert built_backends(outside / "kernels" / "k1") == set(declared)
 
 
@@ -292,9 +343,21 @@ def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--backend", "rocm", "--stable-abi", "2.14"), 1, "First fix what `kci check` reports. Then:"),
-        (("--framework", "torch-noarch", "--backend", "neuron"), 1, "Nothing is built for neuron yet"),
-        (("--framework", "torch-noarch", "--backend", "cann", "--backend", "tpu"), 1, "for cann, tpu yet"),
+        (
+            ("--backend", "rocm", "--stable-abi", "2.14"),
+            1,
+            "First fix what `kci check` reports. Then:",
+        ),
+        (
+            ("--framework", "torch-noarch", "--backend", "neuron"),
+            1,
+            "Nothing is built for neuron yet",
+        ),
+        (
+            ("--framework", "torch-noarch", "--backend", "cann", "--backend", "tpu"),
+            1,
+            "for cann, tpu yet",
+        ),
         (
             ("--framework", "torch-noarch", "--backend", "cpu", "--backend", "cann"),
             0,
@@ -303,7 +366,9 @@ def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
         (("--backend", "cpu"), 0, "k1 is ready. Next:"),
     ],
 )
-def test_only_what_is_ready_is_said_to_be(options: tuple[str, ...], code: int, said: str, outside: Path) -> None:
+def test_only_what_is_ready_is_said_to_be(
+    options: tuple[str, ...], code: int, said: str, outside: Path
+) -> None:
     made = kci("init", "k1", "-y", *options)
     assert (made.code, said in made.stderr) == (code, True), made.stderr
     assert ("is ready" in made.stderr) == (code == 0)

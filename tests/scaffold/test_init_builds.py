@@ -23,7 +23,9 @@ EDITION = ("--catalog", "2026-08-20")
 
 def built_and_tested(name: str, place: Path, cache: Path, *, torch: bool = True) -> None:
     here = {"cwd": place, "KCI_CACHE": str(cache), "GITHUB_ACTIONS": ""}
-    chosen = ("--where", "torch == 2.13") if torch else ()  # what does not compile against torch has no version of it
+    chosen = (
+        ("--where", "torch == 2.13") if torch else ()
+    )  # what does not compile against torch has no version of it
     built = kci_process("run", name, "--only", "*cpu*", *chosen, *EDITION, **here)  # type: ignore[arg-type]
     assert built.code == 0, built.stdout + built.stderr
     assert "1 variant in" in built.stdout
@@ -33,7 +35,9 @@ def built_and_tested(name: str, place: Path, cache: Path, *, torch: bool = True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_new_kernel_is_built_verified_loaded_and_tested(kind: str, tmp_path: Path, torch_cache: Path) -> None:
+def test_a_new_kernel_is_built_verified_loaded_and_tested(
+    kind: str, tmp_path: Path, torch_cache: Path
+) -> None:
     made = kci_process("init", "my-kernel", "-y", *KINDS[kind], cwd=tmp_path)
     assert made.code == 0, made.stderr
     with (tmp_path / "my-kernel" / "kci.toml").open("a") as settings:

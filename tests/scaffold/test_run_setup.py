@@ -1,4 +1,6 @@
-"""A setup.py is run with real setuptools and torch: what it makes is seen, and it reaches nothing of others."""
+"""A setup.py is run with real setuptools and torch: what it makes is seen, and it reaches nothing
+of others.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,10 @@ setup(name="pkg", license="MIT", packages=["pkg"], setup_requires=["not-there"],
     cpu, cuda = runs.by_backend["cpu"], runs.by_backend["cuda"]
     assert (cpu.error, cuda.error) == ("", "")
     assert [(item.name, item.backend) for item in cpu.extensions] == [("pkg._C_cpu", "cpu")]
-    assert [(item.name, item.backend) for item in cuda.extensions] == [("pkg._C_cpu", "cpu"), ("pkg._C_cuda", "cuda")]
+    assert [(item.name, item.backend) for item in cuda.extensions] == [
+        ("pkg._C_cpu", "cpu"),
+        ("pkg._C_cuda", "cuda"),
+    ]
     assert (cpu.license, cpu.packages) == ("MIT", ("pkg",))
     (first,) = cpu.extensions
     assert (first.sources, first.define_macros) == (("csrc/a.cpp",), (("X", None),))
@@ -60,8 +65,13 @@ setup(name="pkg", license="MIT", packages=["pkg"], setup_requires=["not-there"],
 
 
 def test_what_pyproject_says_is_read() -> None:
-    project = '[project]\nname = "a"\nversion = "1"\nlicense = { text = "ISC" }\n[tool.setuptools]\npackages = ["b"]\n'
-    run = one_run("from setuptools import setup\nsetup()", **{"pyproject.toml": project}).by_backend["cpu"]
+    project = (
+        '[project]\nname = "a"\nversion = "1"\nlicense = { text = "ISC" }\n[tool.setuptools]\n'
+        'packages = ["b"]\n'
+    )
+    run = one_run(
+        "from setuptools import setup\nsetup()", **{"pyproject.toml": project}
+    ).by_backend["cpu"]
     assert (run.error, run.license, run.packages, run.extensions) == ("", "ISC", ("b",), ())
 
 
@@ -130,7 +140,9 @@ def test_what_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_is_a_link_is_not_followed() -> None:
-    text = "import os\nos.symlink('/etc/passwd', os.path.abspath('../answers/cpu.json'))\nos._exit(0)"
+    text = (
+        "import os\nos.symlink('/etc/passwd', os.path.abspath('../answers/cpu.json'))\nos._exit(0)"
+    )
     with pytest.raises(FindingsError, match="cannot be used"):
         one_run(text)
 
@@ -143,10 +155,15 @@ flags = {{"cxx": ["-O3"], "nvcc": ["-O3", "-gencode", "arch=compute_90,code=sm_9
 setup(name="add", ext_modules=[CUDAExtension("add_cuda", ["csrc/a.cpp"], extra_compile_args=flags)])
 """)
     (old / "csrc" / "a.cpp").write_text('PYBIND11_MODULE(a, m) { m.def("add", &add); }\n')
-    made = kci_process("init", "add", "--from", "old", "--run", "-y", cwd=tmp_path, KCI_CACHE=str(torch_cache))
+    made = kci_process(
+        "init", "add", "--from", "old", "--run", "-y", cwd=tmp_path, KCI_CACHE=str(torch_cache)
+    )
     assert made.code == 0, made.stdout + made.stderr
     assert "taken over: add_cuda: 1 source, 0 headers" in made.stdout
-    assert "nothing for cpu: setup.py:5 ends with OSError: CUDA_HOME environment variable is not set" in made.stdout
+    assert (
+        "nothing for cpu: setup.py:5 ends with OSError: CUDA_HOME environment variable is not set"
+        in made.stdout
+    )
     assert "csrc/a.cpp:1: bind these in torch-ext/torch_binding.cpp: add" in made.stdout
     (component,) = read_kernel(tmp_path / "add").build.kernel.values()
     assert isinstance(component, CudaComponent)

@@ -1,8 +1,10 @@
-"""A Sigstore on this machine: GitHub's identities, a certificate authority and a transparency log, with its own keys.
+"""A Sigstore on this machine: GitHub's identities, a certificate authority and a transparency log,
+with its own keys.
 
-It replaces what GitHub and the public Sigstore alone can say. The clients are the real ones, and hold its answers to
-its trust configuration as they hold the public one's to theirs. Identities are checked and bound into certificates as
-Fulcio does it. The log is Rekor's first version, each entry a log of its own.
+It replaces what GitHub and the public Sigstore alone can say. The clients are the real ones, and
+hold its answers to its trust configuration as they hold the public one's to theirs. Identities are
+checked and bound into certificates as Fulcio does it. The log is Rekor's first version, each entry
+a log of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class OwnSigstore:
     def __init__(self, **claims: str) -> None:
         self.claims = claims
         """What GitHub says of the job."""
-        self.issuer, self.log, self.certificates = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+        self.issuer, self.log, self.certificates = (
+            ec.generate_private_key(ec.SECP256R1()) for _ in range(3)
+        )
         self.root = ec.generate_private_key(ec.SECP256R1())
         self.authority = _authority(self.root)
         self.asked: list[str] = []
@@ -54,14 +58,21 @@ class OwnSigstore:
     def environment(self) -> dict[str, str]:
         """What GitHub gives a job that has `id-token: write`."""
         url = f"{self.url}/identity?api-version=2.0"
-        return {"ACTIONS_ID_TOKEN_REQUEST_URL": url, "ACTIONS_ID_TOKEN_REQUEST_TOKEN": REQUEST_TOKEN}
+        return {
+            "ACTIONS_ID_TOKEN_REQUEST_URL": url,
+            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": REQUEST_TOKEN,
+        }
 
     def trust_config(self) -> str:
         """Which services sign, and what they are trusted by."""
         since = {"start": "2020-01-01T00:00:00Z"}
 
         def log(key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
-            public = {"rawBytes": _b64(_spki(key)), "keyDetails": "PKIX_ECDSA_P256_SHA_256", "validFor": since}
+            public = {
+                "rawBytes": _b64(_spki(key)),
+                "keyDetails": "PKIX_ECDSA_P256_SHA_256",
+                "validFor": since,
+            }
             return {
                 "baseUrl": self.url,
                 "hashAlgorithm": "SHA2_256",
@@ -97,7 +108,9 @@ class OwnSigstore:
 
     def read(self, identity: str, audience: str) -> dict[str, Any]:
         """The claims of an identity that GitHub gave for an audience."""
-        return dict(jwt.decode(identity, self.issuer.public_key(), algorithms=["ES256"], audience=audience))
+        return dict(
+            jwt.decode(identity, self.issuer.public_key(), algorithms=["ES256"], audience=audience)
+        )
 
     def answer(self, path: str, query: dict[str, str], bearer: str, body: bytes) -> Answer:
         """What one of the services answers."""
@@ -110,7 +123,9 @@ class OwnSigstore:
                 claims = self.read(bearer, "sigstore")
             except jwt.InvalidTokenError as error:
                 return 401, {"message": f"no identity: {error}"}
-            request = x509.load_pem_x509_csr(base64.b64decode(json.loads(body)["certificateSigningRequest"]))
+            request = x509.load_pem_x509_csr(
+                base64.b64decode(json.loads(body)["certificateSigningRequest"])
+            )
             certificates = [self._certificate(request, claims), self.authority]
             chain = [one.public_bytes(serialization.Encoding.PEM).decode() for one in certificates]
             return 201, {"signedCertificateEmbeddedSct": {"chain": {"certificates": chain}}}
@@ -120,10 +135,20 @@ class OwnSigstore:
 
     def _identity(self, audience: str) -> str:
         now = int(time.time())
-        said = {"iss": ISSUER, "aud": audience, "sub": "job", "iat": now, "nbf": now, "exp": now + 300, **self.claims}
+        said = {
+            "iss": ISSUER,
+            "aud": audience,
+            "sub": "job",
+            "iat": now,
+            "nbf": now,
+            "exp": now + 300,
+            **self.claims,
+        }
         return jwt.encode(said, self.issuer, "ES256")
 
-    def _certificate(self, request: x509.CertificateSigningRequest, claims: dict[str, Any]) -> x509.Certificate:
+    def _certificate(
+        self, request: x509.CertificateSigningRequest, claims: dict[str, Any]
+    ) -> x509.Certificate:
         assert request.is_signature_valid
         now = datetime.now(UTC)
         identity = x509.UniformResourceIdentifier(GITHUB + claims["job_workflow_ref"])
@@ -138,13 +163,24 @@ class OwnSigstore:
             .not_valid_before(now - timedelta(minutes=1))
             .not_valid_after(now + timedelta(minutes=10))
             .add_extension(_usage("digital_signature"), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.root.public_key()), critical=False)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.root.public_key()),
+                critical=False,
+            )
             .add_extension(x509.SubjectAlternativeName([identity]), critical=True)
         )
         for number, claim in _CLAIMS.items():
-            text = claims[claim].encode() if number not in (9, 12) else (GITHUB + claims[claim]).encode()
-            extension = x509.UnrecognizedExtension(x509.ObjectIdentifier(f"{_FULCIO}{number}"), _utf8(text))
+            text = (
+                claims[claim].encode()
+                if number not in (9, 12)
+                else (GITHUB + claims[claim]).encode()
+            )
+            extension = x509.UnrecognizedExtension(
+                x509.ObjectIdentifier(f"{_FULCIO}{number}"), _utf8(text)
+            )
             builder = builder.add_extension(extension, critical=False)
         # The timestamp signs the certificate without itself.
         draft = builder.sign(self.root, hashes.SHA256())
@@ -155,7 +191,11 @@ class OwnSigstore:
     def _timestamp(self, certificate: bytes) -> bytes:
         """That the log of certificates has seen one: RFC 6962, section 3.2."""
         milliseconds = int(time.time() * 1000).to_bytes(8, "big")
-        entry = hashlib.sha256(_spki(self.root)).digest() + len(certificate).to_bytes(3, "big") + certificate
+        entry = (
+            hashlib.sha256(_spki(self.root)).digest()
+            + len(certificate).to_bytes(3, "big")
+            + certificate
+        )
         signature = _sign(self.certificates, b"\0\0" + milliseconds + b"\0\1" + entry + b"\0\0")
         stamp = b"\0" + _key_id(self.certificates) + milliseconds + b"\0\0"
         stamp += b"\4\3" + len(signature).to_bytes(2, "big") + signature
@@ -172,7 +212,10 @@ class OwnSigstore:
                 "spec": {
                     "envelopeHash": _digest(content["envelope"].encode()),
                     "payloadHash": _digest(payload),
-                    "signatures": [{"signature": one["sig"], "verifier": verifier} for one in envelope["signatures"]],
+                    "signatures": [
+                        {"signature": one["sig"], "verifier": verifier}
+                        for one in envelope["signatures"]
+                    ],
                 }
             }
         body = rfc8785.dumps(proposed)
@@ -216,7 +259,13 @@ def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 
 
 def _usage(kind: str) -> x509.KeyUsage:
-    kinds = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    kinds = (
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+    )
     kinds += ("key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
     return x509.KeyUsage(**{name: name == kind for name in kinds})
 
@@ -245,7 +294,12 @@ def _digest(data: bytes) -> dict[str, str]:
 def _der(tag: int, data: bytes) -> bytes:
     size = len(data)
     length = bytes([size]) if size < 128 else bytes([0x80 + (size.bit_length() + 7) // 8])
-    return bytes([tag]) + length + (b"" if size < 128 else size.to_bytes((size.bit_length() + 7) // 8, "big")) + data
+    return (
+        bytes([tag])
+        + length
+        + (b"" if size < 128 else size.to_bytes((size.bit_length() + 7) // 8, "big"))
+        + data
+    )
 
 
 def _utf8(data: bytes) -> bytes:
@@ -284,7 +338,9 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving_sigstore(services: OwnSigstore) -> Iterator[OwnSigstore]:
     """Serve it on a free port of this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"services": services}))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (_Handler,), {"services": services})
+    )
     server.daemon_threads = True
     services.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -1,4 +1,6 @@
-"""An artifact is merged only as what it is: by its name, its leg, its metadata, its run and the commit of the plan."""
+"""An artifact is merged only as what it is: by its name, its leg, its metadata, its run and the
+commit of the plan.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def refused(*arguments: object, **keys: object) -> list[Diagnostic]:
 @pytest.mark.rule("KCI612", triggers=True)
 def test_a_file_named_for_another_variant_or_kernel_is_refused(tmp_path: Path) -> None:
     artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
-    for name in ("kci-gated-norm-torch213-cxx11-rocm72-x86_64-linux.tar", f"kci-other-{CPU}.tar", "kci-x.tar"):
+    for name in (
+        "kci-gated-norm-torch213-cxx11-rocm72-x86_64-linux.tar",
+        f"kci-other-{CPU}.tar",
+        "kci-x.tar",
+    ):
         renamed = artifact.rename(tmp_path / "a" / name)
         (found,) = refused([tmp_path / "a"], tmp_path / "build")
         assert found.rule == "KCI612"
@@ -49,7 +55,8 @@ def test_a_file_named_for_another_variant_or_kernel_is_refused(tmp_path: Path) -
 def test_artifacts_of_other_commits_than_the_plan_s_are_refused(tmp_path: Path) -> None:
     files = [
         make_artifact(
-            tmp_path / name, make_variant(tmp_path / name / "src", variant, source=GitState(name * 40, False))
+            tmp_path / name,
+            make_variant(tmp_path / name / "src", variant, source=GitState(name * 40, False)),
         )
         for name, variant in (("a", CPU), ("b", CUDA))
     ]
@@ -66,7 +73,9 @@ def test_the_artifacts_of_the_plan_s_own_run_are_merged_without_a_word(tmp_path:
         make_artifact(tmp_path / "b", make_variant(tmp_path / "2"), run="77", attempt=2),
     ]
     said: list[Diagnostic] = []
-    (manifest,) = merge(files, tmp_path / "build", plan(CPU), run=CiRun("77", 2), report=said.append)
+    (manifest,) = merge(
+        files, tmp_path / "build", plan(CPU), run=CiRun("77", 2), report=said.append
+    )
     assert said == []
     assert manifest.replaced == ()
 
@@ -74,26 +83,38 @@ def test_the_artifacts_of_the_plan_s_own_run_are_merged_without_a_word(tmp_path:
 @pytest.mark.rule("KCI612", triggers=True)
 def test_an_attempt_that_the_run_has_not_reached_does_not_win(tmp_path: Path) -> None:
     genuine = make_artifact(tmp_path / "a", make_variant(tmp_path / "1"))
-    other = make_artifact(tmp_path / "b", make_variant(tmp_path / "2", files={"__init__.py": ""}), attempt=999)
+    other = make_artifact(
+        tmp_path / "b", make_variant(tmp_path / "2", files={"__init__.py": ""}), attempt=999
+    )
     (found,) = refused([genuine, other], tmp_path / "build", run=CiRun("77", 2))
     assert "attempt 999; this run is at attempt 2" in found.message
-    (found,) = refused([make_artifact(tmp_path / "c", tmp_path / "1" / CPU, run="1")], tmp_path / "x", run=CiRun("77"))
+    (found,) = refused(
+        [make_artifact(tmp_path / "c", tmp_path / "1" / CPU, run="1")],
+        tmp_path / "x",
+        run=CiRun("77"),
+    )
     assert "built in the run 1; this is the run 77" in found.message
 
 
 @pytest.mark.rule("KCI613", triggers=True)
 def test_an_attempt_that_replaces_other_bytes_is_reported_and_recorded(tmp_path: Path) -> None:
-    first, second = make_variant(tmp_path / "1"), make_variant(tmp_path / "2", files={"__init__.py": ""})
+    first, second = (
+        make_variant(tmp_path / "1"),
+        make_variant(tmp_path / "2", files={"__init__.py": ""}),
+    )
     files = [make_artifact(tmp_path / "a", first), make_artifact(tmp_path / "b", second, attempt=2)]
     said: list[Diagnostic] = []
     (manifest,) = merge(files, tmp_path / "build", report=said.append)
     assert [item.rule for item in said] == ["KCI613"]
-    assert manifest.replaced == (Replaced(CPU, f"kci-gated-norm-{CPU}.tar", 1, leg_of(first).digest),)
+    assert manifest.replaced == (
+        Replaced(CPU, f"kci-gated-norm-{CPU}.tar", 1, leg_of(first).digest),
+    )
 
 
 def test_attempts_have_an_end() -> None:
     data = {
-        "schema": 1, "kernel": "ab", "version": 1, "variant": CPU, "backend": "cpu", "system": "x86_64-linux",
+        "schema": 1, "kernel": "ab", "version": 1, "variant": CPU, "backend": "cpu",
+        "system": "x86_64-linux",
         "digest": "0" * 64, "kci": "1", "builder": "x", "attempt": MAX_ATTEMPT,
     }  # fmt: skip
     assert decode_json(json.dumps(data), LegRecord).attempt == MAX_ATTEMPT

@@ -1,4 +1,6 @@
-"""Variants that stay are neither copied nor hashed again, unless something about their files changed."""
+"""Variants that stay are neither copied nor hashed again, unless something about their files
+changed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ from variants import CPU, CUDA, STABLE, make_artifact, make_variant
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    files = [make_artifact(tmp_path / name, make_variant(tmp_path / "src" / name, name)) for name in (CPU, STABLE)]
+    files = [
+        make_artifact(tmp_path / name, make_variant(tmp_path / "src" / name, name))
+        for name in (CPU, STABLE)
+    ]
     merge(files, tmp_path / "build")
     return tmp_path / "build"
 
@@ -39,13 +44,17 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def add(tree: Path) -> None:
-    artifact = make_artifact(tree.parent / "new", make_variant(tree.parent / "src" / "new", CUDA, archs=("9.0",)))
+    artifact = make_artifact(
+        tree.parent / "new", make_variant(tree.parent / "src" / "new", CUDA, archs=("9.0",))
+    )
     merge([artifact], tree)
 
 
 def test_what_stays_keeps_its_inodes_and_is_not_read(tree: Path, hashed: list[str]) -> None:
     before = {path: path.stat().st_ino for path in (tree / CPU).rglob("*") if path.is_file()}
-    artifact = make_artifact(tree.parent / "new", make_variant(tree.parent / "src" / "new", CUDA, archs=("9.0",)))
+    artifact = make_artifact(
+        tree.parent / "new", make_variant(tree.parent / "src" / "new", CUDA, archs=("9.0",))
+    )
     hashed.clear()
     merge([artifact], tree)
     assert {path: path.stat().st_ino for path in before} == before
@@ -57,7 +66,9 @@ def test_what_stays_keeps_its_inodes_and_is_not_read(tree: Path, hashed: list[st
     assert [entry.origin.carried for entry in manifest.present] == [True, True, False]
 
 
-@pytest.mark.parametrize("how", ["content", "same size and times", "new file", "removed file", "touched"])
+@pytest.mark.parametrize(
+    "how", ["content", "same size and times", "new file", "removed file", "touched"]
+)
 def test_what_was_changed_is_hashed_again(tree: Path, how: str) -> None:
     path = tree / CPU / "_ops.py"
     times = path.stat()
@@ -81,14 +92,18 @@ def test_what_was_changed_is_hashed_again(tree: Path, how: str) -> None:
             add(tree)
 
 
-def test_without_a_record_everything_is_hashed(tree: Path, hashed: list[str], tmp_path: Path) -> None:
+def test_without_a_record_everything_is_hashed(
+    tree: Path, hashed: list[str], tmp_path: Path
+) -> None:
     for path in (tmp_path / "cache" / "trees").iterdir():
         path.write_text("{")
     add(tree)
     assert f"{CPU}/_ops.py" in hashed
 
 
-def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_links_gets_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(1, "Operation not permitted")
 
@@ -103,7 +118,9 @@ def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: py
 
 
 def test_the_checksums_cover_the_tree(tree: Path) -> None:
-    lines = dict(reversed(line.split("  ")) for line in (tree / "SHA256SUMS").read_text().splitlines())
+    lines = dict(
+        reversed(line.split("  ")) for line in (tree / "SHA256SUMS").read_text().splitlines()
+    )
     files = {path.relative_to(tree).as_posix(): path for path in tree.rglob("*") if path.is_file()}
     assert set(lines) == set(files) - {"SHA256SUMS"}
     assert all(identity.file_hash(files[name]) == value for name, value in lines.items())

@@ -1,4 +1,6 @@
-"""Whatever the loader's own reader and validator refuse, kci refuses: measured against the `kernels` package."""
+"""Whatever the loader's own reader and validator refuse, kci refuses: measured against the
+`kernels` package.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ WHOLE: dict[str, Any] = {
     "python-depends": ["einops"],
     "kernel-depends": [{"repo-id": "a/b", "version": 1}, {"repo-id": "a/b", "revision": "main"}],
     "backend": {"type": "cuda", "archs": ["8.0", "9.0a"]},
-    "digest": {"algorithm": "sha256", "files": {"__init__.py": "oJkKRxmymMxOBcRXhqsfbO0E+ZiDfCQ2pRXm7qmMTA8="}},
+    "digest": {
+        "algorithm": "sha256",
+        "files": {"__init__.py": "oJkKRxmymMxOBcRXhqsfbO0E+ZiDfCQ2pRXm7qmMTA8="},
+    },
     "provenance": {
         "kernel-builder": {"version": "0.17.0", "commit": "a" * 40, "dirty": False},
         "kernel": {"commit": "B" * 40, "dirty": True},
@@ -40,9 +45,12 @@ WHOLE: dict[str, Any] = {
 }
 
 VALUES = [
-    None, True, False, 0, -1, 1.0, 1.5, 2**63, 2**64 - 1, 2**64, 10**400, "", "0", "1.2", "1.2.3", "1.2.3.4", "01.2.3",
-    "99999999999999999999.0.0", "abc", "a\nb", "\ud800", "\u0000", "é", [], [None], ["x"], [1], {}, {"type": "cpu"},
-    {"x": 1}, "cuda", "npu", "sha512", "ftp://x/y", "https://", "a/b", "-a", "A" * 40, "g" * 40, "_x", "class",
+    None, True, False, 0, -1, 1.0, 1.5, 2**63, 2**64 - 1, 2**64, 10**400, "", "0", "1.2", "1.2.3",
+    "1.2.3.4", "01.2.3",
+    "99999999999999999999.0.0", "abc", "a\nb", "\ud800", "\u0000", "é", [], [None], ["x"], [1], {},
+    {"type": "cpu"},
+    {"x": 1}, "cuda", "npu", "sha512", "ftp://x/y", "https://", "a/b", "-a", "A" * 40, "g" * 40,
+    "_x", "class",
 ]  # fmt: skip
 RAW = [
     b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-0", b"1E2", b"\\ud83d", b"\xff",
@@ -51,7 +59,13 @@ RAW = [
 
 
 def places(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, inner in items:
         yield (*prefix, key)
         yield from places(inner, (*prefix, key))
@@ -68,7 +82,9 @@ def mutated(random_: random.Random) -> bytes:
             case 0:
                 del owner[last]
             case 1 if isinstance(owner, dict):
-                owner[random_.choice(["sha", "commit", "extra", "version", last + "x"])] = owner.pop(last)
+                owner[random_.choice(["sha", "commit", "extra", "version", last + "x"])] = (
+                    owner.pop(last)
+                )
             case _:
                 owner[last] = random_.choice(VALUES)
     raw = json.dumps(data, ensure_ascii=random_.random() < 0.5).encode("utf-8", "surrogatepass")
@@ -79,7 +95,9 @@ def mutated(random_: random.Random) -> bytes:
         case 1:
             return raw[: random_.randrange(len(raw))]
         case 2:
-            return raw.decode("utf-8", "replace").encode(random_.choice(["utf-16", "utf-32", "utf-8-sig", "utf-16-le"]))
+            return raw.decode("utf-8", "replace").encode(
+                random_.choice(["utf-16", "utf-32", "utf-8-sig", "utf-16-le"])
+            )
         case 3:
             changed = bytearray(raw)
             changed[random_.randrange(len(raw))] = random_.randrange(256)
@@ -111,9 +129,13 @@ def test_what_the_reference_refuses_kci_refuses() -> None:
     assert any(not refused(raw) for raw in cases)
 
 
-@pytest.mark.parametrize("text", [b"NaN", b"1e999", b'"\\ud800"', b"[" * 200 + b"]" * 200, b'{"a": 1, "a": 2}'])
+@pytest.mark.parametrize(
+    "text", [b"NaN", b"1e999", b'"\\ud800"', b"[" * 200 + b"]" * 200, b'{"a": 1, "a": 2}']
+)
 def test_no_reader_of_json_has_to_guess(text: bytes) -> None:
-    """The reference passes over what it does not know, whatever it is; other tools read these files as well."""
+    """The reference passes over what it does not know, whatever it is; other tools read these files
+    as well.
+    """
     whole = json.dumps(WHOLE).encode()[:-1]
     assert not refused(whole + b', "unknown": 1}')
     assert refused(whole + b', "unknown": ' + text + b"}")
@@ -126,7 +148,12 @@ def test_a_file_may_not_be_nested_without_end() -> None:
 
 
 def test_the_reference_reads_what_kci_writes(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {"__init__.py": "", "a.b": "1", "a/b.py": "2", "sub/metadata.json": "3"}
+    files: dict[str, str | bytes] = {
+        "__init__.py": "",
+        "a.b": "1",
+        "a/b.py": "2",
+        "sub/metadata.json": "3",
+    }
     directory = make_variant(tmp_path, files=files)
     ours = metadata.read_metadata(directory / "metadata.json")
     theirs = rust.Metadata.read_from_file(directory / "metadata.json")

@@ -1,4 +1,6 @@
-"""Signing with the identity of a run, by the real client, through a Sigstore of one's own on this machine."""
+"""Signing with the identity of a run, by the real client, through a Sigstore of one's own on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from tree.own_sigstore import Answer, OwnSigstore, serving_sigstore
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
 WORKFLOW = "acme/norm/.github/workflows/publish.yml@refs/heads/main"
-SIGNED = [f"{STABLE}/metadata.json.sigstore", f"{CPU}/metadata.json.sigstore", "kci-attestation.sigstore.json"]
+SIGNED = [
+    f"{STABLE}/metadata.json.sigstore",
+    f"{CPU}/metadata.json.sigstore",
+    "kci-attestation.sigstore.json",
+]
 IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
 OWN = ("--repository", "acme/norm")
 
@@ -30,20 +36,36 @@ def sigstore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OwnSig
     for name in os.environ:
         if name.startswith(("ACTIONS_ID", "GITHUB_", "GITLAB", "CIRCLECI", "BUILDKITE")):
             monkeypatch.delenv(name)
-    claims = {"repository": "acme/norm", "job_workflow_ref": WORKFLOW, "sha": COMMIT, "ref": "refs/heads/main"}
+    claims = {
+        "repository": "acme/norm",
+        "job_workflow_ref": WORKFLOW,
+        "sha": COMMIT,
+        "ref": "refs/heads/main",
+    }
     with serving_sigstore(OwnSigstore(**claims)) as running:
-        for name, value in {**running.environment, "GITHUB_ACTIONS": "true", "GITHUB_WORKFLOW_REF": WORKFLOW}.items():
+        for name, value in {
+            **running.environment,
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_WORKFLOW_REF": WORKFLOW,
+        }.items():
             monkeypatch.setenv(name, value)
         (tmp_path / "sigstore.json").write_text(running.trust_config())
-        (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/norm"\ntrust-config = "sigstore.json"\n')
+        (tmp_path / "kci.toml").write_text(
+            '[signing]\nrepository = "acme/norm"\ntrust-config = "sigstore.json"\n'
+        )
         yield running
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
+    files = [
+        make_artifact(tmp_path / name, make_variant(tmp_path / name, name))
+        for name in (CPU, STABLE)
+    ]
     merge(
-        files, tmp_path / "build", Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),), commit=COMMIT)
+        files,
+        tmp_path / "build",
+        Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),), commit=COMMIT),
     )
     return tmp_path / "build"
 
@@ -61,7 +83,9 @@ def sign(tree: Path) -> None:
 
 
 @pytest.mark.rule("KCI790", "KCI791", "KCI792", triggers=False)
-def test_a_run_signs_through_the_services_that_kci_toml_names(tree: Path, sigstore: OwnSigstore) -> None:
+def test_a_run_signs_through_the_services_that_kci_toml_names(
+    tree: Path, sigstore: OwnSigstore
+) -> None:
     done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     assert done.stdout.split() == [str(tree / name) for name in SIGNED], done.stderr
     assert sigstore.asked == ["/identity", "/api/v2/signingCert", *["/api/v1/log/entries"] * 3]
@@ -93,7 +117,9 @@ def test_the_loader_s_own_verifier_takes_the_signatures(
 
 
 @pytest.mark.rule("KCI791", triggers=True)
-def test_it_counts_for_its_repository_and_workflow_under_its_own_root(tree: Path, sigstore: OwnSigstore) -> None:
+def test_it_counts_for_its_repository_and_workflow_under_its_own_root(
+    tree: Path, sigstore: OwnSigstore
+) -> None:
     sign(tree)
     trusted = ("--trust-config", tree.parent / "sigstore.json")
     assert problems(tree, "--repository", "evil/norm", *trusted) == ["KCI791"]
@@ -106,7 +132,9 @@ def test_it_counts_for_its_repository_and_workflow_under_its_own_root(tree: Path
 
 
 @pytest.mark.rule("KCI791", triggers=True)
-def test_another_issuer_says_nothing_about_repositories_on_github(tree: Path, sigstore: OwnSigstore) -> None:
+def test_another_issuer_says_nothing_about_repositories_on_github(
+    tree: Path, sigstore: OwnSigstore
+) -> None:
     sigstore.claims["iss"] = "https://gitlab.example"
     sign(tree)
     assert problems(tree) == ["KCI791"]
@@ -132,10 +160,14 @@ def test_only_the_settings_of_the_verifier_say_who_may_sign(
         done = kci("verify", name, "--signatures", *IGNORED, "--ignore", "KCI707", *options)
         return done.code, "KCI791" in done.stderr
 
-    assert verified(own / "below", f"{fetched}/build") == (0, False), "another repository's settings"
+    assert verified(own / "below", f"{fetched}/build") == (0, False), (
+        "another repository's settings"
+    )
     for place, name in (
-        (tmp_path, "there/fetched/build"), (fetched, "build"), (fetched, "."), (fetched / "sources" / "build", "."),
-        (fetched / "sources", "../build"), (fetched / "sources", "build"), (tmp_path / "here", "link/build"),
+        (tmp_path, "there/fetched/build"), (fetched, "build"), (fetched, "."),
+        (fetched / "sources" / "build", "."),
+        (fetched / "sources", "../build"), (fetched / "sources", "build"),
+        (tmp_path / "here", "link/build"),
         (fetched, "sources/build"),
     ):  # fmt: skip
         assert verified(place, name) == (2, False), (place, name)
@@ -206,7 +238,15 @@ def always_the_first_entry() -> Spoiling:
         other_promise,
         always_the_first_entry,
     ],
-    ids=["identity", "certificate", "log", "no token", "no certificate", "promise", "somebody else's entry"],
+    ids=[
+        "identity",
+        "certificate",
+        "log",
+        "no token",
+        "no certificate",
+        "promise",
+        "somebody else's entry",
+    ],
 )
 def test_a_service_that_refuses_or_answers_wrongly_signs_nothing(
     tree: Path, sigstore: OwnSigstore, spoiling: Callable[[], Spoiling]
@@ -228,6 +268,11 @@ def test_a_trust_configuration_that_is_none(tree: Path, content: str | None) -> 
         place.unlink()
     else:
         place.write_text(content)
-    for command in (("sign", tree), ("verify", tree, "--signatures", *OWN, "--trust-config", place, *IGNORED)):
+    for command in (
+        ("sign", tree),
+        ("verify", tree, "--signatures", *OWN, "--trust-config", place, *IGNORED),
+    ):
         done = kci(*command)
-        assert (done.code, f"{place} is not a trust configuration" in done.stderr) == (1, True), done.stderr
+        assert (done.code, f"{place} is not a trust configuration" in done.stderr) == (1, True), (
+            done.stderr
+        )

@@ -23,7 +23,9 @@ SUBJECT = "9bb1add04b1b4e182be6b0b80931593f7a291eb49d69b4fd728a5d4cbcdc4bd3"
 
 @pytest.mark.parametrize("workflow", ["", WORKFLOW])
 def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None:
-    statement = sigstore_bundles.verify_bundle(REAL.read_bytes(), SigningContext(REPOSITORY, workflow=workflow))
+    statement = sigstore_bundles.verify_bundle(
+        REAL.read_bytes(), SigningContext(REPOSITORY, workflow=workflow)
+    )
     assert [subject.digest["sha256"] for subject in statement.subject] == [SUBJECT]
     assert statement.predicate_type == "https://slsa.dev/provenance/v1"
 
@@ -46,7 +48,9 @@ def forged(place: tuple[str | int, ...], change: Callable[[Any], object]) -> byt
 
 
 def other_commit(payload: str) -> str:
-    return base64.b64encode(base64.b64decode(payload).replace(ITS_COMMIT.encode(), b"f" * 40)).decode()
+    return base64.b64encode(
+        base64.b64decode(payload).replace(ITS_COMMIT.encode(), b"f" * 40)
+    ).decode()
 
 
 ENTRY = ("verificationMaterial", "tlogEntries", 0)
@@ -58,15 +62,25 @@ ENTRY = ("verificationMaterial", "tlogEntries", 0)
         (("dsseEnvelope", "payload"), other_commit),
         (("dsseEnvelope", "signatures", 0, "sig"), lambda sig: sig[::-1]),
         (("verificationMaterial", "tlogEntries"), lambda _entries: []),
-        ((*ENTRY, "inclusionPromise", "signedEntryTimestamp"), lambda _stamp: base64.b64encode(b"x" * 70).decode()),
-        ((*ENTRY, "inclusionProof", "rootHash"), lambda _hash: base64.b64encode(b"x" * 32).decode()),
+        (
+            (*ENTRY, "inclusionPromise", "signedEntryTimestamp"),
+            lambda _stamp: base64.b64encode(b"x" * 70).decode(),
+        ),
+        (
+            (*ENTRY, "inclusionProof", "rootHash"),
+            lambda _hash: base64.b64encode(b"x" * 32).decode(),
+        ),
         ((*ENTRY, "integratedTime"), lambda _time: "1800000000"),
     ],
     ids=["payload", "signature", "no log entry", "promise", "proof", "time"],
 )
-def test_a_forged_one_does_not_count(place: tuple[str | int, ...], change: Callable[[Any], object]) -> None:
+def test_a_forged_one_does_not_count(
+    place: tuple[str | int, ...], change: Callable[[Any], object]
+) -> None:
     with pytest.raises(ValueError, match=r"."):
-        sigstore_bundles.verify_bundle(forged(place, change), SigningContext(REPOSITORY, workflow=WORKFLOW))
+        sigstore_bundles.verify_bundle(
+            forged(place, change), SigningContext(REPOSITORY, workflow=WORKFLOW)
+        )
 
 
 def test_without_a_repository_nobody_is_trusted() -> None:

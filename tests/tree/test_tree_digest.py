@@ -39,16 +39,30 @@ def variant(tmp_path: Path) -> Path:
 
 def test_the_digest_covers_what_the_reference_covers(variant: Path) -> None:
     files = make_digest(file_hashes(variant)).files
-    assert list(files) == [".hidden", "__init__.py", "a.b", "a/b.py", "link.py", "sub/metadata.json", "x.pyo"]
-    assert files["__init__.py"] == "oJkKRxmymMxOBcRXhqsfbO0E+ZiDfCQ2pRXm7qmMTA8=" == files["link.py"]
+    assert list(files) == [
+        ".hidden",
+        "__init__.py",
+        "a.b",
+        "a/b.py",
+        "link.py",
+        "sub/metadata.json",
+        "x.pyo",
+    ]
+    assert (
+        files["__init__.py"] == "oJkKRxmymMxOBcRXhqsfbO0E+ZiDfCQ2pRXm7qmMTA8=" == files["link.py"]
+    )
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512"])
 def test_the_reference_computes_the_same_digest(variant: Path, algorithm: str) -> None:
     reference = outside_tools.reference()
-    theirs = reference.Digest.hash_variant(getattr(reference.DigestAlgorithm, algorithm.upper()), str(variant))
-    assert list(theirs.files.items()) == list(make_digest(file_hashes(variant, algorithm), algorithm).files.items())  # type: ignore[arg-type]
+    theirs = reference.Digest.hash_variant(
+        getattr(reference.DigestAlgorithm, algorithm.upper()), str(variant)
+    )
+    assert list(theirs.files.items()) == list(
+        make_digest(file_hashes(variant, algorithm), algorithm).files.items()
+    )  # type: ignore[arg-type]
 
 
 def test_sha512_is_read(variant: Path) -> None:
@@ -57,7 +71,9 @@ def test_sha512_is_read(variant: Path) -> None:
     assert validate_dir(variant, expected, file_hashes(variant)) == []
 
 
-def test_the_variant_digest_covers_metadata_and_ignores_bytecode_names_and_times(tmp_path: Path) -> None:
+def test_the_variant_digest_covers_metadata_and_ignores_bytecode_names_and_times(
+    tmp_path: Path,
+) -> None:
     one = fill(tmp_path / "one", {"a.py": b"1", "metadata.json": b"2"})
     two = fill(tmp_path / "two", {"a.py": b"1", "metadata.json": b"2", "__pycache__/a.pyc": b"x"})
     os.utime(two / "a.py", (1, 1))

@@ -15,7 +15,16 @@ pytestmark = pytest.mark.usefixtures("no_git_environment")
 
 
 def git(directory: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", "-C", str(directory), *arguments]
+    command = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.invalid",
+        "-C",
+        str(directory),
+        *arguments,
+    ]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -54,8 +63,12 @@ def test_only_tracked_changes_make_a_source_dirty(repository: Path) -> None:
     assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
 
 
-def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(repository: Path, tmp_path: Path) -> None:
-    """The id is as the reference's; the record of the source must not name a commit that was not what was built."""
+def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(
+    repository: Path, tmp_path: Path
+) -> None:
+    """The id is as the reference's; the record of the source must not name a commit that was not
+    what was built.
+    """
     git(tmp_path, "init", "-q", "upstream")
     upstream = tmp_path / "upstream"
     for number in range(2):
@@ -63,7 +76,16 @@ def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(rep
         git(upstream, "add", ".")
         git(upstream, "commit", "-q", "-m", str(number))
     kernel = repository / "kernels" / "relu"
-    git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(upstream), "kernels/relu/up")
+    git(
+        repository,
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "add",
+        "-q",
+        str(upstream),
+        "kernels/relu/up",
+    )
     git(repository, "commit", "-q", "-a", "-m", "submodule")
     clean = unique_id(kernel)
     assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=False)

@@ -38,7 +38,11 @@ def plan(*variants: str, kernel: str = "gated-norm", version: int = 1) -> Plan:
 
 def artifact(root: Path, variant: str = CPU, folder: str = "", **changes: object) -> Path:
     """An artifact in a folder of its own, as a download makes it."""
-    made = {key: changes.pop(key) for key in ("name", "version", "unique", "files", "source") if key in changes}
+    made = {
+        key: changes.pop(key)
+        for key in ("name", "version", "unique", "files", "source")
+        if key in changes
+    }
     where = root / (folder or f"{made.get('name', '')}{variant}{changes.get('attempt', '')}")
     return make_artifact(where, make_variant(where / "src", variant, **made), **changes)  # type: ignore[arg-type]
 
@@ -63,7 +67,8 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     assert first["backend"] == "cpu"
     assert first["digest"] == variant_digest(tmp_path / "build" / CPU)
     assert first["origin"] == {
-        "artifact": f"kci-gated-norm-{CPU}.tar", "commit": COMMIT, "dirty": False, "attempt": 1, "builder": "native",
+        "artifact": f"kci-gated-norm-{CPU}.tar", "commit": COMMIT, "dirty": False, "attempt": 1,
+        "builder": "native",
         "committed": None, "carried": False,
     }  # fmt: skip
     assert read_manifest(tmp_path / "build") == manifest
@@ -102,7 +107,10 @@ def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) ->
     artifact(tmp_path / "down" / ".hidden", CUDA)
     for into in (tmp_path / "build", tmp_path / "down" / "build", tmp_path / "down" / "build"):
         (manifest,) = merge([tmp_path / "down"], into)  # the tree itself is not searched either
-        assert [(entry.variant, entry.origin.carried) for entry in manifest.present] == [(STABLE, False), (CPU, False)]
+        assert [(entry.variant, entry.origin.carried) for entry in manifest.present] == [
+            (STABLE, False),
+            (CPU, False),
+        ]
     assert manifest.planned is None
     assert manifest.complete
 
@@ -119,7 +127,9 @@ def test_the_newest_attempt_wins_even_over_a_broken_one(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI608", triggers=True)
 def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> None:
     one = artifact(tmp_path, "torch-cuda", folder="a", files={"__init__.py": "x"})
-    two = artifact(tmp_path, "torch-cuda", folder="b", files={"__init__.py": "y"}, system="aarch64-linux")
+    two = artifact(
+        tmp_path, "torch-cuda", folder="b", files={"__init__.py": "y"}, system="aarch64-linux"
+    )
     with pytest.raises(FindingsError) as caught:
         merge([one, two], tmp_path / "build")
     assert caught.value.diagnostics[0].rule == "KCI608"
@@ -144,22 +154,31 @@ def test_a_missing_variant_fails_unless_it_may(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI607", triggers=True)
 def test_what_is_not_planned_is_refused(tmp_path: Path) -> None:
-    files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA), artifact(tmp_path, CPU, name="relu")]
+    files = [
+        artifact(tmp_path, CPU),
+        artifact(tmp_path, CUDA),
+        artifact(tmp_path, CPU, name="relu"),
+    ]
     with pytest.raises(FindingsError) as caught:
         merge(files, tmp_path / "build", plan(CPU))
     assert [item.rule for item in caught.value.diagnostics] == ["KCI607", "KCI607"]
-    assert "that kernel is not planned" in "".join(item.message for item in caught.value.diagnostics)
+    assert "that kernel is not planned" in "".join(
+        item.message for item in caught.value.diagnostics
+    )
 
 
 def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: Path) -> None:
-    """The plan of a real kernel, and a folder that a job of the repository's own made of the variant for macOS."""
+    """The plan of a real kernel, and a folder that a job of the repository's own made of the
+    variant for macOS.
+    """
     kernel = tmp_path / "gated-norm"
     (kernel / "torch-ext/gated_norm").mkdir(parents=True)
     (kernel / "torch-ext/gated_norm/__init__.py").write_text("")
     (kernel / "norm.cpp").write_text("")
     (kernel / "norm.metal").write_text("")
     (kernel / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "metal"]\n'
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        'backends = ["cpu", "metal"]\n'
         '[torch]\n[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["norm.cpp"]\n'
         '[kernel.b]\nbackend = "metal"\ndepends = ["torch"]\nsrc = ["norm.metal"]\n'
     )
@@ -177,12 +196,17 @@ def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: P
 
     brought = make_variant(tmp_path / "own", name)
     (manifest,) = merge([*others, brought.parent], tmp_path / "build", planned, run=CiRun("7", 1))
-    assert (manifest.complete, name in {entry.variant for entry in manifest.present}) == (True, True)
+    assert (manifest.complete, name in {entry.variant for entry in manifest.present}) == (
+        True,
+        True,
+    )
     judged = {item.rule for item in verify(tmp_path / "build") if name in item.path}
     assert judged == {"KCI741"}, "its library is none"
     packed = kci("pack", brought, "--output", tmp_path / "packed", KCI_RUN="", GITHUB_RUN_ID="8")
     assert packed.code == 0, packed.stderr
-    (again,) = merge([*others, Path(packed.stdout.strip())], tmp_path / "again", planned, run=CiRun("7", 1))
+    (again,) = merge(
+        [*others, Path(packed.stdout.strip())], tmp_path / "again", planned, run=CiRun("7", 1)
+    )
     assert [entry.digest for entry in again.present] == [entry.digest for entry in manifest.present]
 
     def refused(*given: Path) -> str:
@@ -191,7 +215,10 @@ def test_what_nobody_builds_here_is_taken_from_whoever_hands_it_over(tmp_path: P
         assert not (tmp_path / "lies").exists()
         return caught.value.diagnostics[0].rule
 
-    assert refused(make_variant(tmp_path / "late", name, source=GitState("f" * 40, dirty=False))) == "KCI612"
+    assert (
+        refused(make_variant(tmp_path / "late", name, source=GitState("f" * 40, dirty=False)))
+        == "KCI612"
+    )
     assert refused(make_variant(tmp_path / "alien", CUDA)) == "KCI607", "nobody left that out"
     assert refused(make_variant(tmp_path / "renamed", name, built_as=CUDA)) == "KCI612"
     (brought / "__init__.py").write_text("# other than what was sealed\n")
@@ -209,7 +236,10 @@ def test_versions_must_agree_with_each_other_and_the_plan(tmp_path: Path) -> Non
 def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, CPU, name="relu", version=3)]
     manifests = merge(files, tmp_path / "trees")
-    assert [(manifest.kernel, manifest.version) for manifest in manifests] == [("gated-norm", 1), ("relu", 3)]
+    assert [(manifest.kernel, manifest.version) for manifest in manifests] == [
+        ("gated-norm", 1),
+        ("relu", 3),
+    ]
     assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["gated-norm", "relu"]
     assert (tmp_path / "trees" / "relu" / CPU / "metadata.json").is_file()
     (manifest,) = merge(files, tmp_path / "one", kernel="relu")
@@ -220,8 +250,13 @@ def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", triggers=False)
-def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole(tmp_path: Path) -> None:
-    first = [artifact(tmp_path, CPU, files={"__init__.py": "", "stale.py": ""}), artifact(tmp_path, STABLE)]
+def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole(
+    tmp_path: Path,
+) -> None:
+    first = [
+        artifact(tmp_path, CPU, files={"__init__.py": "", "stale.py": ""}),
+        artifact(tmp_path, STABLE),
+    ]
     tree = tmp_path / "build"
     merge(first, tree)
     (tree / "CARD.md").write_text("card")
@@ -231,7 +266,10 @@ def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole
     assert not (tree / CPU / "stale.py").exists()
     assert (tree / "CARD.md").read_text() == "card"
     assert (tree / "benchmarks" / "benchmark.py").is_file()
-    assert [(entry.variant, entry.origin.carried) for entry in manifest.present] == [(STABLE, True), (CPU, False)]
+    assert [(entry.variant, entry.origin.carried) for entry in manifest.present] == [
+        (STABLE, True),
+        (CPU, False),
+    ]
     assert manifest.present[0].origin.artifact == f"kci-gated-norm-{STABLE}.tar"
     assert manifest.complete
 
@@ -242,11 +280,16 @@ def test_a_tree_has_the_card_of_its_newest_legs_and_the_manifest_its_digest(tmp_
     def card() -> str | None:
         return (tree / "CARD.md").read_text() if (tree / "CARD.md").exists() else None
 
-    first, again = artifact(tmp_path, CPU, card="# old\n"), artifact(tmp_path, STABLE, attempt=2, card="# new\n")
+    first, again = (
+        artifact(tmp_path, CPU, card="# old\n"),
+        artifact(tmp_path, STABLE, attempt=2, card="# new\n"),
+    )
     (manifest,) = merge([first, again], tree, plan(CPU, STABLE))
     assert (card(), manifest.card) == ("# new\n", hashlib.sha256(b"# new\n").hexdigest())
     assert read_manifest(tree) == manifest
-    (carried,) = merge([artifact(tmp_path, CPU, attempt=3)], tree, plan(CPU, STABLE))  # a leg that had no kernel to ask
+    (carried,) = merge(
+        [artifact(tmp_path, CPU, attempt=3)], tree, plan(CPU, STABLE)
+    )  # a leg that had no kernel to ask
     assert (card(), carried.card) == ("# new\n", manifest.card)
     (tree / "CARD.md").write_text("# by hand\n")
     assert [(item.rule, item.message) for item in verify(tree) if item.rule == "KCI718"] == [
@@ -269,7 +312,9 @@ def test_a_tree_of_another_kernel_or_version_is_not_added_to(tmp_path: Path) -> 
 
 
 @pytest.mark.rule("KCI610", triggers=True)
-@pytest.mark.parametrize("stranger", ["src/main.py", ".git/config", "notes.txt", "torch-cpu/readme"])
+@pytest.mark.parametrize(
+    "stranger", ["src/main.py", ".git/config", "notes.txt", "torch-cpu/readme"]
+)
 def test_a_directory_of_other_things_is_not_replaced(tmp_path: Path, stranger: str) -> None:
     path = tmp_path / "project" / stranger
     path.parent.mkdir(parents=True)
@@ -345,7 +390,10 @@ def test_what_changes_after_it_was_compared_is_not_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
     """Commit, attempt and version of an artifact are judged before its files are read."""
-    one, other = (artifact(tmp_path, folder=name, files={"__init__.py": f"# {name}\n"}) for name in ("one", "other"))
+    one, other = (
+        artifact(tmp_path, folder=name, files={"__init__.py": f"# {name}\n"})
+        for name in ("one", "other")
+    )
     place = one if packed else one.parent / "src" / CPU
 
     def exchange(*_: object) -> list[object]:
@@ -401,18 +449,25 @@ def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) ->
     real = tmp_path / "elsewhere"
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "gated-norm").symlink_to(real)
-    merge([artifact(tmp_path, CPU), artifact(tmp_path, CPU, folder="b", name="relu")], tmp_path / "build")
+    merge(
+        [artifact(tmp_path, CPU), artifact(tmp_path, CPU, folder="b", name="relu")],
+        tmp_path / "build",
+    )
     assert (tmp_path / "build" / "gated-norm").is_symlink()
     assert (real / CPU).is_dir()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merges_at_once_end_with_the_variants_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
     names = (CPU, CUDA)
     files = {
-        name: make_artifact(tmp_path / "in" / name, make_variant(tmp_path / "in" / name, name, archs=("9.0",)))
+        name: make_artifact(
+            tmp_path / "in" / name, make_variant(tmp_path / "in" / name, name, archs=("9.0",))
+        )
         for name in names
     }
     for pair in range(4):
@@ -436,4 +491,6 @@ def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatc
             CPU,
             CUDA,
         ]
-    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(4)))
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(
+        map(str, range(4))
+    )

@@ -28,14 +28,21 @@ def with_changes(**changes: Any) -> bytes:
 
 
 def test_the_file_has_the_reference_s_keys_in_its_order() -> None:
-    build = build_of(general='upstream = "https://example.org/a"\nsource = "git@example.org:b/c.git"')
+    build = build_of(
+        general='upstream = "https://example.org/a"\nsource = "git@example.org:b/c.git"'
+    )
     metadata = metadata_for(
-        build, "cuda", "1a2b3c4", archs=["9.0a", "8.0", "12.0+PTX", "8.0", ""], provenance=GitState(COMMIT, True)
+        build,
+        "cuda",
+        "1a2b3c4",
+        archs=["9.0a", "8.0", "12.0+PTX", "8.0", ""],
+        provenance=GitState(COMMIT, True),
     )
     text = encode(metadata).decode()
     data = json.loads(text)
     assert list(data) == [
-        "name", "id", "version", "kernels-minver", "license", "upstream", "source", "python-depends",
+        "name", "id", "version", "kernels-minver", "license", "upstream", "source",
+        "python-depends",
         "kernel-depends", "backend", "provenance",
     ]  # fmt: skip
     assert data["backend"] == {"type": "cuda", "archs": ["12.0+PTX", "8.0", "9.0a"]}
@@ -68,7 +75,9 @@ def test_the_oldest_loader_follows_from_what_a_variant_asks_for(general: str, mi
     assert isinstance(data["kernel-depends"], list)
 
 
-@pytest.mark.parametrize("wrong", ["0.14", "0.14.0.1", "v0.14.0", "0.14.x", "0.14.0\n", "", 14, f"0.0.{2**64}"])
+@pytest.mark.parametrize(
+    "wrong", ["0.14", "0.14.0.1", "v0.14.0", "0.14.x", "0.14.0\n", "", 14, f"0.0.{2**64}"]
+)
 def test_a_loader_version_that_is_not_three_numbers_is_refused(wrong: object) -> None:
     data = json.loads(encode(metadata_for(build_of(), "cpu", "1a2b3c4")))
     with pytest.raises(ValueError, match=r"kernels-minver|64 bits"):
@@ -83,7 +92,10 @@ def test_a_null_is_not_an_absent_key(key: str) -> None:
 
 
 def test_noarch_lists_keep_the_order_of_the_file() -> None:
-    build = build_of(framework='[torch-noarch]\ncuda_capabilities = ["9.0", "8.0"]\nrocm_archs = ["gfx942", "gfx90a"]')
+    build = build_of(
+        framework='[torch-noarch]\ncuda_capabilities = ["9.0", "8.0"]\n'
+        'rocm_archs = ["gfx942", "gfx90a"]'
+    )
     assert metadata_for(build, "cuda", "1a2b3c4").backend.archs == ("9.0", "8.0")
     assert metadata_for(build, "rocm", "1a2b3c4").backend.archs == ("gfx942", "gfx90a")
     assert metadata_for(build, "cpu", "1a2b3c4").backend.archs is None
@@ -94,7 +106,8 @@ def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
     build = build_of(
         general='python-depends = ["einops"]\nkernel-depends = [{ repo-id = "a/b", version = 1 }]\n'
         '[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]\n'
-        'kernel-depends = [{ repo-id = "c/d", revision = "main" }]\n[general.neuron]\npython-depends = ["no-check"]'
+        'kernel-depends = [{ repo-id = "c/d", revision = "main" }]\n[general.neuron]\n'
+        'python-depends = ["no-check"]'
     )
     cuda = metadata_for(build, "cuda", "1a2b3c4")
     assert cuda.python_depends == ("einops", "nvidia-cutlass-dsl")
@@ -112,7 +125,10 @@ def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
     [
         ('python-depends = ["numpy"]', "general.python-depends names 'numpy'"),
         ('python-depends = ["nvidia-cutlass-dsl"]', "general.python-depends names"),
-        ('[general.cuda]\npython-depends = ["einops"]', "general.cuda.python-depends names 'einops'"),
+        (
+            '[general.cuda]\npython-depends = ["einops"]',
+            "general.cuda.python-depends names 'einops'",
+        ),
         ('[general.tpu]\npython-depends = ["jax"]', "general.tpu.python-depends names 'jax'"),
     ],
 )
@@ -129,7 +145,12 @@ ACCEPTED = [
     {"unknown": {"key": 1}},
     {"provenance": {"kernel-builder": {"version": "1"}}},
     {"provenance": {"kernel-builder": {"version": "1", "sha": "A" * 40, "dirty": True}}},
-    {"provenance": {"kernel-builder": {"version": "1"}, "kernel": {"commit": "a" * 64, "dirty": False}}},
+    {
+        "provenance": {
+            "kernel-builder": {"version": "1"},
+            "kernel": {"commit": "a" * 64, "dirty": False},
+        }
+    },
     {"backend": {"type": "cuda", "archs": [], "x": 1}},
     {"digest": {"algorithm": "sha512", "files": {"a": "b"}}},
     {"version": 2**32},
@@ -154,9 +175,18 @@ REFUSED = [
     {"provenance": {"kernel": {"commit": "a" * 40, "dirty": False}}},
     {"provenance": {"kernel-builder": {"version": "1", "dirty": True}}},
     {"provenance": {"kernel-builder": {"version": "1", "commit": "a" * 40}}},
-    {"provenance": {"kernel-builder": {"version": "1"}, "kernel": {"commit": "abc", "dirty": False}}},
+    {
+        "provenance": {
+            "kernel-builder": {"version": "1"},
+            "kernel": {"commit": "abc", "dirty": False},
+        }
+    },
     {"provenance": {"kernel-builder": {"version": "1"}, "kernel": {"commit": "a" * 40}}},
-    {"provenance": {"kernel-builder": {"version": "1", "sha": "a" * 40, "commit": "b" * 40, "dirty": False}}},
+    {
+        "provenance": {
+            "kernel-builder": {"version": "1", "sha": "a" * 40, "commit": "b" * 40, "dirty": False}
+        }
+    },
 ]
 REFUSED_HERE = [{"id": "1 x"}, {"id": "a.b"}, {"id": "class"}, {"id": ""}, {"id": "_é"}]
 
@@ -176,7 +206,12 @@ def test_what_the_reference_refuses_is_refused(changes: dict[str, Any]) -> None:
 def test_sealing_removes_bytecode_and_an_old_signature_and_hashes_last(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     before = (variant / "metadata.json").read_bytes()
-    for junk in ("a.pyc", "sub/__pycache__/b.cpython-311.pyc", "__pycache__/data.txt", "metadata.json.sigstore"):
+    for junk in (
+        "a.pyc",
+        "sub/__pycache__/b.cpython-311.pyc",
+        "__pycache__/data.txt",
+        "metadata.json.sigstore",
+    ):
         (variant / junk).parent.mkdir(parents=True, exist_ok=True)
         (variant / junk).write_text("x")
     sealed = seal(variant, read_metadata(variant / "metadata.json"))

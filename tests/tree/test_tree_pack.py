@@ -25,14 +25,21 @@ from variants import COMMIT, CPU, leg_of, make_artifact, make_variant, variant_d
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
 def test_a_round_trip_gives_the_same_files_and_leg(tmp_path: Path, suffix: str) -> None:
     long = "d" * 120 + "/" + "f" * 150 + ".py"
-    variant = make_variant(tmp_path / "b", files={"__init__.py": "", long: "x" * 5000, "ü.txt": "", "empty": ""})
+    variant = make_variant(
+        tmp_path / "b", files={"__init__.py": "", long: "x" * 5000, "ü.txt": "", "empty": ""}
+    )
     artifact = make_artifact(tmp_path / "out", variant, suffix=suffix, seconds=12.5)
     assert artifact.name == artifact_name("gated-norm", CPU, zstd=suffix == ".tar.zst")
     leg, unpacked, _ = unpack(artifact, tmp_path / "into")
     assert unpacked == tmp_path / "into" / CPU
     assert variant_digest(unpacked) == variant_digest(variant) == leg.digest
     assert read_leg(artifact) == leg
-    assert (leg.kernel, leg.version, leg.backend, leg.system) == ("gated-norm", 1, "cpu", "x86_64-linux")
+    assert (leg.kernel, leg.version, leg.backend, leg.system) == (
+        "gated-norm",
+        1,
+        "cpu",
+        "x86_64-linux",
+    )
     assert (leg.attempt, leg.seconds, leg.builder) == (1, 12.5, "native")
     assert leg.source is not None
     assert leg.source.commit == COMMIT
@@ -62,10 +69,12 @@ def test_the_archive_is_a_plain_sorted_tar_with_the_leg_first(tmp_path: Path) ->
     assert names[0] == "leg.json"
     assert names[1:] == sorted(names[1:])
     assert {name.split("/")[0] for name in names[1:]} == {CPU}
-    assert {(member.mtime, member.uid, member.gid, member.uname, member.gname) for member in members} == {
-        (0, 0, 0, "", "")
+    assert {
+        (member.mtime, member.uid, member.gid, member.uname, member.gname) for member in members
+    } == {(0, 0, 0, "", "")}
+    assert {member.name: member.mode for member in members if member.mode != 0o644} == {
+        f"{CPU}/_ops.py": 0o755
     }
-    assert {member.name: member.mode for member in members if member.mode != 0o644} == {f"{CPU}/_ops.py": 0o755}
     assert all(member.isreg() for member in members)
 
 
@@ -74,7 +83,9 @@ def test_a_directory_that_was_not_sealed_or_was_changed_later_is_refused(tmp_pat
     variant = make_variant(tmp_path)
     leg = leg_of(variant)
     (variant / "_ops.py").write_text("changed")
-    with pytest.raises(FindingsError, match=r"not sealed: _ops\.py changed after it was hashed") as caught:
+    with pytest.raises(
+        FindingsError, match=r"not sealed: _ops\.py changed after it was hashed"
+    ) as caught:
         leg_of(variant)
     assert caught.value.diagnostics[0].rule == "KCI603"
     (variant / "metadata.json").write_text(
@@ -123,7 +134,9 @@ def test_what_unpacking_would_refuse_for_its_size_is_not_packed(
         make_artifact(tmp_path, variant)
 
 
-def test_zstd_without_its_package_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zstd_without_its_package_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     artifact = make_artifact(tmp_path, make_variant(tmp_path), suffix=".tar.zst")
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingToolError) as caught:
@@ -134,7 +147,8 @@ def test_zstd_without_its_package_names_the_remedy(tmp_path: Path, monkeypatch: 
 
 
 LEG = {
-    "schema": 1, "kernel": "relu", "version": 1, "variant": "torch-cpu", "backend": "cpu", "system": "x86_64-linux",
+    "schema": 1, "kernel": "relu", "version": 1, "variant": "torch-cpu", "backend": "cpu",
+    "system": "x86_64-linux",
     "digest": "0" * 64, "kci": "0.1.0", "builder": "noarch",
 }  # fmt: skip
 
@@ -192,7 +206,10 @@ def test_a_failed_pack_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) 
     assert [path.name for path in (tmp_path / "out").iterdir()] == [artifact.name]
 
 
-@settings(max_examples=many(50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=many(50),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(files=FILES, zstd=st.booleans())
 def test_whatever_is_packed_is_unpacked_the_same(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], zstd: bool

@@ -1,4 +1,6 @@
-"""Fingerprints in the manifest, variants that are carried over because of them, and recorded durations."""
+"""Fingerprints in the manifest, variants that are carried over because of them, and recorded
+durations.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,18 @@ A, B, C = ("a" * 64, "b" * 64, "c" * 64)
 
 
 def plan(prints: dict[str, str], commit: str | None = COMMIT) -> Plan:
-    return Plan(1, "release", (KernelPlan("gated-norm", ".", 1, tuple(prints), prints),), commit=commit)
+    return Plan(
+        1, "release", (KernelPlan("gated-norm", ".", 1, tuple(prints), prints),), commit=commit
+    )
 
 
-def artifact(root: Path, variant: str, *, unique: str = "1a2b3c4", source: GitState | None = None) -> Path:
+def artifact(
+    root: Path, variant: str, *, unique: str = "1a2b3c4", source: GitState | None = None
+) -> Path:
     state = source or GitState(COMMIT, dirty=False)
-    return make_artifact(root / variant, make_variant(root / variant / "src", variant, unique=unique, source=state))
+    return make_artifact(
+        root / variant, make_variant(root / variant / "src", variant, unique=unique, source=state)
+    )
 
 
 def fingerprints(tree: Path) -> dict[str, str | None]:
@@ -55,9 +63,18 @@ def another_version(variant: Path) -> None:
 @pytest.mark.rule("KCI314", triggers=True)
 @pytest.mark.parametrize(
     "spoil",
-    [shutil.rmtree, broken_metadata, changed_after_hashing, seal_anew, another_version, link_out_of_the_tree],
+    [
+        shutil.rmtree,
+        broken_metadata,
+        changed_after_hashing,
+        seal_anew,
+        another_version,
+        link_out_of_the_tree,
+    ],
 )
-def test_a_variant_that_is_listed_and_not_whole_is_not_published(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+def test_a_variant_that_is_listed_and_not_whole_is_not_published(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
     tree = tmp_path / "t"
     merge([artifact(tmp_path, CPU), artifact(tmp_path, CUDA)], tree, plan({CPU: A, CUDA: B}))
     spoil(tree / CPU)
@@ -90,12 +107,19 @@ def test_what_was_built_from_something_else_gets_no_fingerprint(
 ) -> None:
     merge([artifact(tmp_path, CPU, source=source)], tmp_path / "t", plan({CPU: A}, commit))
     assert fingerprints(tmp_path / "t") == {CPU: None}
-    assert "fingerprint" not in json.loads((tmp_path / "t" / "kci-manifest.json").read_text())["present"][0]
+    assert (
+        "fingerprint"
+        not in json.loads((tmp_path / "t" / "kci-manifest.json").read_text())["present"][0]
+    )
 
 
 def test_a_published_variant_is_carried_over_and_counts(tmp_path: Path) -> None:
     tree = tmp_path / "t"
-    merge([artifact(tmp_path / "1", CPU), artifact(tmp_path / "1", CUDA)], tree, plan({CPU: A, CUDA: B}))
+    merge(
+        [artifact(tmp_path / "1", CPU), artifact(tmp_path / "1", CUDA)],
+        tree,
+        plan({CPU: A, CUDA: B}),
+    )
     # The next release has another commit, so another unique id, and only CUDA changed.
     later = artifact(tmp_path / "2", CUDA, unique="ffffff0", source=GitState(NEXT, dirty=False))
     (manifest,) = merge([later], tree, plan({CPU: A, CUDA: C}, NEXT))
@@ -114,7 +138,11 @@ def test_a_carried_variant_with_another_fingerprint_is_missing(tmp_path: Path) -
 
 def test_a_variant_that_somebody_replaced_loses_what_is_known_of_it(tmp_path: Path) -> None:
     tree, use = tmp_path / "t", ObjectUse(1, 2, ("7",))
-    merge([make_artifact(tmp_path / "1", make_variant(tmp_path / "1", CPU), objects=use)], tree, plan({CPU: A}))
+    merge(
+        [make_artifact(tmp_path / "1", make_variant(tmp_path / "1", CPU), objects=use)],
+        tree,
+        plan({CPU: A}),
+    )
 
     def carried(number: str) -> tuple[str | None, ObjectUse | None]:
         (manifest,) = merge([artifact(tmp_path / number, STABLE)], tree)
@@ -147,10 +175,16 @@ def test_durations_of_the_newest_attempt_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("found", "seconds"), [(0, 20.0), (1, 5.0)])
-def test_a_leg_that_found_objects_does_not_say_what_building_takes(tmp_path: Path, found: int, seconds: float) -> None:
+def test_a_leg_that_found_objects_does_not_say_what_building_takes(
+    tmp_path: Path, found: int, seconds: float
+) -> None:
     use = ObjectUse(found, 9 - found)
     make_artifact(tmp_path / "in", make_variant(tmp_path / "src", CPU), seconds=20.0, objects=use)
     path = tmp_path / "durations.json"
-    path.write_text(json.dumps({"schema": 1, "durations": [{"kernel": "gated-norm", "variant": CPU, "seconds": 5}]}))
+    path.write_text(
+        json.dumps(
+            {"schema": 1, "durations": [{"kernel": "gated-norm", "variant": CPU, "seconds": 5}]}
+        )
+    )
     record_durations(path, [tmp_path / "in"])
     assert [item["seconds"] for item in json.loads(path.read_text())["durations"]] == [seconds]

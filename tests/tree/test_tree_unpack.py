@@ -1,4 +1,7 @@
-"""Unpacking: hostile archives write nothing anywhere, damaged ones are named. `tarfile` and `tar` make them here."""
+"""Unpacking: hostile archives write nothing anywhere, damaged ones are named.
+
+`tarfile` and `tar` make them here.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def file(name: str, content: bytes = b"x", **fields: object) -> tuple[tarfile.Ta
 
 
 def archive(
-    path: Path, leg: LegRecord | None, *members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.PAX_FORMAT
+    path: Path,
+    leg: LegRecord | None,
+    *members: tuple[tarfile.TarInfo, bytes],
+    format: int = tarfile.PAX_FORMAT,
 ) -> Path:
     """An archive with a true leg and whatever members, hostile or not."""
     with tarfile.open(path, "w", format=format) as tar:
@@ -70,7 +76,9 @@ def refused(artifact: Path, into: Path, says: str) -> None:
         (f"{CPU}/{'a' * 300}", "longer than 255"), (f"{CPU}/{'a/' * 600}x", "longer than 1024"),
     ],
 )  # fmt: skip
-def test_names_that_reach_out_are_refused(tmp_path: Path, leg: LegRecord, name: str, says: str) -> None:
+def test_names_that_reach_out_are_refused(
+    tmp_path: Path, leg: LegRecord, name: str, says: str
+) -> None:
     refused(archive(tmp_path / "x.tar", leg, file(name)), tmp_path / "into", says)
     assert not (tmp_path / "escape").exists()
 
@@ -84,7 +92,9 @@ def test_names_that_reach_out_are_refused(tmp_path: Path, leg: LegRecord, name: 
         (tarfile.FIFOTYPE, "a fifo"), (tarfile.CONTTYPE, "unknown kind"), (b"Z", "unknown kind"),
     ],
 )  # fmt: skip
-def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: LegRecord, kind: bytes, says: str) -> None:
+def test_anything_but_files_and_directories_is_refused(
+    tmp_path: Path, leg: LegRecord, kind: bytes, says: str
+) -> None:
     member = file(f"{CPU}/x", b"", type=kind, linkname="/etc/passwd")
     refused(archive(tmp_path / "x.tar", leg, member), tmp_path / "into", says)
 
@@ -98,8 +108,14 @@ def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: LegR
         (f"{CPU}/dir/a", f"{CPU}/DIR/b"), (f"{CPU}/a", f"{CPU}/a/b"), (f"{CPU}/a/b", f"{CPU}/a"),
     ],
 )  # fmt: skip
-def test_two_members_for_one_place_are_refused(tmp_path: Path, leg: LegRecord, first: str, second: str) -> None:
-    refused(archive(tmp_path / "x.tar", leg, file(first), file(second)), tmp_path / "into", "collides with")
+def test_two_members_for_one_place_are_refused(
+    tmp_path: Path, leg: LegRecord, first: str, second: str
+) -> None:
+    refused(
+        archive(tmp_path / "x.tar", leg, file(first), file(second)),
+        tmp_path / "into",
+        "collides with",
+    )
 
 
 @pytest.mark.rule("KCI604", "KCI605", triggers=False)
@@ -116,10 +132,22 @@ def test_sparse_files_are_refused_in_every_form(tmp_path: Path, leg: LegRecord) 
     with sparse.open("wb") as stream:
         stream.truncate(1024**3)
     (tmp_path / "leg.json").write_bytes(msgspec.json.encode(leg))
-    for number, options in enumerate((["--format=gnu"], ["--format=pax"], ["--format=pax", "--sparse-version=0.0"])):
+    for number, options in enumerate(
+        (["--format=gnu"], ["--format=pax"], ["--format=pax", "--sparse-version=0.0"])
+    ):
         artifact = tmp_path / f"{number}.tar"
         rename = f"s,sparse,{CPU}/x,"
-        command = ["tar", "-C", str(tmp_path), "-S", *options, "--transform", rename, "-cf", str(artifact)]
+        command = [
+            "tar",
+            "-C",
+            str(tmp_path),
+            "-S",
+            *options,
+            "--transform",
+            rename,
+            "-cf",
+            str(artifact),
+        ]
         subprocess.run([*command, "leg.json", "sparse"], check=True)
         # A sparse pax member has a stand-in name of its own, which is refused as well.
         refused(artifact, tmp_path / "into", "sparse|outside of")
@@ -136,7 +164,9 @@ def test_extended_headers_cannot_smuggle(tmp_path: Path, leg: LegRecord) -> None
         unpack(smuggled(size="-512"), tmp_path / "into")
 
 
-@pytest.mark.parametrize("raw", [b"99", b"x a=b\n", b"0000006 a=b\n", b"6 ab\n", b"9 a=b\n", b"6 a=bc"])
+@pytest.mark.parametrize(
+    "raw", [b"99", b"x a=b\n", b"0000006 a=b\n", b"6 ab\n", b"9 a=b\n", b"6 a=bc"]
+)
 def test_records_of_an_extended_header_are_read_to_the_letter(raw: bytes) -> None:
     assert _records(b"6 a=b\n") == {"a": "b"}
     with pytest.raises(DamagedError, match="malformed"):
@@ -177,7 +207,9 @@ def test_a_bomb_is_refused_by_what_its_header_claims(tmp_path: Path, leg: LegRec
     size = 512 + (len(msgspec.json.encode(leg)) + 511) // 512 * 512
     artifact = tmp_path / "x.tar.zst"
     compressor = zstandard.ZstdCompressor()
-    artifact.write_bytes(compressor.compress(head[:size] + info.tobuf(tarfile.GNU_FORMAT) + bytes(1024**2)))
+    artifact.write_bytes(
+        compressor.compress(head[:size] + info.tobuf(tarfile.GNU_FORMAT) + bytes(1024**2))
+    )
     refused(artifact, tmp_path / "into", "larger than")
 
 
@@ -187,7 +219,9 @@ def test_a_frame_that_asks_for_too_much_memory_is_refused(tmp_path: Path) -> Non
     parameters = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=False)
     with (
         (tmp_path / "x.tar.zst").open("wb") as stream,
-        zstandard.ZstdCompressor(compression_params=parameters).stream_writer(stream, closefd=False) as writer,
+        zstandard.ZstdCompressor(compression_params=parameters).stream_writer(
+            stream, closefd=False
+        ) as writer,
     ):
         writer.write(bytes(1024))
     with pytest.raises(FindingsError, match="memory"):
@@ -196,7 +230,9 @@ def test_a_frame_that_asks_for_too_much_memory_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.rule("KCI604", triggers=True)
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
-def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: Path, suffix: str) -> None:
+def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(
+    tmp_path: Path, suffix: str
+) -> None:
     whole = make_artifact(tmp_path, make_variant(tmp_path), suffix=suffix).read_bytes()
     # What comes after the last file's content is padding, and zstd's own checksum of it all.
     end = len(whole) - 64 if suffix == ".tar.zst" else len(whole.rstrip(b"\0"))
@@ -231,7 +267,12 @@ def test_files_that_the_leg_does_not_vouch_for_are_damage(
 def test_a_leg_that_contradicts_the_metadata_is_refused(tmp_path: Path, leg: LegRecord) -> None:
     root = tmp_path / "good" / CPU
     members = [file(f"{CPU}/{path.name}", path.read_bytes()) for path in root.iterdir()]
-    for change in ({"kernel": "other"}, {"version": 2}, {"source": None}, {"source": GitState("f" * 40, dirty=False)}):
+    for change in (
+        {"kernel": "other"},
+        {"version": 2},
+        {"source": None},
+        {"source": GitState("f" * 40, dirty=False)},
+    ):
         artifact = archive(tmp_path / "x.tar", msgspec.structs.replace(leg, **change), *members)
         about = " about the commit" if "source" in change else ""
         with pytest.raises(FindingsError, match=f"contradicts itself{about}"):
@@ -253,22 +294,32 @@ def test_what_is_no_artifact_is_named(tmp_path: Path, leg: LegRecord) -> None:
         (archive(tmp_path / "empty.tar", None), "starts with nothing"),
         (archive(tmp_path / "other.tar", None, file("README")), "starts with 'README'"),
         (archive(tmp_path / "bad.tar", None, file("leg.json", b"{}")), "leg.json is invalid"),
-        (archive(tmp_path / "time.tar", msgspec.structs.replace(leg, seconds=-5.0)), "leg.json is invalid: .*seconds"),
+        (
+            archive(tmp_path / "time.tar", msgspec.structs.replace(leg, seconds=-5.0)),
+            "leg.json is invalid: .*seconds",
+        ),
     ):
         with pytest.raises(FindingsError, match=says):
             read_leg(artifact)
 
 
-CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6)
+CHANGES = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6
+)
 
 
 def test_names_beyond_the_classic_length_come_by_extended_header_or_prefix(tmp_path: Path) -> None:
     deep = "/".join(["d" * 40] * 4) + "/f.py"
     variant = make_variant(tmp_path, files={"__init__.py": "", deep: "x"})
     for format in (tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT):
-        members = [file(f"{CPU}/{n}", (variant / n).read_bytes()) for n in ("__init__.py", deep, "metadata.json")]
+        members = [
+            file(f"{CPU}/{n}", (variant / n).read_bytes())
+            for n in ("__init__.py", deep, "metadata.json")
+        ]
         into = tmp_path / str(format)
-        _, unpacked, _ = unpack(archive(tmp_path / f"{format}.tar", leg_of(variant), *members, format=format), into)
+        _, unpacked, _ = unpack(
+            archive(tmp_path / f"{format}.tar", leg_of(variant), *members, format=format), into
+        )
         assert (unpacked / deep).is_file()
 
 
@@ -289,12 +340,20 @@ def test_changed_bytes_never_give_a_traceback_or_a_stray_file(
         assert list(root.glob("into/*")) == []
 
 
-def test_the_size_of_an_extended_header_is_the_one_that_counts(tmp_path: Path, leg: LegRecord) -> None:
-    """tar puts a size there that has more than eleven octal digits; other tools may do so for any file."""
+def test_the_size_of_an_extended_header_is_the_one_that_counts(
+    tmp_path: Path, leg: LegRecord
+) -> None:
+    """tar puts a size there that has more than eleven octal digits; other tools may do so for any
+    file.
+    """
     good = next(path.parent for path in (tmp_path / "good").rglob("metadata.json"))
     members = [file("leg.json", msgspec.json.encode(leg))]
     members += [
-        file(f"{leg.variant}/{path.relative_to(good).as_posix()}", path.read_bytes(), mode=path.stat().st_mode & 0o777)
+        file(
+            f"{leg.variant}/{path.relative_to(good).as_posix()}",
+            path.read_bytes(),
+            mode=path.stat().st_mode & 0o777,
+        )
         for path in sorted(good.rglob("*"))
         if path.is_file()
     ]
@@ -304,9 +363,13 @@ def test_the_size_of_an_extended_header_is_the_one_that_counts(tmp_path: Path, l
         length = next(n for n in range(len(record), 99) if n == len(f"{n}{record}"))
         extended = tarfile.TarInfo("PaxHeaders/x")
         extended.type, extended.size = tarfile.XHDTYPE, length
-        data += extended.tobuf(tarfile.USTAR_FORMAT) + f"{length}{record}".encode().ljust(512, b"\0")
+        data += extended.tobuf(tarfile.USTAR_FORMAT) + f"{length}{record}".encode().ljust(
+            512, b"\0"
+        )
         info.size = 0
-        data += info.tobuf(tarfile.USTAR_FORMAT) + content.ljust(-(-len(content) // 512) * 512, b"\0")
+        data += info.tobuf(tarfile.USTAR_FORMAT) + content.ljust(
+            -(-len(content) // 512) * 512, b"\0"
+        )
     (tmp_path / "a.tar").write_bytes(data + bytes(1024))
     (tmp_path / "into").mkdir()
     unpack(tmp_path / "a.tar", tmp_path / "into")

@@ -48,13 +48,21 @@ for number in range(400):
 
 
 def test_types_that_several_threads_ask_for_first() -> None:
-    done = subprocess.run([sys.executable, "-c", MANY_TYPES], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_TYPES], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_where_the_linter_is_told_to_look_away() -> None:
-    """The readers themselves, kci's own rules (diagnostics lie below the files), and scripts without kci."""
-    away = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.py") if "TID251" in path.read_text()}
+    """The readers themselves, kci's own rules (diagnostics lie below the files), and scripts
+    without kci.
+    """
+    away = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "src").rglob("*.py")
+        if "TID251" in path.read_text()
+    }
     assert away == {
         "src/kci/builders/native/hipify_script.py", "src/kci/config/sources/card_child.py",
         "src/kci/diagnostics.py", "src/kci/utils/bounded_json.py", "src/kci/utils/shipped.py",

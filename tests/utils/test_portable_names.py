@@ -20,4 +20,7 @@ def test_a_name_may_be_as_long_as_its_bound(letter: str) -> None:
 
 def test_a_part_may_be_as_long_as_its_bound() -> None:
     assert unsafe_name("a" * MAX_COMPONENT) is None
-    assert unsafe_name("x/" + "a" * (MAX_COMPONENT + 1)) == f"a part is longer than {MAX_COMPONENT} bytes"
+    assert (
+        unsafe_name("x/" + "a" * (MAX_COMPONENT + 1))
+        == f"a part is longer than {MAX_COMPONENT} bytes"
+    )

@@ -1,4 +1,6 @@
-"""A directory or file is replaced whole, in one step, whatever happens to the process that does it."""
+"""A directory or file is replaced whole, in one step, whatever happens to the process that
+does it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_this_system_exchanges_directories_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_system_exchanges_directories_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other = fill(tmp_path / "one", a="1"), fill(tmp_path / "other", b="2")
     assert atomic._exchange(one, other)
     assert (contents(one), contents(other)) == ({"b": "2"}, {"a": "1"})
@@ -105,7 +109,9 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
     assert names(tmp_path) == ["build"]
 
 
-def test_a_clean_up_that_fails_is_said_and_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_up_that_fails_is_said_and_left_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = fill(tmp_path / "build", a="old")
     said: list[str] = []
     with monkeypatch.context() as patch, replacing(target, said.append) as made:
@@ -158,7 +164,9 @@ def fail(error: int, says: str) -> Callable[..., None]:
     return failing
 
 
-def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, events: list[str]) -> None:
+def test_everything_is_on_the_disk_before_the_name_is_taken(
+    tmp_path: Path, events: list[str]
+) -> None:
     target = fill(tmp_path / "build", a="old")
     with replacing(target) as made:
         fill(made.staging / "inner", a="1", b="2")
@@ -177,7 +185,9 @@ def test_a_directory_of_many_files_is_flushed_whole_too(
     monkeypatch.setattr(os, "fsync", fail(5, "Input/output error"))
     with pytest.raises(OSError, match="Input/output"):
         atomic.flush(tmp_path / "many")
-    monkeypatch.setattr(os, "fsync", fail(22, "Invalid argument"))  # as file systems say of directories
+    monkeypatch.setattr(
+        os, "fsync", fail(22, "Invalid argument")
+    )  # as file systems say of directories
     (tmp_path / "empty").mkdir()
     atomic.flush(tmp_path / "empty")
     with pytest.raises(OSError, match="Invalid argument"):
@@ -259,7 +269,10 @@ def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path
 def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     os.mkfifo(tmp_path / "made" / "pipe")
-    line = "import sys; from pathlib import Path; from kci.utils.atomic import flush; flush(Path(sys.argv[1]))"
+    line = (
+        "import sys; from pathlib import Path; from kci.utils.atomic import flush; "
+        "flush(Path(sys.argv[1]))"
+    )
     subprocess.run([sys.executable, "-c", line, tmp_path / "made"], check=True, timeout=60)
 
 

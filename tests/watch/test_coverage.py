@@ -54,7 +54,9 @@ def test_missing_present_and_surplus(tmp_path: Path, matrix: KernelMatrix) -> No
     (tree / "benchmarks").mkdir()
     found = coverage(matrix, list_tree(tree))
     assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
-    assert [item.variant for item in found.variants] == [OLD, NEW, SURPLUS], "what needs work comes first"
+    assert [item.variant for item in found.variants] == [OLD, NEW, SURPLUS], (
+        "what needs work comes first"
+    )
     assert found.has_gaps
     assert not coverage(matrix, list_tree(tree_with(tree, OLD))).has_gaps, "surplus is no gap"
 
@@ -115,23 +117,32 @@ def test_what_no_loader_should_use_is_corrupt_and_says_why(
     assert str(tmp_path) not in reason
 
 
-def test_a_variant_of_another_version_or_other_sources_is_stale(tmp_path: Path, matrix: KernelMatrix) -> None:
+def test_a_variant_of_another_version_or_other_sources_is_stale(
+    tmp_path: Path, matrix: KernelMatrix
+) -> None:
     tree = tree_with(tmp_path / "tree", OLD)
     make_variant(tree, NEW, name="some-kernel", version=7)
-    entries = tuple(Present(name, "x", "cpu", Origin("a"), fingerprint=f"of {name}") for name in (OLD, NEW))
-    (tree / MANIFEST_NAME).write_bytes(encode(Manifest("some-kernel", 1, None, entries, (), complete=True)))
+    entries = tuple(
+        Present(name, "x", "cpu", Origin("a"), fingerprint=f"of {name}") for name in (OLD, NEW)
+    )
+    (tree / MANIFEST_NAME).write_bytes(
+        encode(Manifest("some-kernel", 1, None, entries, (), complete=True))
+    )
     assert states(coverage(matrix, list_tree(tree))) == {OLD: "present", NEW: "stale"}
     found = coverage(matrix, list_tree(tree), {OLD})
     assert states(found) == {OLD: "stale", NEW: "stale"}
     assert "version 7, build.toml has 1" in found.variants[1].reason
 
 
-# --- signatures -------------------------------------------------------------------------------------------------------
+# --- signatures -----------------------------------------------------------------------------------
 
 
 def bundle(signed: bytes) -> bytes:
     """A Sigstore bundle with as much of a certificate as matters here."""
-    digest = {"algorithm": "SHA2_256", "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode()}
+    digest = {
+        "algorithm": "SHA2_256",
+        "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode(),
+    }
     return json.dumps(
         {
             "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
@@ -141,11 +152,13 @@ def bundle(signed: bytes) -> bytes:
     ).encode()
 
 
-# --- the Hub ----------------------------------------------------------------------------------------------------------
+# --- the Hub --------------------------------------------------------------------------------------
 
 
 class RecordedHub:
-    """Answers as `huggingface_hub.HfApi` does, from a directory: large files with their digest, small ones without."""
+    """Answers as `huggingface_hub.HfApi` does, from a directory: large files with their digest,
+    small ones without.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -178,9 +191,13 @@ def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, TreeListing]:
     return recorded, list_hub_tree("acme/some-kernel", revision, recorded)
 
 
-def test_a_repository_is_compared_by_digest_without_downloading_libraries(tmp_path: Path, matrix: KernelMatrix) -> None:
+def test_a_repository_is_compared_by_digest_without_downloading_libraries(
+    tmp_path: Path, matrix: KernelMatrix
+) -> None:
     tree = tree_with(tmp_path / "build", NEW, SURPLUS)
-    (tree / NEW / "metadata.json.sigstore").write_bytes(bundle((tree / NEW / "metadata.json").read_bytes()))
+    (tree / NEW / "metadata.json.sigstore").write_bytes(
+        bundle((tree / NEW / "metadata.json").read_bytes())
+    )
     recorded, holding = on_hub(tmp_path)
     found = coverage(matrix, holding)
     assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
@@ -190,19 +207,26 @@ def test_a_repository_is_compared_by_digest_without_downloading_libraries(tmp_pa
 
 @pytest.mark.parametrize(
     ("said", "named", "asked"),
-    [("", "acme/k", "v1"), ("", "acme/k@abc", "abc"), ('\nbranch = "next"', "-", "next"), ("", "-", "v1")],
+    [
+        ("", "acme/k", "v1"),
+        ("", "acme/k@abc", "abc"),
+        ('\nbranch = "next"', "-", "next"),
+        ("", "-", "v1"),
+    ],
 )
 def test_where_it_looks_on_the_hub(
     said: str, named: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = written(tmp_path, f'[general.hub]\nrepo-id = "acme/k"{said}\n')
     looked: list[tuple[str, str]] = []
-    monkeypatch.setattr(compat, "list_hub_tree", lambda *where: looked.append(where) or list_tree(tmp_path))
+    monkeypatch.setattr(
+        compat, "list_hub_tree", lambda *where: looked.append(where) or list_tree(tmp_path)
+    )
     done = kci("compat", "coverage", kernel, "--hub", named)
     assert looked == [("acme/k", asked)], done.stderr
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def written(folder: Path, hub: str = "") -> Path:
@@ -229,7 +253,10 @@ def test_what_was_not_asked_about_is_no_surplus(tmp_path: Path) -> None:
     tree_with(tmp_path / "build", "torch-cpu", "torch-cuda", SURPLUS)
     for tier in ("release", "pr", "compat"):
         shown = kci("compat", "coverage", f"{tmp_path}[cpu]", "--tier", tier, "--format", "json")
-        found = {item["variant"]: item["state"] for item in json.loads(shown.stdout)["coverage"]["variants"]}
+        found = {
+            item["variant"]: item["state"]
+            for item in json.loads(shown.stdout)["coverage"]["variants"]
+        }
         assert found == {"torch-cpu": "present", SURPLUS: "surplus"}, tier
 
 
@@ -238,8 +265,16 @@ def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path:
     plan = json.loads(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
     (today,) = plan["kernels"][0]["fingerprints"].values()
     for fingerprint, code in ((today, 0), ("0" * len(today), 1)):
-        entry = Present("torch-cpu", variant_digest(tree / "torch-cpu"), "cpu", Origin("a"), fingerprint=fingerprint)
-        (tree / MANIFEST_NAME).write_bytes(encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True)))
+        entry = Present(
+            "torch-cpu",
+            variant_digest(tree / "torch-cpu"),
+            "cpu",
+            Origin("a"),
+            fingerprint=fingerprint,
+        )
+        (tree / MANIFEST_NAME).write_bytes(
+            encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True))
+        )
         done = kci("compat", "coverage", tmp_path)
         assert (done.code, "other sources" in done.stdout) == (code, bool(code))
 

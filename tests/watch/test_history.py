@@ -1,4 +1,6 @@
-"""Recording the results of scheduled runs: nothing is lost, nothing is changed, and what is broken is said."""
+"""Recording the results of scheduled runs: nothing is lost, nothing is changed, and what is broken
+is said.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,18 @@ def read_history(history: Path) -> tuple[list[RecordedRun], list[Diagnostic]]:
     return list(read_runs(history, problems.append)), problems
 
 
-def result(run: int = 1, kernel: str = "relu", outcome: str = "passed", **more: Any) -> dict[str, Any]:
+def result(
+    run: int = 1, kernel: str = "relu", outcome: str = "passed", **more: Any
+) -> dict[str, Any]:
     return {
         "schema": 1, "run": run, "at": NOW.isoformat(), "kernel": kernel, "variant": VARIANT,
         "system": "x86_64-linux", "torch": "2.13", "outcome": outcome, **more,
     }  # fmt: skip
 
 
-def failed(run: int = 1, kernel: str = "relu", error: str = "error: no member 'x'", **more: Any) -> dict[str, Any]:
+def failed(
+    run: int = 1, kernel: str = "relu", error: str = "error: no member 'x'", **more: Any
+) -> dict[str, Any]:
     return result(run, kernel, "failed", error=error, **more)
 
 
@@ -51,12 +57,17 @@ def recorded(history: Path, folder: Path) -> list[Path]:
 
 def summary(history: Path) -> list[tuple[int, int, int, int]]:
     """Run, passed, failed, unknown."""
-    return [(run.run, len(run.passed), len(run.failed), len(run.unknown)) for run in read_history(history)[0]]
+    return [
+        (run.run, len(run.passed), len(run.failed), len(run.unknown))
+        for run in read_history(history)[0]
+    ]
 
 
 def test_a_run_is_recorded_and_read_again(tmp_path: Path) -> None:
     error = "some log\n\x1b[31mcsrc/a.cu:1: error: x\x1b[0m\nmore"
-    results = files(tmp_path / "r", result(), failed(kernel="norm", error=error, replay="kci build"))
+    results = files(
+        tmp_path / "r", result(), failed(kernel="norm", error=error, replay="kci build")
+    )
     (path,) = recorded(tmp_path / "h", results)
     assert path.name.startswith("0000000000000000001-1-")
     (run,) = read_history(tmp_path / "h")[0]
@@ -112,7 +123,9 @@ def test_a_history_of_an_older_version_is_read_and_decided_about(tmp_path: Path)
 
 
 def test_an_outage_in_a_later_attempt_replaces_nothing(tmp_path: Path) -> None:
-    recorded(tmp_path / "h", files(tmp_path / "a", failed(), result(kernel="norm", outcome="outage")))
+    recorded(
+        tmp_path / "h", files(tmp_path / "a", failed(), result(kernel="norm", outcome="outage"))
+    )
     again = [result(attempt=2, outcome="outage"), result(kernel="norm", attempt=2)]
     recorded(tmp_path / "h", files(tmp_path / "b", *again))
     assert summary(tmp_path / "h") == [(1, 1, 1, 0)]
@@ -148,8 +161,12 @@ def test_a_broken_result_is_said_and_the_others_are_recorded(tmp_path: Path, tex
 
 
 @pytest.mark.rule("KCI801", triggers=True)
-@pytest.mark.parametrize("text", ["", "{", '{"run": 5}', '{"run": 5, "at": "x", "passed": ["a b"]}'])
-def test_a_broken_file_of_the_history_is_said_and_the_others_count(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"run": 5}', '{"run": 5, "at": "x", "passed": ["a b"]}']
+)
+def test_a_broken_file_of_the_history_is_said_and_the_others_count(
+    tmp_path: Path, text: str
+) -> None:
     recorded(tmp_path / "h", files(tmp_path / "r", result()))
     (tmp_path / "h" / "0000000000000000000-1-x.json").write_text(text)
     runs, problems = read_history(tmp_path / "h")
@@ -164,7 +181,9 @@ def test_good_results_are_read_silently(tmp_path: Path) -> None:
     assert read_results([files(tmp_path / "r", result(at=soon), failed(run=2))])[1] == []
 
 
-def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = group_results(read_results([files(tmp_path / "r", result(1), result(2))])[0])
     real, calls = history_module.write_atomic, []
 

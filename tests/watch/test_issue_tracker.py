@@ -1,4 +1,6 @@
-"""Decisions carried out: no issue twice, none closed without a pass, and what a run missed is made up for."""
+"""Decisions carried out: no issue twice, none closed without a pass, and what a run missed is made
+up for.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,20 @@ def latest(runs: list[RecordedRun], policy: Decisions = POLICY) -> list[IssueAct
     return latest_decisions(runs, FailureTracker(policy))
 
 
-def follow(tracker: Tracker, runs: list[RecordedRun], policy: Decisions = POLICY) -> list[list[str]]:
+def follow(
+    tracker: Tracker, runs: list[RecordedRun], policy: Decisions = POLICY
+) -> list[list[str]]:
     """What is done after each run."""
-    return [apply_actions(latest(runs[:number], policy), tracker) for number in range(1, len(runs) + 1)]
+    return [
+        apply_actions(latest(runs[:number], policy), tracker) for number in range(1, len(runs) + 1)
+    ]
 
 
 def test_an_issue_is_opened_updated_and_closed() -> None:
     tracker = Tracker()
-    done = follow(tracker, days(FAIL, FAIL, FAIL, BOTH, BOTH, {"cpu": "pass", "norm": "pass"}, PASS))
+    done = follow(
+        tracker, days(FAIL, FAIL, FAIL, BOTH, BOTH, {"cpu": "pass", "norm": "pass"}, PASS)
+    )
     assert [[line.split(" ")[0].rstrip(":") for line in lines] for lines in done] == [
         [], ["opened"], [], [], ["updated"], ["closed"], [],
     ]  # fmt: skip
@@ -87,11 +95,16 @@ def test_a_lost_history_closes_nothing() -> None:
 
 
 def test_a_mark_counts_at_the_beginning_only() -> None:
-    assert TrackedIssue(1, "open", "t", "> <!-- kci-cause: 0123456789ab since run 1 -->").key is None
-    assert TrackedIssue(1, "open", "t", "<!-- kci-cause: 0123456789ab since run 1 -->\nx").key == ("0123456789ab", 1)
+    assert (
+        TrackedIssue(1, "open", "t", "> <!-- kci-cause: 0123456789ab since run 1 -->").key is None
+    )
+    assert TrackedIssue(1, "open", "t", "<!-- kci-cause: 0123456789ab since run 1 -->\nx").key == (
+        "0123456789ab",
+        1,
+    )
 
 
-# --- GitHub -----------------------------------------------------------------------------------------------------------
+# --- GitHub ---------------------------------------------------------------------------------------
 
 
 class Gh:
@@ -102,7 +115,9 @@ class Gh:
         self.code = code
         self.asked: list[tuple[str, str, Any]] = []
 
-    def __call__(self, command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+    def __call__(
+        self, command: list[str], *, input: bytes, **_: Any
+    ) -> subprocess.CompletedProcess[bytes]:
         assert command[:3] == ["gh", "api", "--method"]
         self.asked.append((command[3], command[4], json.loads(input)))
         answer = json.dumps(self.answers.pop(0) if self.answers else {}).encode()
@@ -110,13 +125,30 @@ class Gh:
 
 
 def told(number: int, **more: Any) -> dict[str, Any]:
-    return {"number": number, "state": "open", "title": "t", "body": "b", "user": {"login": BOT}, **more}
+    return {
+        "number": number,
+        "state": "open",
+        "title": "t",
+        "body": "b",
+        "user": {"login": BOT},
+        **more,
+    }
 
 
 def test_issues_of_others_and_pull_requests_are_left_alone() -> None:
-    gh = Gh([told(1), told(2, user={"login": "mallory"}), told(3, pull_request={}), told(4, body=None, state="closed")])
+    gh = Gh(
+        [
+            told(1),
+            told(2, user={"login": "mallory"}),
+            told(3, pull_request={}),
+            told(4, body=None, state="closed"),
+        ]
+    )
     found = list(GitHubIssues("acme/kernels", BOT, gh).issues())
-    assert [(issue.number, issue.is_open, issue.body) for issue in found] == [(1, True, "b"), (4, False, None)]
+    assert [(issue.number, issue.is_open, issue.body) for issue in found] == [
+        (1, True, "b"),
+        (4, False, None),
+    ]
 
 
 def test_changes_are_sent_as_json() -> None:
@@ -146,7 +178,7 @@ def test_a_refusal_is_said() -> None:
         GitHubIssues("acme/kernels", BOT, missing).create("t", "b")
 
 
-# --- two runs at once, and histories of other versions ----------------------------------------------------------------
+# --- two runs at once, and histories of other versions --------------------------------------------
 
 
 def test_a_run_that_records_late_opens_no_second_issue() -> None:
@@ -161,7 +193,9 @@ def test_a_run_that_records_late_opens_no_second_issue() -> None:
 
 
 def test_an_issue_that_no_decision_is_about_is_closed() -> None:
-    """An older version named causes in another way, or the run that began it was run again and passed."""
+    """An older version named causes in another way, or the run that began it was run again and
+    passed.
+    """
     tracker = Tracker()
     tracker.create("relu: old words", f"{mark('0' * 12, 2)}\nold")
     runs = days(PASS, AGAIN, AGAIN)

@@ -1,4 +1,6 @@
-"""The words of tools: which are outages, and what is the cause of the others, held against what public threads show."""
+"""The words of tools: which are outages, and what is the cause of the others, held against what
+public threads show.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import pytest
 
 from kci.watch.causes import cause_of, outage_class
 
-TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parent / "messages.toml").read_text(encoding="utf-8"))
+TABLE: dict[str, Any] = tomllib.loads(
+    (Path(__file__).parent / "messages.toml").read_text(encoding="utf-8")
+)
 VARIANT = "torch215-cxx11-cpu-x86_64-linux"
 PARTS = ("fitted", "held-out", "held-out-again", "held-out-third")
 MESSAGES = [message for part in PARTS for message in TABLE.get(part, [])]
@@ -30,9 +34,16 @@ def test_a_failure_is_no_outage_and_has_its_cause(message: dict[str, str]) -> No
 
 
 def test_a_loader_for_which_a_machine_has_no_memory_is_an_outage() -> None:
-    assert outage_class("ImportError: _relu.abi3.so: cannot map zero-fill pages: Cannot allocate memory") == "memory"
+    assert (
+        outage_class(
+            "ImportError: _relu.abi3.so: cannot map zero-fill pages: Cannot allocate memory"
+        )
+        == "memory"
+    )
 
 
-@pytest.mark.parametrize("symbol", ["SSL_connect", "_ZN4acme21ServerDisconnectedExcE", "gnutls_handshake", "nvml: x"])
+@pytest.mark.parametrize(
+    "symbol", ["SSL_connect", "_ZN4acme21ServerDisconnectedExcE", "gnutls_handshake", "nvml: x"]
+)
 def test_a_symbol_that_a_loader_lacks_is_no_outage_whatever_its_name(symbol: str) -> None:
     assert outage_class(f"ImportError: /opt/b/relu/_relu.abi3.so: undefined symbol: {symbol}") == ""

@@ -1,4 +1,6 @@
-"""The report of a history: what it says, that nothing in it can do harm, and that it stays small."""
+"""The report of a history: what it says, that nothing in it can do harm, and that it
+stays small.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,25 @@ from kci.watch.decide import FailureTracker, decide
 from kci.watch.history import Failure, RecordedRun, leg_key
 from kci.watch.report import CellState, GridCell, LegGrid, make_grid, markdown_report
 
-HOSTILE = "</pre></article><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`@everyone` -->"
+HOSTILE = (
+    "</pre></article><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`@everyone` -->"
+)
 VARIANT, SYSTEM = "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux"
 
 
 def key(kernel: str = "relu", torch: str = "2.13", compute: str = "", part: str = "cpu") -> str:
-    return leg_key(kernel, f"torch{torch.replace('.', '')}-cxx11-{part}-{SYSTEM}", SYSTEM, torch, compute)
+    return leg_key(
+        kernel, f"torch{torch.replace('.', '')}-cxx11-{part}-{SYSTEM}", SYSTEM, torch, compute
+    )
 
 
 def run(
-    number: int, outcomes: dict[str, str], *, commit: str = "c0ffee", catalog: str = "one", day: int | None = None
+    number: int,
+    outcomes: dict[str, str],
+    *,
+    commit: str = "c0ffee",
+    catalog: str = "one",
+    day: int | None = None,
 ) -> RecordedRun:
     """A run from `pass`, `unknown`, or an error's text for each leg."""
     return RecordedRun(
@@ -29,7 +40,13 @@ def run(
         passed=tuple(leg for leg, what in outcomes.items() if what == "pass"),
         unknown=tuple(leg for leg, what in outcomes.items() if what == "unknown"),
         failed=tuple(
-            Failure(leg, what, "https://example.invalid/log", f"kci build {leg.split(' ')[0]}", f"one\n{what}")
+            Failure(
+                leg,
+                what,
+                "https://example.invalid/log",
+                f"kci build {leg.split(' ')[0]}",
+                f"one\n{what}",
+            )
             for leg, what in outcomes.items()
             if what not in ("pass", "unknown")
         ),
@@ -48,7 +65,7 @@ def only(made: LegGrid) -> GridCell:
     return cell
 
 
-# --- what a history says ----------------------------------------------------------------------------------------------
+# --- what a history says --------------------------------------------------------------------------
 
 
 def test_a_cell_says_since_when_a_leg_fails_and_what_was_new_then() -> None:
@@ -75,13 +92,29 @@ def test_a_leg_that_the_catalog_no_longer_has_is_left_out() -> None:
 
 
 def test_kernels_that_fail_come_first_and_numbers_in_names_count() -> None:
-    names = {"kernel-10": "pass", "kernel-2": "pass", "a": "unknown", "z-10": "error: x", "z-9": "error: y"}
+    names = {
+        "kernel-10": "pass",
+        "kernel-2": "pass",
+        "a": "unknown",
+        "z-10": "error: x",
+        "z-9": "error: y",
+    }
     made = grid(run(1, {key(name): what for name, what in names.items()}))
-    assert [kernel.kernel for kernel in made.kernels] == ["z-9", "z-10", "a", "kernel-2", "kernel-10"]
+    assert [kernel.kernel for kernel in made.kernels] == [
+        "z-9",
+        "z-10",
+        "a",
+        "kernel-2",
+        "kernel-10",
+    ]
 
 
 def test_failures_of_one_cause_are_one_line() -> None:
-    legs = {key("relu"): "a.cu:3: error: gone", key("norm"): "b.cu:8: error: gone", key("other"): "error: else"}
+    legs = {
+        key("relu"): "a.cu:3: error: gone",
+        key("norm"): "b.cu:8: error: gone",
+        key("other"): "error: else",
+    }
     made = grid(*[run(number, legs) for number in (1, 2, 3)])
     assert [(cause.cause, cause.kernels, cause.is_open) for cause in made.causes] == [
         ("gone", ("norm", "relu"), True),
@@ -106,7 +139,7 @@ def test_an_error_is_told_once_whatever_has_it() -> None:
     assert "flaky: x" not in page
 
 
-# --- the report -------------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 def hostile_runs(kernels: int, columns: int) -> list[RecordedRun]:
@@ -116,14 +149,17 @@ def hostile_runs(kernels: int, columns: int) -> list[RecordedRun]:
         for column in range(columns)
     }
     failed = tuple(
-        Failure(leg, error, f"javascript:{HOSTILE}", HOSTILE * 9, f"{error}\n{HOSTILE}") for leg, error in legs.items()
+        Failure(leg, error, f"javascript:{HOSTILE}", HOSTILE * 9, f"{error}\n{HOSTILE}")
+        for leg, error in legs.items()
     )
     return [RecordedRun(1, HOSTILE, catalog=HOSTILE, commit=HOSTILE, failed=failed)]
 
 
 def test_markdown_cannot_be_broken_out_of() -> None:
     text = markdown_report(grid(*hostile_runs(1, 2)), HOSTILE)
-    outside = re.sub(r"`[^`]*`", "", "\n".join(line for line in text.splitlines() if not line.startswith("    ")))
+    outside = re.sub(
+        r"`[^`]*`", "", "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    )
     assert "<script" not in outside
     assert "<img" not in outside
     assert "@everyone" not in text
@@ -134,7 +170,10 @@ def test_markdown_cannot_be_broken_out_of() -> None:
 def test_markdown_has_a_table_for_each_backend_and_the_failures() -> None:
     legs = {key(): "pass", key(compute="13.0", part="cu130"): "error: x"}
     text = markdown_report(grid(run(1, legs)), "t")
-    assert "\n## cpu\n\n| kernel | cpu torch 2.13 x86\\_64-linux |\n| --- | --- |\n| relu | ✓ 0 d |\n" in text
+    assert (
+        "\n## cpu\n\n| kernel | cpu torch 2.13 x86\\_64-linux |\n| --- | --- |\n| relu | ✓ 0 d |\n"
+        in text
+    )
     assert "\n## cuda\n" in text
     assert "    error: x\n" in text
     assert "    kci build relu\n" in text

@@ -54,7 +54,8 @@ OWN = WorkflowExtensions(
 
     echo "$SERVER" > "$RUNNER_TEMP/server"
 """,
-        "after-build": '- name: Tell how large it is\n  shell: bash\n  run: du -sh "$RUNNER_TEMP/kci-build"\n',
+        "after-build": "- name: Tell how large it is\n  shell: bash\n"
+        '  run: du -sh "$RUNNER_TEMP/kci-build"\n',
         "before-merge": """\
 - name: Check out once more
   uses: actions/checkout@0000000000000000000000000000000000000000 # v1.0.0
@@ -112,7 +113,11 @@ CASES = [
         Inputs(
             names=("relu", "rms-norm"),
             publish=Publish(
-                environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, pull_request=("relu",)
+                environment="the hub",
+                tags=("v*", "release-*"),
+                attest=True,
+                sign=True,
+                pull_request=("relu",),
             ),
         ),
         shipped_pins(),
@@ -138,8 +143,17 @@ CASES = [
 """Those that have golden files."""
 
 OTHERS = [
-    Case("one", Inputs(names=("relu",), submodules=True, token="READ_TOKEN", lfs=True), shipped_pins()),
-    Case("many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch", comment=True), _pinned(), OWN),
+    Case(
+        "one",
+        Inputs(names=("relu",), submodules=True, token="READ_TOKEN", lfs=True),
+        shipped_pins(),
+    ),
+    Case(
+        "many",
+        Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch", comment=True),
+        _pinned(),
+        OWN,
+    ),
     Case(
         "published-alone",
         Inputs(
@@ -174,9 +188,15 @@ OTHERS = [
         ),
         _pinned(),
     ),
-    Case("short-and-pushed", Inputs(names=("relu",), short=True, publish=Publish(on=PublishOn.PUSH)), _pinned()),
+    Case(
+        "short-and-pushed",
+        Inputs(names=("relu",), short=True, publish=Publish(on=PublishOn.PUSH)),
+        _pinned(),
+    ),
 ]
 """Those that hold what is left of the templates to the same tests."""
 
-REUSABLE = Reusable("reusable", Inputs(()), {**shipped_pins(), "kci/build": Pin("", "", repository="$")})
+REUSABLE = Reusable(
+    "reusable", Inputs(()), {**shipped_pins(), "kci/build": Pin("", "", repository="$")}
+)
 """It has its golden files among the project's own workflows."""

@@ -1,4 +1,6 @@
-"""A real Slurm of one node on loopback, with its own keys, ports and folders, for as long as a test needs it."""
+"""A real Slurm of one node on loopback, with its own keys, ports and folders, for as long as a test
+needs it.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,11 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
         log = (self.folder / f"{name}.out").open("ab")
         with log:
             self.processes[name] = subprocess.Popen(
-                [name, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [name, *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def start_node(self) -> None:
@@ -108,7 +114,9 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
 
     def ask(self, *command: str) -> str:
         """What one of Slurm's commands prints."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=False, timeout=30
+        )
         return done.stdout + done.stderr
 
 
@@ -123,15 +131,19 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     try:
         socket_file = f"{folder}/munge.socket"
         made.start(
-            "munged", "--foreground", "--force", f"--key-file={folder}/munge.key", f"--socket={socket_file}",
-            f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed",
+            "munged", "--foreground", "--force", f"--key-file={folder}/munge.key",
+            f"--socket={socket_file}",
+            f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munge.log",
+            f"--seed-file={folder}/munge.seed",
         )  # fmt: skip
         made.start("slurmctld", "-D", "-i")
         made.start_node()
         try:
             wait_for(lambda: "idle" in made.ask("sinfo", "-h", "-o", "%T"), "the node to be idle")
         except AssertionError:
-            said = [path.read_text(errors="replace")[-300:] for path in sorted(folder.glob("*.out"))]
+            said = [
+                path.read_text(errors="replace")[-300:] for path in sorted(folder.glob("*.out"))
+            ]
             raise NoClusterError(" ".join(said)) from None
         yield made
     finally:

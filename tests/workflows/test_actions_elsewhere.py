@@ -15,13 +15,18 @@ def test_actions_that_do_not_exist_yet_are_told_of(tmp_path: Path) -> None:
     write_noarch(tmp_path / "kernel")
     done = kci("render", "--output", tmp_path, tmp_path)
     assert done.code == 0
-    assert "warning[KCI450]: these workflows use kci/build@v1, which does not exist before" in done.stderr
+    assert (
+        "warning[KCI450]: these workflows use kci/build@v1, which does not exist before"
+        in done.stderr
+    )
     text = (tmp_path / ".github/workflows/kci.yml").read_text()
     assert text.count("does not exist before the first release of kci") == 1
 
 
 @pytest.mark.rule("KCI450", triggers=False)
-@pytest.mark.parametrize("settings", ['repository = "acme/kci"', 'ref = "main"', f'ref = "{"e" * 40}"'])
+@pytest.mark.parametrize(
+    "settings", ['repository = "acme/kci"', 'ref = "main"', f'ref = "{"e" * 40}"']
+)
 def test_actions_that_somebody_names_exist(tmp_path: Path, settings: str) -> None:
     write_noarch(tmp_path / "kernel")
     (tmp_path / "kci.toml").write_text(f"[actions]\n{settings}\n")

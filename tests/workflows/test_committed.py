@@ -23,7 +23,11 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kci.yml").write_text("precious")
-    for link, target in ((".github", outside), (".github/workflows", outside), (PATH, outside / "kci.yml")):
+    for link, target in (
+        (".github", outside),
+        (".github/workflows", outside),
+        (PATH, outside / "kci.yml"),
+    ):
         root = tmp_path / link.replace("/", "_")
         (root / link).parent.mkdir(parents=True)
         (root / link).symlink_to(target)

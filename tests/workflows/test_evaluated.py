@@ -1,4 +1,6 @@
-"""Matrices of many kernels, evaluated with GitHub's own library: every leg is in one matrix, and none is too large."""
+"""Matrices of many kernels, evaluated with GitHub's own library: every leg is in one matrix, and
+none is too large.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ RELEASE, KERNEL = ".github/workflows/kci.yml", ".github/workflows/kci-kernel.yml
     ("count", "settings", "callers"),
     [(3, "", 1), (75, '[plan]\ngroup = "backend"\n', 1), (300, '[plan]\ngroup = "backend"\n', 2)],
 )
-def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, settings: str, callers: int) -> None:
+def test_every_leg_is_in_the_matrix_of_its_kernel(
+    tmp_path: Path, count: int, settings: str, callers: int
+) -> None:
     make_repository(tmp_path, count)
     (tmp_path / "kci.toml").write_text(settings)
     rendered = kci("render", "--output", tmp_path, tmp_path)
@@ -41,7 +45,11 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, se
     matrices = evaluate(*((job["strategy"]["matrix"], needs) for job in calling.values()))
     entries = [entry for matrix in matrices for entry in matrix["include"]]
     assert all(1 <= len(matrix["include"]) <= 256 for matrix in matrices)
-    asked = [(job["with"]["work"], {"matrix": entry}) for job in list(calling.values())[:1] for entry in entries]
+    asked = [
+        (job["with"]["work"], {"matrix": entry})
+        for job in list(calling.values())[:1]
+        for entry in entries
+    ]
     works = evaluate(*asked)
     found = evaluate(*((inner["matrix"], {"inputs": {"work": work}}) for work in works))
     parallel = evaluate(*((inner["max-parallel"], {"inputs": {"work": work}}) for work in works))

@@ -1,6 +1,8 @@
-"""The gate, where up to two jobs before it end badly: it always runs, and is green only if all did their part.
+"""The gate, where up to two jobs before it end badly: it always runs, and is green only if all did
+their part.
 
-act runs no job after a called workflow that failed, so here GitHub's own libraries decide which jobs run.
+act runs no job after a called workflow that failed, so here GitHub's own libraries decide which
+jobs run.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ pytestmark = [pytest.mark.network, pytest.mark.programs]
 
 ENDINGS = ("success", "failure", "cancelled")
 AT_ONCE = 2
-"""What one job hides another one can. With every combination a workflow of eight jobs takes three minutes."""
+"""What one job hides another one can. With every combination a workflow of eight jobs takes three
+minutes."""
 GATES = ("kci", "status")
 """What the job of the gate is called, by workflow."""
 
@@ -47,7 +50,9 @@ def outputs(*, work: bool, releases: bool) -> dict[str, dict[str, str]]:
 
 
 def every_run(jobs: list[str], event: str) -> list[dict[str, Any]]:
-    """Runs in which up to two jobs end badly, with something and nothing to do, cancelled at each moment or never."""
+    """Runs in which up to two jobs end badly, with something and nothing to do, cancelled at each
+    moment or never.
+    """
     contexts = {"github": {"event_name": event}, "inputs": {}, "vars": {}}
     return [
         {
@@ -69,7 +74,9 @@ def manifest(kernel: str) -> Manifest:
 
 def with_results(text: str, results: dict[str, str]) -> str:
     """What the gate is told."""
-    return re.sub(r"\$\{\{ needs\.([a-z0-9_-]+)\.result \}\}", lambda match: results[match[1]], text)
+    return re.sub(
+        r"\$\{\{ needs\.([a-z0-9_-]+)\.result \}\}", lambda match: results[match[1]], text
+    )
 
 
 def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
@@ -94,7 +101,8 @@ APART = ("again",)
 
 
 @pytest.mark.parametrize(
-    ("file", "event"), [pytest.param(*one, id=f"{one[0].parent.name}/{one[0].stem}-{one[1]}") for one in gated()]
+    ("file", "event"),
+    [pytest.param(*one, id=f"{one[0].parent.name}/{one[0].stem}-{one[1]}") for one in gated()],
 )
 def test_it_runs_always_and_is_green_only_if_every_job_did_its_part(file: Path, event: str) -> None:
     jobs = read_yaml(file.read_text(encoding="utf-8"))["jobs"]
@@ -115,10 +123,13 @@ def test_it_runs_always_and_is_green_only_if_every_job_did_its_part(file: Path, 
         assert results[gate] == "success", "it was skipped, which GitHub takes for success"
         verdict = is_green(with_results(step["with"]["results"], results), run, results)
         left = {name for name in others if results[name] != due[name]}
-        # Whoever cancels a run can leave out a job of the repository's own that waits for others, and looking for what
-        # is ready where nothing is.
+        # Whoever cancels a run can leave out a job of the repository's own that waits for others,
+        # and looking for what is ready where nothing is.
         fine = {"lint"} if run["outputs"]["ready"]["has-releases"] == "true" else {"lint", "ready"}
-        assert verdict is (results == due) or (run["begun"] is not None and left <= fine), (run, results)
+        assert verdict is (results == due) or (run["begun"] is not None and left <= fine), (
+            run,
+            results,
+        )
         green += verdict
     assert 0 < green < len(runs) / 2
     print(f"{file.parent.name}/{file.name}, {event}: {len(runs)} runs, {green} of them green")

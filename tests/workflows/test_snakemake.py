@@ -32,7 +32,9 @@ pytestmark = [
 
 
 def git(folder: Path, *words: str) -> None:
-    subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+    subprocess.run(
+        ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True
+    )
 
 
 def commit(folder: Path) -> None:
@@ -42,10 +44,17 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "-q", "-m", "kernels")
 
 
-def snakemake(folder: Path, *words: str, kci: str = OWN, only: str = "*", environment: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
+def snakemake(
+    folder: Path,
+    *words: str,
+    kci: str = OWN,
+    only: str = "*",
+    environment: dict[str, str] | None = None,
+):  # type: ignore[no-untyped-def]
     """Snakemake as a user starts it in the repository's root."""
     return subprocess.Popen(
-        [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), "--config", f"kci={kci}", f"only={only}"],
+        [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), "--config", f"kci={kci}",
+            f"only={only}"],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
@@ -58,7 +67,9 @@ def run(folder: Path, *words: str, **how: object) -> tuple[int, str]:
 
 
 def rendered(folder: Path, *kernels: str) -> str:
-    done = kci("render", *(folder / name for name in kernels), "--ci", "snakemake", "--output", folder)
+    done = kci(
+        "render", *(folder / name for name in kernels), "--ci", "snakemake", "--output", folder
+    )
     assert done.code == 0, done.stderr
     return (folder / SNAKEFILE).read_text()
 
@@ -82,30 +93,47 @@ def repository(tmp_path: Path) -> Path:
 
 
 EVERY = [
-    "all", "build_just_python_torch_cpu", "build_just_python_torch_cuda", "merge_just_python", "verify_just_python",
+    "all", "build_just_python_torch_cpu", "build_just_python_torch_cuda", "merge_just_python",
+    "verify_just_python",
 ]  # fmt: skip
 
 
-def test_a_run_builds_what_changed_and_makes_the_tree_of_kci_run(repository: Path, tmp_path: Path) -> None:
-    """After a dry run, as usual; and the file has nothing of the repository in it but the kernels that were named."""
+def test_a_run_builds_what_changed_and_makes_the_tree_of_kci_run(
+    repository: Path, tmp_path: Path
+) -> None:
+    """After a dry run, as usual; and the file has nothing of the repository in it but the kernels
+    that were named.
+    """
     assert run(repository, "--cores", "1", "--dry-run")[0] == 0
     code, said = run(repository)
     assert (code, jobs(said)) == (0, EVERY), said
     status = subprocess.check_output(["git", "-C", repository, "status", "--short"], text=True)
     assert status.split() == ["??", SNAKEFILE], "what a run leaves is no change of the sources"
-    done = kci("run", repository / "just-python", "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
+    done = kci(
+        "run",
+        repository / "just-python",
+        "--into",
+        tmp_path / "tree",
+        KCI_CACHE=str(tmp_path / "cache"),
+    )
     assert done.code == 0, done.stderr
     made, own = repository / "kci-out" / "trees" / "just-python", tmp_path / "tree"
     assert read_manifest(made).complete
     # The manifest, which has a digest in SHA256SUMS, says when a variant was built.
     files = [
-        {path.relative_to(tree): path.read_bytes() for path in tree.glob("*/**/*") if path.is_file()}
+        {
+            path.relative_to(tree): path.read_bytes()
+            for path in tree.glob("*/**/*")
+            if path.is_file()
+        }
         for tree in (made, own)
     ]
     assert files[0] == files[1]
     assert len(files[0]) > 4
     assert "Nothing to be done" in run(repository)[1]
-    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text("more = 1\n")
+    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text(
+        "more = 1\n"
+    )
     assert jobs(run(repository)[1]) == EVERY
     text = (repository / SNAKEFILE).read_text()
     assert len(text.splitlines()) < 160
@@ -126,8 +154,13 @@ def test_a_narrowed_run_makes_a_whole_tree_of_what_it_names(repository: Path) ->
 
 
 def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: Path) -> None:
-    """Without retries the tree is not made; with one the leg is tried once more, and the others are not."""
-    fails = f'case "$*" in *torch-cuda*) test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 4; }};; esac'
+    """Without retries the tree is not made; with one the leg is tried once more, and the others are
+    not.
+    """
+    fails = (
+        f'case "$*" in *torch-cuda*) test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit '
+        "4; };; esac"
+    )
     own = program(tmp_path, "own", f'{fails}\nexec {OWN} "$@"')
     code, said = run(repository, "--cores", "1", "--keep-going", kci=str(own))
     assert code == 1
@@ -144,7 +177,10 @@ def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_
     waits = f'case "$*" in *torch-cuda*--pack*) touch {tmp_path}/waits; sleep 600;; esac'
     first = snakemake(repository, kci=str(program(tmp_path, "own", f'{waits}\nexec {OWN} "$@"')))
     wait_for((tmp_path / "waits").exists, "the leg to begin")
-    wait_for((repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar").exists, "the other leg")
+    wait_for(
+        (repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar").exists,
+        "the other leg",
+    )
     code, said = run(repository)
     assert code == 1
     assert "Directory cannot be locked" in said
@@ -157,7 +193,9 @@ def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_
 
 
 def test_a_kernel_with_an_error_is_red(repository: Path) -> None:
-    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text("import numpy\n")
+    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text(
+        "import numpy\n"
+    )
     assert run(repository)[0] == 1
     assert not (repository / "kci-out" / "trees" / "just-python").exists()
 
@@ -194,9 +232,13 @@ def test_no_name_becomes_a_part_of_a_shell_line(tmp_path: Path) -> None:
     rendered(folder, *HOSTILE)
     words = tmp_path / "words"
     noted = program(
-        tmp_path, "noted", f'printf "%s\\n" "$1" "$@" . >> {words}\ntest "$1" = plan || exit 1\nexec {OWN} "$@"'
+        tmp_path,
+        "noted",
+        f'printf "%s\\n" "$1" "$@" . >> {words}\ntest "$1" = plan || exit 1\nexec {OWN} "$@"',
     )
-    artifacts = [f"kci-out/artifacts/kci-k-{number}-torch-cpu.tar" for number in range(len(HOSTILE))]
+    artifacts = [
+        f"kci-out/artifacts/kci-k-{number}-torch-cpu.tar" for number in range(len(HOSTILE))
+    ]
     assert run(folder, "--cores", "1", "--keep-going", *artifacts, kci=str(noted))[0] == 1
     told = [said.splitlines() for said in words.read_text().removesuffix(".\n").split("\n.\n")]
     (planned,) = (said for said in told if said[0] == "plan")
@@ -212,10 +254,13 @@ def test_an_expression_or_a_line_break_is_refused(path: str) -> None:
 
 
 def test_a_plan_that_was_made_before_is_taken(repository: Path) -> None:
-    made = kci("plan", repository / "just-python", "--format", "json", "--fingerprints", "--only", "*-cpu")
+    made = kci(
+        "plan", repository / "just-python", "--format", "json", "--fingerprints", "--only", "*-cpu"
+    )
     (repository / "plan.json").write_text(made.stdout)
     done = subprocess.run(
-        [SNAKEMAKE, "--nocolor", "--cores", "1", "--dry-run", "--config", "plan=plan.json", "kci=/no/kci"],
+        [SNAKEMAKE, "--nocolor", "--cores", "1", "--dry-run", "--config", "plan=plan.json",
+            "kci=/no/kci"],
         cwd=repository, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert "build_just_python_torch_cpu" in jobs(done.stdout + done.stderr)
@@ -234,9 +279,16 @@ def test_fifty_kernels_are_one_file(tmp_path: Path) -> None:
 
 def test_parts_are_rules_and_the_link_takes_them(tmp_path: Path) -> None:
     """What a person asks of kci.toml is what Snakemake asks the cluster for."""
-    folder = write_tree(tmp_path / "repo", {f"split/{name}": text for name, text in SOURCES.items()})
-    limits = '[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 3\nmax-jobs = 2\ntimeout-minutes = 77\n'
-    (folder / "kci.toml").write_text(limits + '[runners.cpu.x86_64-linux]\nlabels = ["x"]\ncpus = 8\nmemory-gb = 30\n')
+    folder = write_tree(
+        tmp_path / "repo", {f"split/{name}": text for name, text in SOURCES.items()}
+    )
+    limits = (
+        '[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 3\nmax-jobs = 2\n'
+        "timeout-minutes = 77\n"
+    )
+    (folder / "kci.toml").write_text(
+        limits + '[runners.cpu.x86_64-linux]\nlabels = ["x"]\ncpus = 8\nmemory-gb = 30\n'
+    )
     commit(folder)
     rendered(folder, "split")
     code, said = run(folder, "--cores", "8", "--dry-run", "--printshellcmds", only="*-cpu-x86_64-*")
@@ -251,8 +303,11 @@ def test_parts_are_rules_and_the_link_takes_them(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("as_users_compile")
 def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
     split = SplitKernel(tmp_path)
-    (tmp_path / "kci.toml").write_text(f'{NO_LOAD}[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n')
-    # The id says whether the checkout is clean, and the compiler's notes would change that in the middle of the run.
+    (tmp_path / "kci.toml").write_text(
+        f'{NO_LOAD}[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n'
+    )
+    # The id says whether the checkout is clean, and the compiler's notes would change that in the
+    # middle of the run.
     (tmp_path / ".gitignore").write_text("made.txt\ncache/\n")
     commit(tmp_path)
     rendered(tmp_path, "split")
@@ -272,7 +327,9 @@ def test_a_test_runs_on_the_machine_that_kci_toml_names(repository: Path) -> Non
     (repository / "kci.toml").write_text(NO_LOAD + '[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
     rendered(repository, "just-python")
     planned = run(repository, "--cores", "1", "--dry-run")[1]
-    assert re.search(r"rule test_just_python_cuda\w*:\n(?: .*\n)*? +resources: .*gpu=1, mem_mb=16384", planned), planned
+    assert re.search(
+        r"rule test_just_python_cuda\w*:\n(?: .*\n)*? +resources: .*gpu=1, mem_mb=16384", planned
+    ), planned
     code, said = run(repository)
     assert code == 1
     assert any(name.startswith("test_just_python_cuda") for name in jobs(said))
@@ -287,13 +344,21 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(f"Slurm does not start here: {error}")
 
 
-EXECUTOR = ("--executor", "slurm", "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2")
+EXECUTOR = (
+    "--executor",
+    "slurm",
+    "--slurm-status-command",
+    "squeue",
+    "--slurm-init-seconds-before-status-checks",
+    "2",
+)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path: Path) -> None:
-    # The plugin takes SLURM_CONF from its jobs: a real cluster has its configuration where Slurm looks for it.
+    # The plugin takes SLURM_CONF from its jobs: a real cluster has its configuration where Slurm
+    # looks for it.
     real = shutil.which("srun", path=slurm.environment["PATH"])
     program(tmp_path, "srun", f'SLURM_CONF={slurm.environment["SLURM_CONF"]} exec {real} "$@"')
     environment = slurm.environment | {"PATH": f"{tmp_path}:{slurm.environment['PATH']}"}

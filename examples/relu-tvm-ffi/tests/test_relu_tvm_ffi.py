@@ -1,4 +1,7 @@
-"""Tests of the built kernel. LOCAL_KERNELS=kci-examples/relu-tvm-ffi=DIR decides which build is loaded."""
+"""Tests of the built kernel.
+
+LOCAL_KERNELS=kci-examples/relu-tvm-ffi=DIR decides which build is loaded.
+"""
 
 import pytest
 import torch

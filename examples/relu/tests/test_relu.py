@@ -34,7 +34,9 @@ def test_equals_torch(relu, shape, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_special_values(relu, dtype):
-    x = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 0.0], device=DEVICE, dtype=dtype)
+    x = torch.tensor(
+        [float("nan"), float("inf"), -float("inf"), -0.0, 0.0], device=DEVICE, dtype=dtype
+    )
     torch.testing.assert_close(relu.relu(x), torch.relu(x), rtol=0, atol=0, equal_nan=True)
 
 

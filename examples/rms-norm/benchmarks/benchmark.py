@@ -1,4 +1,6 @@
-"""Timings against `torch.nn.functional.rms_norm`; run with `kernels benchmark kci-examples/rms-norm`."""
+"""Timings against `torch.nn.functional.rms_norm`; run with `kernels benchmark
+kci-examples/rms-norm`.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,7 @@
-"""Tests of the built kernel. LOCAL_KERNELS=kci-examples/rms-norm=DIR decides which build is loaded."""
+"""Tests of the built kernel.
+
+LOCAL_KERNELS=kci-examples/rms-norm=DIR decides which build is loaded.
+"""
 
 import inspect
 import types
@@ -53,7 +56,11 @@ def test_equals_torch(rms_norm, shape, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_add_equals_torch(rms_norm, shape, dtype):
-    x, residual, weight = randn(*shape, dtype=dtype), randn(*shape, dtype=dtype), randn(shape[-1], dtype=dtype)
+    x, residual, weight = (
+        randn(*shape, dtype=dtype),
+        randn(*shape, dtype=dtype),
+        randn(shape[-1], dtype=dtype),
+    )
     y, summed = rms_norm.add_rms_norm(x, residual, weight, EPS)
     torch.testing.assert_close(summed, x + residual, rtol=0, atol=0)
     assert_close(y, reference(x + residual, weight))
@@ -84,7 +91,12 @@ def test_non_contiguous_arguments(rms_norm):
 @pytest.mark.parametrize(
     ("x", "weight", "eps", "message"),
     [
-        (torch.zeros(2, 4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), EPS, "must be float32, float16"),
+        (
+            torch.zeros(2, 4, dtype=torch.float64),
+            torch.zeros(4, dtype=torch.float64),
+            EPS,
+            "must be float32, float16",
+        ),
         (torch.zeros(2, 4), torch.zeros(3), EPS, "one dimension of size 4"),
         (torch.zeros(2, 4), torch.zeros(1, 4), EPS, "one dimension of size 4"),
         (
@@ -110,7 +122,9 @@ def test_wrong_arguments_are_refused(rms_norm, x, weight, eps, message):
 @pytest.mark.parametrize("residual", [torch.zeros(2, 5), torch.zeros(4), torch.zeros(1, 2, 4)])
 def test_wrong_residual_is_refused(rms_norm, residual):
     with pytest.raises(RuntimeError, match="residual must have the shape of input"):
-        rms_norm.add_rms_norm(torch.zeros(2, 4, device=DEVICE), residual.to(DEVICE), torch.zeros(4, device=DEVICE))
+        rms_norm.add_rms_norm(
+            torch.zeros(2, 4, device=DEVICE), residual.to(DEVICE), torch.zeros(4, device=DEVICE)
+        )
 
 
 def test_residual_of_another_dtype_is_refused(rms_norm):
@@ -126,7 +140,11 @@ def test_weight_on_another_device_is_refused(rms_norm):
 
 
 def test_gradients_equal_torch(rms_norm):
-    arguments = [randn(5, 3, 65).requires_grad_(), randn(5, 3, 65).requires_grad_(), randn(65).requires_grad_()]
+    arguments = [
+        randn(5, 3, 65).requires_grad_(),
+        randn(5, 3, 65).requires_grad_(),
+        randn(65).requires_grad_(),
+    ]
     x, residual, weight = arguments
     grads = [randn(5, 3, 65), randn(5, 3, 65)]
 

@@ -1,4 +1,6 @@
-"""Timings against the same formula in eager PyTorch; run with `kernels benchmark kci-examples/swiglu`."""
+"""Timings against the same formula in eager PyTorch; run with `kernels benchmark
+kci-examples/swiglu`.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,7 @@
-"""Tests of the built kernel. LOCAL_KERNELS=kci-examples/swiglu=DIR decides which build is loaded."""
+"""Tests of the built kernel.
+
+LOCAL_KERNELS=kci-examples/swiglu=DIR decides which build is loaded.
+"""
 
 import inspect
 
@@ -66,10 +69,25 @@ def test_non_contiguous_arguments(swiglu, device):
 @pytest.mark.parametrize(
     ("gate", "up", "error", "message"),
     [
-        (torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), TypeError, "must be float32"),
-        (torch.zeros(4), torch.zeros(4, dtype=torch.float16), TypeError, "up has dtype torch.float16"),
+        (
+            torch.zeros(4, dtype=torch.float64),
+            torch.zeros(4, dtype=torch.float64),
+            TypeError,
+            "must be float32",
+        ),
+        (
+            torch.zeros(4),
+            torch.zeros(4, dtype=torch.float16),
+            TypeError,
+            "up has dtype torch.float16",
+        ),
         (torch.zeros(4), torch.zeros(1), ValueError, r"up has shape \(1,\)"),
-        (torch.zeros(4), torch.zeros(4, device="meta"), ValueError, "up is on meta but gate is on cpu"),
+        (
+            torch.zeros(4),
+            torch.zeros(4, device="meta"),
+            ValueError,
+            "up is on meta but gate is on cpu",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(swiglu, gate, up, error, message):

@@ -43,8 +43,14 @@ class LegBuild:
         names, temporary = common.required_input("variant").split(), common.runner_temp()
         self.output = Path(common.text_input("output", str(temporary / "kci-build")))
         self.name = common.text_input("leg", names[0] if len(names) == 1 else "")
-        common.flag_input("upload")  # the upload step compares text, so it must be exactly true or false
-        self.part, self.threads, self.run = common.text_input("part"), common.count_input("threads"), ci_run()
+        common.flag_input(
+            "upload"
+        )  # the upload step compares text, so it must be exactly true or false
+        self.part, self.threads, self.run = (
+            common.text_input("part"),
+            common.count_input("threads"),
+            ci_run(),
+        )
         self.attempt = self.run.attempt or 1
         objects = packs(temporary / "kci-objects")
         self.options = kci.BuildOptions(
@@ -67,7 +73,9 @@ class LegBuild:
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in names]
         if not self.name:
             message = f"the input `variant` names {len(names)} variants, separated by blanks"
-            common.fail(f"{message}, and their artifact needs a name: the input `leg` is missing", 2)
+            common.fail(
+                f"{message}, and their artifact needs a name: the input `leg` is missing", 2
+            )
 
     @property
     def minutes(self) -> float:
@@ -80,18 +88,28 @@ class LegBuild:
     def request(self, variant: kci.Variant) -> kci.LegRequest:
         """The request of a variant, which stops itself so that the job can upload its objects."""
         part = read_part(self.part) if self.part else None
-        pack = self.kept / pack_name(self.kernel.build.name, variant.name, part).removesuffix(".zst")
-        left = None if self.timeout is None else max(0.0, stop_after(self.timeout - SETUP_MINUTES) - self.minutes)
+        pack = self.kept / pack_name(self.kernel.build.name, variant.name, part).removesuffix(
+            ".zst"
+        )
+        left = (
+            None
+            if self.timeout is None
+            else max(0.0, stop_after(self.timeout - SETUP_MINUTES) - self.minutes)
+        )
         return kci.LegRequest(
             kernel=self.kernel,
             variant=variant,
             output=self.output,
-            options=replace(self.options, objects_to=pack if self.objects else None, stop_after=left),
+            options=replace(
+                self.options, objects_to=pack if self.objects else None, stop_after=left
+            ),
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
         )
 
     def replay(self, request: kci.LegRequest) -> str:
-        return f"NVCC_THREADS={self.threads} " * bool(self.threads) + request.replay("--output=build")
+        return f"NVCC_THREADS={self.threads} " * bool(self.threads) + request.replay(
+            "--output=build"
+        )
 
     def count_objects(self) -> tuple[int, int, int]:
         """Objects found, compiled and missing, from the packs."""
@@ -101,7 +119,9 @@ class LegBuild:
         return sum(use.found for use in used), sum(use.made for use in used), missing
 
     def minutes_left(self) -> float | None:
-        """The minutes that the missing objects need at the present rate; None without a rate or missing ones."""
+        """The minutes that the missing objects need at the present rate; None without a rate or
+        missing ones.
+        """
         _, compiled, missing = self.count_objects()
         return self.minutes * missing / compiled if compiled and missing else None
 
@@ -118,7 +138,11 @@ def main() -> None:
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # containers get it too
     need = disk if disk and leg.options.container != "none" else 0
-    need += GPU_ROOM if any(variant.loads and variant.backend != HOST for variant in leg.variants) else 0
+    need += (
+        GPU_ROOM
+        if any(variant.loads and variant.backend != HOST for variant in leg.variants)
+        else 0
+    )
     if need:
         make_room(need, common.show)
     if common.flag_input("results", "false"):
@@ -149,7 +173,8 @@ def build(leg: LegBuild) -> None:
             failed.append((variant.name, error))
             report_failure(leg, request, error)
     objects = keep_objects(leg)
-    # Set even if all failed, for the failure records. Artifacts cannot be replaced, so each attempt has one.
+    # Set even if all failed, for the failure records. Artifacts cannot be replaced, so each attempt
+    # has one.
     if not leg.part:
         common.set_outputs(artifact_name=f"{leg.upload_name}-{leg.attempt}")
     common.set_outputs(
@@ -159,19 +184,35 @@ def build(leg: LegBuild) -> None:
         digest=[item.record.digest for item in built],
     )
     rows = [
-        (item.kernel, item.variant, "built", str(item.loaded or "not known"), f"{item.seconds or 0:.0f} s", item.digest)
+        (
+            item.kernel,
+            item.variant,
+            "built",
+            str(item.loaded or "not known"),
+            f"{item.seconds or 0:.0f} s",
+            item.digest,
+        )
         for item in (one.record for one in built)
     ]
-    rows += [(leg.kernel.build.name, name, "failed", "", first_error(error), "") for name, error in failed]
+    rows += [
+        (leg.kernel.build.name, name, "failed", "", first_error(error), "")
+        for name, error in failed
+    ]
     headers = ("kernel", "variant", "state", "loaded", "time or reason", "digest")
-    title = f"Part {leg.part}" if leg.part else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
+    title = (
+        f"Part {leg.part}"
+        if leg.part
+        else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
+    )
     common.add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
     if failed:
         end(leg, failed, progress=bool(objects and leg.count_objects()[1]))
 
 
 def end(leg: LegBuild, failed: list[tuple[str, kci.KciError]], *, progress: bool) -> None:
-    """Fail, unless it is a part that ended itself; `progress` is whether another attempt gets further."""
+    """Fail, unless it is a part that ended itself; `progress` is whether another attempt gets
+    further.
+    """
     name, first = failed[0]
     if not all(isinstance(error, UnfinishedBuildError) for _, error in failed):
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -184,7 +225,8 @@ def end(leg: LegBuild, failed: list[tuple[str, kci.KciError]], *, progress: bool
 
 GO_ON = "re-run the failed jobs, or push: it goes on from there"
 STUCK = (
-    "it compiled nothing that could be kept, so it would not get further: give it more time (`timeout-minutes`) or "
+    "it compiled nothing that could be kept, so it would not get further: give it more time "
+    "(`timeout-minutes`) or "
     "more `parts` under [[limits]] of kci.toml, or a machine with more cores and memory"
 )
 
@@ -196,7 +238,10 @@ def keep_objects(leg: LegBuild) -> list[AnswerTable]:
         return []
     if (size := sum(path.stat().st_size for path in packed)) > MAX_OBJECT_BYTES:
         most = MAX_OBJECT_BYTES / 1e9
-        common.warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, more than the limit of {most:.0f} GB")
+        common.warn(
+            f"the objects are not kept: they have {size / 1e9:.1f} GB, more than the limit of "
+            f"{most:.0f} GB"
+        )
         return []
     reused, compiled, missing = leg.count_objects()
     made, name, minutes = reused + compiled, f"{leg.objects}-{leg.attempt}", leg.minutes_left()
@@ -208,12 +253,22 @@ def keep_objects(leg: LegBuild) -> list[AnswerTable]:
     rate, origin = f"{100 * reused // max(1, made)} %", ", ".join(runs) or "no earlier run"
     left = "none" if not missing else "not known" if minutes is None else f"{minutes:.0f}"
     row = (leg.name, f"{made} of {made + missing}", str(reused), rate, origin, str(compiled), left)
-    headers = ("leg", "objects there", "found", "hit rate", "from", "compiled", "minutes left, about")
+    headers = (
+        "leg",
+        "objects there",
+        "found",
+        "hit rate",
+        "from",
+        "compiled",
+        "minutes left, about",
+    )
     return [AnswerTable("Objects", headers, (row,))]
 
 
 def watch(leg: LegBuild) -> None:
-    """Build and load each variant for a scheduled run; failures are results, and do not fail the job."""
+    """Build and load each variant for a scheduled run; failures are results, and do not fail the
+    job.
+    """
     run = scheduled_result(leg.workspace.catalog.name)
     results: list[LegResult] = []
     for variant in leg.variants:
@@ -221,18 +276,34 @@ def watch(leg: LegBuild) -> None:
             request = leg.request(variant)
             results += watch_leg(leg.workspace, request, run, leg.replay(request), common.show)
     upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
-    if leg.packed.is_dir() and any(needs_hardware(variant.name, leg.workspace.runners) for variant in leg.variants):
+    if leg.packed.is_dir() and any(
+        needs_hardware(variant.name, leg.workspace.runners) for variant in leg.variants
+    ):
         retry = "-retry" if run.look > 1 else ""
-        common.set_outputs(artifact_name=f"{leg.upload_name}-{run.attempt}{retry}", folder=leg.packed)
+        common.set_outputs(
+            artifact_name=f"{leg.upload_name}-{run.attempt}{retry}", folder=leg.packed
+        )
 
 
 def report_failure(leg: LegBuild, request: kci.LegRequest, error: kci.KciError) -> None:
-    """Report a failed variant with its replay command: in the log, the summary, and a record for the gate."""
+    """Report a failed variant with its replay command: in the log, the summary, and a record for
+    the gate.
+    """
     replay = leg.replay(request)
     minutes = leg.minutes_left() if isinstance(error, UnfinishedBuildError) else None
     print_error(error, annotate=False)
     common.show(f"To do the same on your machine:\n  {replay}")
-    head = [f"### {request.variant.name} was not built", "", "To do the same on your machine:", "", f"    {replay}"]
+    head = [
+        f"### {request.variant.name} was not built",
+        "",
+        "To do the same on your machine:",
+        "",
+        f"    {replay}",
+    ]
     common.add_summary(head, [])
-    more = "" if minutes is None else f", and about {count(round(minutes), 'minute')} are left; {GO_ON}"
+    more = (
+        ""
+        if minutes is None
+        else f", and about {count(round(minutes), 'minute')} are left; {GO_ON}"
+    )
     write_failure(leg.packed, request.failure(error, leg.name, replay, more))

@@ -1,4 +1,6 @@
-"""Inputs (JSON in one variable, checked, never script text), outputs and summaries of the actions."""
+"""Inputs (JSON in one variable, checked, never script text), outputs and summaries of the
+actions.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,16 @@ SUMMARY_LIMIT = 1024 * 1024
 
 def fail(message: str, code: int, hint: str = "", findings: Sequence[Diagnostic] = ()) -> NoReturn:
     """End the action with an annotation, at the place of the first finding."""
-    place = {"file": findings[0].path, "line": findings[0].line, "col": findings[0].column} if findings else {}
+    place = (
+        {"file": findings[0].path, "line": findings[0].line, "col": findings[0].column}
+        if findings
+        else {}
+    )
     at = ",".join(f"{key}={escape_property(str(value))}" for key, value in place.items() if value)
-    print(f"::error {at}::{escape_data(message)}" if at else f"::error::{escape_data(message)}", flush=True)
+    print(
+        f"::error {at}::{escape_data(message)}" if at else f"::error::{escape_data(message)}",
+        flush=True,
+    )
     if hint:
         print(f"hint: {printable(hint)}", flush=True)
     sys.exit(code)
@@ -126,9 +135,15 @@ def set_output(name: str, value: str) -> None:
 
 
 def set_outputs(**outputs: object) -> None:
-    """Set outputs, whose names have a dash for each `_`: a list is one value a line, a flag is "true" or "false"."""
+    """Set outputs, whose names have a dash for each `_`: a list is one value a line, a flag is
+    "true" or "false".
+    """
     for name, value in outputs.items():
-        lines = value if isinstance(value, list) else [str(value).lower() if isinstance(value, bool) else value]
+        lines = (
+            value
+            if isinstance(value, list)
+            else [str(value).lower() if isinstance(value, bool) else value]
+        )
         set_output(name.replace("_", "-"), "\n".join(map(str, lines)))
 
 
@@ -165,20 +180,30 @@ def add_tables(tables: Iterable[AnswerTable]) -> None:
 def fetched_tree(place: Path, purpose: str, digest: str = "") -> Path:
     """The tree of a download, see `unpacked`; FindingsError if its artifact is gone."""
     if not place.is_dir() or not any(place.iterdir()):
-        message = f"the tree {purpose} is gone: its artifact was deleted, or kept for less than {KEPT_DAYS} days"
+        message = (
+            f"the tree {purpose} is gone: its artifact was deleted, or kept for less than "
+            f"{KEPT_DAYS} days"
+        )
         raise FindingsError(f"{message}; {place} is empty", _AGAIN)
     return unpacked(place, digest)
 
 
-_AGAIN = "run all jobs again, or start a new run: its plan sees what is there, and builds what is not"
+_AGAIN = (
+    "run all jobs again, or start a new run: its plan sees what is there, and builds what is not"
+)
 
 
 def unpacked(place: Path, digest: str = "") -> Path:
-    """The tree of this `Manifest.digest` in a folder of artifacts, or the newest; or the folder. Raises FindingsError.
+    """The tree of this `Manifest.digest` in a folder of artifacts, or the newest; or the folder.
 
-    Any job can upload a `kci-tree.tar`: with a digest the other ones are removed, so that no later step takes them.
+    Raises FindingsError.
+
+    Any job can upload a `kci-tree.tar`: with a digest the other ones are removed, so that no later
+    step takes them.
     """
-    tars = sorted(place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name))
+    tars = sorted(
+        place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name)
+    )
     tars += place.glob("kci-tree.tar")
     for tar in reversed(tars):
         tree = Path(tempfile.mkdtemp(prefix="kci-published-", dir=runner_temp()))
@@ -223,8 +248,12 @@ def run_action(main: Callable[[], None]) -> NoReturn:
 
 def failure_table(error: KciError) -> AnswerTable:
     """The findings as a table for the summary: GitHub shows ten annotations."""
-    diagnostics = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message, hint=error.hint)]
-    rows = tuple((item.rule, item.place, item.message, item.hint or error.hint) for item in diagnostics)
+    diagnostics = error.diagnostics or [
+        Diagnostic("", Severity.ERROR, error.message, hint=error.hint)
+    ]
+    rows = tuple(
+        (item.rule, item.place, item.message, item.hint or error.hint) for item in diagnostics
+    )
     return AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), rows)
 
 

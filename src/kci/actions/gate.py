@@ -27,11 +27,16 @@ SHOWN = 10
 
 def main() -> None:
     """Set the outputs and fail on missing results."""
-    results, folder = read_results(common.required_input("results")), common.runner_temp() / "kci-records"
+    results, folder = (
+        read_results(common.required_input("results")),
+        common.runner_temp() / "kci-records",
+    )
     run = read_uploads(folder, ci_run().attempt) if folder.is_dir() else RunUploads()
     plan = run.plan
     if results[PLAN_JOB] != "success" or plan == NO_PLAN:
-        common.fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
+        common.fail(
+            f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job"
+        )
     rows, releases = missing_results(run), publishable_kernels(run, ci_run().id)
     listed = common.compact_json({"include": releases})
     common.set_outputs(releases=listed, has_releases=bool(releases), failed=len(rows))
@@ -55,7 +60,11 @@ def main() -> None:
         for name in sorted(kernels | tested.keys())
     ]
     if trees:
-        common.add_table("All that was planned is there", ("kernel", "variants in its tree", "tests passed on"), trees)
+        common.add_table(
+            "All that was planned is there",
+            ("kernel", "variants in its tree", "tests passed on"),
+            trees,
+        )
     else:
         common.add_summary(["There was nothing to do."], [])
 
@@ -70,6 +79,7 @@ def report(title: str, rows: list[GateRow]) -> None:
             if row.replay:
                 print(f"  {row.replay}", flush=True)
     for row in rows[:SHOWN]:
-        print(f"::error title={escape_property(row.kernel)}::{escape_data(' '.join((row.variant, row.error)).strip())}")
+        what = escape_data(f"{row.variant} {row.error}".strip())
+        print(f"::error title={escape_property(row.kernel)}::{what}")
     cells = [(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows]
     common.add_table(title, ("kernel", "variant", "job", "error", "on your machine"), cells)

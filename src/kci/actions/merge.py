@@ -27,7 +27,9 @@ def main() -> None:
     if not artifacts:
         common.fail("the input `artifacts` is missing", 2)
     plan = plan_file(common.json_input("plan"))
-    job = MergeJob(artifacts, into, None, kernel or None, common.runner_temp() / "kci-record" / RECORD_FILE)
+    job = MergeJob(
+        artifacts, into, None, kernel or None, common.runner_temp() / "kci-record" / RECORD_FILE
+    )
     try:
         with common.group("Merge"):
             job = replace(job, planned=kci.read_plan(plan) if plan else None)
@@ -40,9 +42,16 @@ def main() -> None:
         record_result(job, None, error)
         common.set_outputs(complete=False)
         code = error.exit_code
-        common.fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
+        common.fail(
+            f"the artifacts were not merged (exit code {code})",
+            code,
+            "missing variants: see their build jobs",
+        )
     # at the top of the one tree, or of the tree of each kernel
-    manifests = {into / FILE_NAME if len(merged) == 1 else into / item.kernel / FILE_NAME: item for item in merged}
+    manifests = {
+        into / FILE_NAME if len(merged) == 1 else into / item.kernel / FILE_NAME: item
+        for item in merged
+    }
     only = merged[0] if len(merged) == 1 else None
     verified = 0
     if manifests:
@@ -69,13 +78,19 @@ def record_result(job: MergeJob, manifest: kci.Manifest | None, error: kci.KciEr
     """Write the record of the one kernel, and set its outputs."""
     job.write_record(manifest, error)
     if job.kernel is not None:
-        common.set_outputs(record=job.record, record_name=f"run-record.{job.kernel}.{ci_run().attempt or 1}")
+        common.set_outputs(
+            record=job.record, record_name=f"run-record.{job.kernel}.{ci_run().attempt or 1}"
+        )
 
 
 def prepare(job: MergeJob, plan: Path | None) -> None:
-    """Put the tree of an earlier run in its place, and folders where nothing was built, and so nothing downloaded."""
+    """Put the tree of an earlier run in its place, and folders where nothing was built, and so
+    nothing downloaded.
+    """
     if published := common.text_input("published"):
-        tree = common.fetched_tree(Path(published), "that the plan builds upon", common.text_input("published-digest"))
+        tree = common.fetched_tree(
+            Path(published), "that the plan builds upon", common.text_input("published-digest")
+        )
         if not find_manifests(job.into):
             shutil.copytree(tree, job.into, symlinks=True, dirs_exist_ok=True)
     make_room(job.into, job.planned)
@@ -93,14 +108,22 @@ def verify(job: MergeJob, trees: Mapping[Path, kci.Manifest]) -> int:
 
 
 def plan_file(plan: str) -> Path | None:
-    """The plan as a file: the input is JSON, a file, or a folder with the uploads of each attempt."""
+    """The plan as a file: the input is JSON, a file, or a folder with the uploads of each
+    attempt.
+    """
     if not plan:
         return None
     if not plan.startswith("{"):
         files = [*Path(plan).rglob(PLAN_FILE)] if Path(plan).is_dir() else [Path(plan)]
         if not all(file.is_file() for file in files) or not files:
-            common.fail(f"the input `plan` is neither JSON nor a file or folder with it: {plan[:200]!r}", 2)
-        return files[0] if len(files) == 1 else max(files, key=lambda file: kci.read_plan(file).attempt)
+            common.fail(
+                f"the input `plan` is neither JSON nor a file or folder with it: {plan[:200]!r}", 2
+            )
+        return (
+            files[0]
+            if len(files) == 1
+            else max(files, key=lambda file: kci.read_plan(file).attempt)
+        )
     path = common.runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path

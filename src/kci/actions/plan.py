@@ -15,7 +15,14 @@ from kci.config.facts import needs_device
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
 from kci.plan.affected import pull_request_base
-from kci.plan.github_limits import MAX_OUTPUT_UNITS, caller_matrices, only_hosted, only_own, output_units, untested
+from kci.plan.github_limits import (
+    MAX_OUTPUT_UNITS,
+    caller_matrices,
+    only_hosted,
+    only_own,
+    output_units,
+    untested,
+)
 from kci.plan.plan import MAX_MATRIX, allowances
 from kci.publish.targets import require_branches
 from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
@@ -27,7 +34,8 @@ from kci.watch.issue_tracker import GitHubApi
 from kci.watch.run_artifacts import without_lost
 
 MAX_INPUT = 120 * 1024
-"""Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has all inputs."""
+"""Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has
+all inputs."""
 
 
 def main() -> None:
@@ -35,7 +43,9 @@ def main() -> None:
     callers, chosen = common.count_input("callers", 0, 999) or 0, common.words_input("kernel")
     jobs = part_jobs(common.text_input("parts", "false"))
     if jobs and not callers:
-        common.fail("the input `parts` needs `callers`: one matrix for all has no job that links", 2)
+        common.fail(
+            "the input `parts` needs `callers`: one matrix for all has no job that links", 2
+        )
     uploaded = common.flag_input("upload", default="false")
     watch = common.flag_input("watch", default="false")
     if (machines := common.text_input("machines", "all")) not in ("all", "own"):
@@ -44,7 +54,9 @@ def main() -> None:
     os.environ.pop("GH_TOKEN", None)  # nothing else needs it
     workspace = kci.open_workspace(common.lines_input("kernels") or ["."], set_aside=True)
     settings = workspace.settings.settings
-    published, problems = read_published([common.unpacked(Path(place)) for place in common.lines_input("published")])
+    published, problems = read_published(
+        [common.unpacked(Path(place)) for place in common.lines_input("published")]
+    )
     request = kci.PlanRequest(
         choice=kci.Choice(
             tier=tier_of(settings, common.text_input("tier", "release")),
@@ -69,9 +81,13 @@ def main() -> None:
             workspace = require_branches(workspace)
         planned = kci.plan_run(workspace, request)
         warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
-        faults = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]  # the gate reports them
+        faults = [
+            item for kernel in planned.plan.faulty for item in kernel.diagnostics
+        ]  # the gate reports them
         findings = [*workspace.diagnostics, *problems, *warnings, *faults]
-        print_diagnostics(one_per_cause(findings, lambda item: item.rule, "`kci check -v` lists them all"))
+        print_diagnostics(
+            one_per_cause(findings, lambda item: item.rule, "`kci check -v` lists them all")
+        )
         planned.require_runnable()
     plan = planned.plan
     if common.flag("KCI_FORK", os.environ.get("KCI_FORK", "false")):
@@ -79,9 +95,15 @@ def main() -> None:
         print_diagnostics(untested(planned.plan, plan))
     elif machines == "own":
         plan = only_own(plan)
-    if not callers or watch:  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
+    if (
+        not callers or watch
+    ):  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
         kept = tuple(test for test in plan.tests if callers and needs_device(test.backend))
-        lost = {} if callers else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
+        lost = (
+            {}
+            if callers
+            else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
+        )
         plan = replace(plan, tests=kept, untested=plan.untested | lost)
     planned = planned.with_plan(plan)
     outputs = {
@@ -90,7 +112,11 @@ def main() -> None:
         "plan": "" if callers else _merge_input(plan, uploaded=uploaded),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
-        common.fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
+        common.fail(
+            "the plan is larger than the outputs of a job may be",
+            1,
+            "plan fewer kernels, or fewer backends",
+        )
     parallel = allowances(("", leg) for leg in plan.legs).get(("", False), MAX_MATRIX)
     common.set_outputs(**outputs, parallel=parallel, has_work=bool(plan.legs or plan.tests))
     # the whole plan, for the gate
@@ -106,7 +132,9 @@ def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
     if len(common.compact_json(text).encode()) <= MAX_INPUT:
         return text
     if not uploaded:
-        hint = 'set `upload: "true"`, and give kci/build/merge the folder with the artifact run-plan.*'
+        hint = (
+            'set `upload: "true"`, and give kci/build/merge the folder with the artifact run-plan.*'
+        )
         common.fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
     return "too large for an input: download the artifact run-plan.*"
 
@@ -122,7 +150,11 @@ def tier_of(settings: Settings, name: str) -> str:
 
 def part_jobs(text: str) -> int:
     """The number of jobs that compile parts: `true` is one."""
-    return int(text == "true") if text in ("true", "false") else common.count_input("parts", 0, 999) or 0
+    return (
+        int(text == "true")
+        if text in ("true", "false")
+        else common.count_input("parts", 0, 999) or 0
+    )
 
 
 def affected_base() -> str | None:
@@ -134,7 +166,9 @@ def affected_base() -> str | None:
 
 
 def earlier_trees() -> TreeIndex:
-    """Read and forward the index of earlier trees; it is uploaded at once: the next run needs it in any case."""
+    """Read and forward the index of earlier trees; it is uploaded at once: the next run needs it in
+    any case.
+    """
     folder, run = common.text_input("earlier"), common.text_input("earlier-run")
     try:
         index = next_index(Path(folder) if folder else None, run, today())

@@ -15,7 +15,9 @@ from kci.tree.top_level import sign_tree
 
 def main() -> None:
     """Sign if requested, publish, and set the outputs."""
-    tree = common.fetched_tree(Path(common.required_input("tree")), "to publish", common.text_input("digest"))
+    tree = common.fetched_tree(
+        Path(common.required_input("tree")), "to publish", common.text_input("digest")
+    )
     kernel = common.text_input("kernel")
     dry_run = common.flag_input("dry-run", default="false")
     workspace = kci.open_workspace([kernel]) if kernel else None
@@ -44,12 +46,22 @@ def tell(published: PublishedTree) -> None:
     """Report the branches in log and summary."""
     builds = published.publication.builds
     for part in published.branches:
-        print(f"{published.target.repo_id}@{part.branch}: {part.state} {part.commit} {part.proposal}".rstrip())
+        print(
+            f"{published.target.repo_id}@{part.branch}: {part.state} {part.commit} "
+            f"{part.proposal}".rstrip()
+        )
     common.set_outputs(commit=builds.commit, url=published.url)
     rows = [
-        (published.target.repo_id, part.branch, part.state, len(part.changes.added), len(part.changes.changed),
-         len(part.changes.deleted), part.commit[:12])
+        (
+            published.target.repo_id,
+            part.branch,
+            part.state,
+            len(part.changes.added),
+            len(part.changes.changed),
+            len(part.changes.deleted),
+            part.commit[:12],
+        )
         for part in published.branches
-    ]  # fmt: skip
+    ]
     headers = ("repository", "branch", "state", "added", "changed", "deleted", "commit")
     common.add_table("Would be published" if published.dry_run else "Published", headers, rows)

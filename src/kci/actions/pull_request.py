@@ -21,7 +21,10 @@ def main() -> None:
         return
     pull_requests = pulls.open_pull_requests(run)
     if not pull_requests:
-        common.show(f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is closed")
+        common.show(
+            f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is "
+            "closed"
+        )
         return
     with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
         unread = pulls.fetch_records(run, Path(place))

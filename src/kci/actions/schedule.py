@@ -1,4 +1,6 @@
-"""kci/build/actions/schedule: the steps of a scheduled run after its legs: `record`, `retry` and `report`."""
+"""kci/build/actions/schedule: the steps of a scheduled run after its legs: `record`, `retry` and
+`report`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from kci.run.gate import NO_PLAN, RunUploads, read_uploads
 from kci.run.records import ci_run
 from kci.utils.suggest import count
 from kci.watch.decide import FailureTracker, latest_decisions
-from kci.watch.history import LegOutcome, LegResult, github_history, group_results, merge_parts, read_results, read_runs
+from kci.watch.history import (
+    LegOutcome,
+    LegResult,
+    github_history,
+    group_results,
+    merge_parts,
+    read_results,
+    read_runs,
+)
 from kci.watch.issue_tracker import GitHubIssues, apply_actions
 from kci.watch.report import make_grid, markdown_report
 from kci.watch.scheduled_leg import MAX_SECOND_LOOKS, blank_result, second_look, write_results
@@ -56,7 +66,9 @@ def retry() -> None:
     if runs := group_results(results):
         watch, this = FailureTracker(Decisions()), merge_parts(runs)
         with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
-            for run in read_runs(github_history(BRANCH).fetch(Path(place) / "clone"), problems.append):
+            for run in read_runs(
+                github_history(BRANCH).fetch(Path(place) / "clone"), problems.append
+            ):
                 if run.run != this.run:
                     watch.step(run)
         print_diagnostics(problems)
@@ -67,7 +79,10 @@ def retry() -> None:
         print(leg)
     print(f"{count(len(suspects), 'suspect')}, {count(jobs, 'job')} to look again")
     if max(len(again.legs), len(again.tests)) == MAX_SECOND_LOOKS:
-        print(f"no more than {MAX_SECOND_LOOKS} jobs look again; the others are suspects until the next run")
+        print(
+            f"no more than {MAX_SECOND_LOOKS} jobs look again; the others are suspects until the "
+            "next run"
+        )
     common.set_outputs(has_work=jobs > 0, callers=caller_matrices(again, 1, unmerged=True)[1:-1])
 
 

@@ -46,7 +46,9 @@ def main() -> None:
     reports: list[TestReport] = []
     error = looked_at = ""
     try:
-        tree = common.fetched_tree(Path(common.required_input("tree")), "to test", common.text_input("digest"))
+        tree = common.fetched_tree(
+            Path(common.required_input("tree")), "to test", common.text_input("digest")
+        )
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest else ""
         reports = tested(tree, kernel, names, Path(python) if python else None)
@@ -77,7 +79,9 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
         results: list[LegResult] = []
         with common.group(f"Test {read.build.name}"):
             try:
-                results += watch_hardware(read, variants, python, this_system(), run, default_cache(), common.show)
+                results += watch_hardware(
+                    read, variants, python, this_system(), run, default_cache(), common.show
+                )
             except kci.MissingToolError as error:  # this machine says nothing about the kernel
                 common.warn(f"{leg} tested nothing: {error.message}")
     if results:
@@ -97,10 +101,18 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     for directory in variants:
         with common.group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, common.show, cache=default_cache(), torch=torch_of(workspace, directory.name),
-                isolation=not python, python=python,
-            )  # fmt: skip
-            common.show(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+                directory,
+                kernel,
+                common.show,
+                cache=default_cache(),
+                torch=torch_of(workspace, directory.name),
+                isolation=not python,
+                python=python,
+            )
+            common.show(
+                f"{report.state}: {report.passed} passed, {report.failed} failed, "
+                f"{report.skipped} skipped"
+            )
             if report.state is not TestState.PASSED:
                 common.show(report.output)
         reports.append(report)

@@ -1,4 +1,6 @@
-"""From sources and a toolchain to a variant directory: noarch copies, native compiles, nix delegates."""
+"""From sources and a toolchain to a variant directory: noarch copies, native compiles, nix
+delegates.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.kernel_files import VisibleFiles, kernel_error, noarch_ops, package_files, write_package
+from kci.builders.kernel_files import (
+    VisibleFiles,
+    kernel_error,
+    noarch_ops,
+    package_files,
+    write_package,
+)
 from kci.builders.native import builder as native
 from kci.builders.native.recipe import recipe_commands
 from kci.builders.process.run import Log, run, shell_line, silent
@@ -23,7 +29,10 @@ from kci.utils.suggest import count
 
 
 def build_noarch(request: Request, log: Log) -> BuildResult:
-    """Copy the package and generate `_ops.py` (docs/format.md#noarch-build). Raises KciError as `build_variant`."""
+    """Copy the package and generate `_ops.py` (docs/format.md#noarch-build).
+
+    Raises KciError as `build_variant`.
+    """
     files = _files(request)
     visible = VisibleFiles(request)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
@@ -36,7 +45,9 @@ def _files(request: Request) -> dict[str, Path]:
     # a framework table without components makes a variant noarch; one with compiled code is refused
     variant = request.variant
     if variant.kind is not Kind.NOARCH:
-        raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", "use --builder native")
+        raise UsageError(
+            f"{variant.name} is compiled; the noarch builder cannot make it", "use --builder native"
+        )
     if request.build.torch_noarch is None:
         framework = request.build.framework_name
         raise kernel_error(
@@ -66,7 +77,9 @@ def nix_command(request: Request) -> list[str]:
 def build_with_nix(request: Request, log: Log) -> BuildResult:
     """Run nix and copy its result, which is sealed. Raises MissingToolError or BuildFailedError."""
     if shutil.which("nix") is None:
-        raise MissingToolError("nix is not installed on this machine", "install nix, or use --builder native")
+        raise MissingToolError(
+            "nix is not installed on this machine", "install nix, or use --builder native"
+        )
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", "use --builder native")
     visible = VisibleFiles(request, everything=True)
@@ -76,7 +89,9 @@ def build_with_nix(request: Request, log: Log) -> BuildResult:
     visible.require_unchanged()
     result = _result(done.output, request.variant.name)
     # the nix store is read-only and has links
-    shutil.copytree(result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    shutil.copytree(
+        result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile
+    )
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
     archs = request.variant.archs
@@ -99,12 +114,15 @@ BUILDERS = ("auto", "noarch", "native", "nix")
 def build_variant(request: Request, log: Log) -> BuildResult:
     """Build one variant, unsealed, into an empty directory; a part makes only objects.
 
-    Raises UsageError: no such builder, or none for this variant. FindingsError or UnsafeError: faulty files.
-    MissingToolError: a tool is missing. BuildFailedError: a compiler failed, or the variant cannot be built.
+    Raises UsageError: no such builder, or none for this variant. FindingsError or UnsafeError:
+    faulty files. MissingToolError: a tool is missing. BuildFailedError: a compiler failed, or the
+    variant cannot be built.
     """
     name = choose_builder(request.options.builder, request.variant)
     if request.part is not None and name != "native":
-        raise UsageError(f"{request.variant.name} has no objects to split into parts", "leave out --part")
+        raise UsageError(
+            f"{request.variant.name} has no objects to split into parts", "leave out --part"
+        )
     started = time.monotonic()
     with with_kernel_paths(request.kernel_dir):
         request = msgspec.structs.replace(request, inputs=request.files())
@@ -119,7 +137,10 @@ def build_variant(request: Request, log: Log) -> BuildResult:
 
 
 def plan_commands(request: Request, log: Log = silent) -> list[str]:
-    """List the shell lines of `build_variant`; `#` lines are kci's own steps. Raises KciError as `build_variant`."""
+    """List the shell lines of `build_variant`; `#` lines are kci's own steps.
+
+    Raises KciError as `build_variant`.
+    """
     match choose_builder(request.options.builder, request.variant):
         case "noarch":
             return noarch_commands(request)
@@ -146,7 +167,9 @@ def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
     except KciError as error:
         error.diagnostics = tuple(
             msgspec.structs.replace(item, path=(kernel_dir / item.path).as_posix())
-            if item.rule.startswith("KCI50") and item.path and not item.path.startswith(f"{kernel_dir.as_posix()}/")
+            if item.rule.startswith("KCI50")
+            and item.path
+            and not item.path.startswith(f"{kernel_dir.as_posix()}/")
             else item
             for item in error.diagnostics
         )

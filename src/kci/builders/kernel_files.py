@@ -1,6 +1,8 @@
-"""The files that a build sees: a folder with copies of what build.toml lists (docs/format.md#visible-files).
+"""The files that a build sees: a folder with copies of what build.toml lists
+(docs/format.md#visible-files).
 
-Compilers search includes beside a copy, so they do not find an unlisted file, and an edit during a build has no effect.
+Compilers search includes beside a copy, so they do not find an unlisted file, and an edit during a
+build has no effect.
 """
 
 from __future__ import annotations
@@ -35,12 +37,17 @@ _UNQUOTABLE = re.compile(rf'{CONTROL.pattern}|[|"$`\\]')
 
 
 def resolve_inside(kernel_dir: Path, entry: str, key: str) -> Path:
-    """Resolve a path of build.toml, which need not exist; `key` names it there. Raises UnsafeError, FindingsError."""
+    """Resolve a path of build.toml, which need not exist; `key` names it there.
+
+    Raises UnsafeError, FindingsError.
+    """
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
         raise _escape(f"{key} names the absolute path {entry!r}")
     if not entry or _UNQUOTABLE.search(entry):
-        raise kernel_error("KCI506", f"{key} names the path {entry!r}, which cannot be written into a build file")
+        raise kernel_error(
+            "KCI506", f"{key} names the path {entry!r}, which cannot be written into a build file"
+        )
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
     if not real.is_relative_to(root):
@@ -57,7 +64,9 @@ def source_file(kernel_dir: Path, entry: str, key: str) -> Path:
     return real
 
 
-def kernel_error(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
+def kernel_error(
+    rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError
+) -> KciError:
     """Make the error of a rule about the kernel's files."""
     diagnostic = finding(rule, message, path, hint=rules()[rule].fix)
     return kind(message, hint=diagnostic.hint, diagnostics=[diagnostic])
@@ -68,26 +77,44 @@ def _escape(message: str, path: str = BUILD_TOML) -> KciError:
 
 
 def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str, Path]:
-    """Map package files to real files: `pyext` if compiled, else all. Raises FindingsError or UnsafeError."""
+    """Map package files to real files: `pyext` if compiled, else all.
+
+    Raises FindingsError or UnsafeError.
+    """
     relative, root = package_path(build), kernel_dir.resolve()
     name = python_name(build.name)
     package = kernel_dir / relative
     if not package.is_dir():
         raise kernel_error("KCI504", f"the Python package {relative}/ does not exist", relative)
     if not package.resolve().is_relative_to(root):
-        raise _escape(f"the Python package {relative} leads out of the kernel's directory", relative)
+        raise _escape(
+            f"the Python package {relative} leads out of the kernel's directory", relative
+        )
     if not (package / "__init__.py").is_file():
         raise kernel_error("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
     if os.path.lexists(package / name):
         raise kernel_error(
-            "KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}"
+            "KCI505",
+            f"the Python package {relative}/ has an entry {name!r} inside",
+            f"{relative}/{name}",
         )
-    files = {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
-    return {inside: real for inside, real in files.items() if is_installed(inside, build, compiled=compiled)}
+    files = {
+        path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)
+    }
+    return {
+        inside: real
+        for inside, real in files.items()
+        if is_installed(inside, build, compiled=compiled)
+    }
 
 
-def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str], visible: VisibleFiles) -> None:
-    """Copy files without modes, which depend on the checkout, then write the generated ones. Raises as `copy`."""
+def write_package(
+    into: Path, files: Mapping[str, Path], generated: Mapping[str, str], visible: VisibleFiles
+) -> None:
+    """Copy files without modes, which depend on the checkout, then write the generated ones.
+
+    Raises as `copy`.
+    """
     into.mkdir(parents=True, exist_ok=True)
     for name, real in files.items():
         target = into / name
@@ -135,14 +162,20 @@ class VisibleFiles:
     """The files that one build may read, as they were when its fingerprint was taken."""
 
     def __init__(self, request: Request, *, everything: bool = False) -> None:
-        """Hash the files, or take the digests that the fingerprint has. Raises FindingsError if one is unreadable."""
+        """Hash the files, or take the digests that the fingerprint has.
+
+        Raises FindingsError if one is unreadable.
+        """
         self.inputs = request.files()
         self.variant = request.variant
         self._files = self.inputs.everything() if everything else self.inputs.of(self.variant)
         self._digests = {real: self.inputs.tree.digest(real) for _, real in self._files if real}
 
     def copy(self, real: Path, target: Path) -> None:
-        """Copy a file, with its time. Raises BuildFailedError (KCI511) if it has changed, and OSError."""
+        """Copy a file, with its time.
+
+        Raises BuildFailedError (KCI511) if it has changed, and OSError.
+        """
         name = os.path.relpath(os.path.realpath(real), self.inputs.tree.root)
         try:
             shutil.copy2(real, target)
@@ -154,7 +187,10 @@ class VisibleFiles:
             raise self._changed(name)
 
     def lay_out(self, work: Path) -> None:
-        """Copy the files into a work directory; an edit after that is in no object. Raises as `copy`."""
+        """Copy the files into a work directory; an edit after that is in no object.
+
+        Raises as `copy`.
+        """
         tree, root = work / _TREE, Path(self.inputs.tree.root)
         shutil.rmtree(tree, ignore_errors=True)
         (tree / self.inputs.kernel).mkdir(parents=True)
@@ -167,7 +203,9 @@ class VisibleFiles:
         kernel.symlink_to(Path(_TREE, self.inputs.kernel))
 
     def require_unchanged(self) -> None:
-        """Raise BuildFailedError (KCI511) if a file is another one now, for a builder that reads in place."""
+        """Raise BuildFailedError (KCI511) if a file is another one now, for a builder that reads in
+        place.
+        """
         now = SourceTree(Path(self.inputs.tree.root))
         for real, digest in sorted(self._digests.items()):
             if now.file(real) is None or now.digest(real) != digest:
@@ -227,7 +265,10 @@ EXPORTS_MAP = """\
 };
 """
 
-STUB_CPP = "// Generated by kci. An empty library; see the comment on `stub_library` in kci's native builder.\n"
+STUB_CPP = (
+    "// Generated by kci. An empty library; see the comment on `stub_library` in kci's native "
+    "builder.\n"
+)
 
 _COMPILED_OPS = '''\
 """Generated by kci: the operators of this kernel."""
@@ -275,7 +316,8 @@ def jax_add_ffi_target_name_prefix(name: str) -> str:
 def jax_register_ffi_target(name, *args, **kwargs):
     """Register a function with JAX, if JAX is there."""
     if has_jax:
-        return import_module("jax_tvm_ffi").register_ffi_target(jax_add_ffi_target_name_prefix(name), *args, **kwargs)
+        register = import_module("jax_tvm_ffi").register_ffi_target
+        return register(jax_add_ffi_target_name_prefix(name), *args, **kwargs)
     return None
 
 
@@ -313,20 +355,28 @@ def compiled_ops(kernel_id: str, *, tvm_ffi: bool) -> str:
 
 
 def noarch_ops(kernel_name: str, backend: str, kernel_id: str) -> str:
-    """Generate `_ops.py` for a noarch variant, which detects the backend on import. Raises BuildFailedError."""
+    """Generate `_ops.py` for a noarch variant, which detects the backend on import.
+
+    Raises BuildFailedError.
+    """
     prefix = f"_{python_name(kernel_name)}_{backend}_"
     unique = checked_id(kernel_id).removeprefix(prefix)
     if not unique or unique == kernel_id:
-        raise BuildFailedError(f"the id {kernel_id!r} of a noarch kernel does not start with {prefix!r}")
+        raise BuildFailedError(
+            f"the id {kernel_id!r} of a noarch kernel does not start with {prefix!r}"
+        )
     probed = ((name, facts.probe) for name, facts in BACKENDS.items() if facts.probe)
     probes = "".join(f'    if {probe}:\n        return "{name}"\n' for name, probe in probed)
-    return _NOARCH_OPS.format(python_name=python_name(kernel_name), unique=unique, probes=probes, host=HOST)
+    return _NOARCH_OPS.format(
+        python_name=python_name(kernel_name), unique=unique, probes=probes, host=HOST
+    )
 
 
 def checked_id(kernel_id: str) -> str:
     """Return an id that is safe in generated code. Raises BuildFailedError for any other."""
     if not (kernel_id.isascii() and kernel_id.isidentifier()):
         raise BuildFailedError(
-            f"{kernel_id!r} is not a kernel id", "an id has ASCII letters, digits and underscores only"
+            f"{kernel_id!r} is not a kernel id",
+            "an id has ASCII letters, digits and underscores only",
         )
     return kernel_id

@@ -30,7 +30,9 @@ def read_part(text: str) -> BuildPart:
     """Parse `3/16` of `--part`. Raises UsageError."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
     if match is None or int(match[1]) > int(match[2]):
-        raise UsageError(f"--part {text[:40]!r} is not a part", "such as 3/16, the third of sixteen")
+        raise UsageError(
+            f"--part {text[:40]!r} is not a part", "such as 3/16, the third of sixteen"
+        )
     return BuildPart(int(match[1]), int(match[2]))
 
 
@@ -71,14 +73,18 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """CI run; empty outside CI."""
 
     def arguments(self) -> list[str]:
-        """Options for another `kci build` with the same effect; those of environment and kci.toml are left out."""
+        """Options for another `kci build` with the same effect; those of environment and kci.toml
+        are left out.
+        """
         arguments: list[str] = []
         for item in msgspec.structs.fields(self):
             value, option = getattr(self, item.name), f"--{item.name.replace('_', '-')}"
             if item.name in _KNOWN_ELSEWHERE or value is None:
                 continue
             if isinstance(value, bool):
-                arguments += [] if value is item.default else [option if value else f"--no-{item.name}"]
+                arguments += (
+                    [] if value is item.default else [option if value else f"--no-{item.name}"]
+                )
             elif isinstance(value, tuple):
                 arguments += [f"{option.removesuffix('s')}={part}" for part in value]
             else:

@@ -1,4 +1,6 @@
-"""The command line. stdout carries the answer; a command's module is imported when it runs, for a fast start."""
+"""The command line. stdout carries the answer; a command's module is imported when it runs, for a
+fast start.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,12 @@ def flag(*words: str) -> Decorator:
 def format_option(*forms: str) -> Decorator:
     """A `--format` option; the first form is the default."""
     return click.option(
-        "--format", "output", type=click.Choice(forms), default=forms[0], show_default=True, help="The output format."
+        "--format",
+        "output",
+        type=click.Choice(forms),
+        default=forms[0],
+        show_default=True,
+        help="The output format.",
     )
 
 
@@ -143,7 +150,10 @@ class Command(_WithExamples):
             click.Option(["-q", "--quiet"], is_flag=True, help="Print only errors to stderr."),
             click.Option(["-v", "--verbose"], is_flag=True, help="Print more to stderr."),
             click.Option(
-                ["--color"], type=click.Choice(["auto", "always", "never"]), default="auto", help="Color the output."
+                ["--color"],
+                type=click.Choice(["auto", "always", "never"]),
+                default="auto",
+                help="Color the output.",
             ),
         ]
 
@@ -177,7 +187,9 @@ class _Commands(_WithExamples, click.Group):
         from click.shell_completion import CompletionItem
 
         completions = [
-            CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)
+            CompletionItem(name, help=text)
+            for name, text in COMMANDS.items()
+            if name.startswith(incomplete)
         ]
         return completions + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -191,7 +203,9 @@ class _Commands(_WithExamples, click.Group):
         try:
             return super().invoke(ctx)
         except KciError as error:
-            if ctx.invoked_subcommand in _MAY_BE_EMPTY and [item.rule for item in error.diagnostics] == ["KCI217"]:
+            if ctx.invoked_subcommand in _MAY_BE_EMPTY and [
+                item.rule for item in error.diagnostics
+            ] == ["KCI217"]:
                 hint = f"{error.hint}; --allow-empty accepts an empty selection"
                 error.diagnostics = (replace(error.diagnostics[0], hint=hint),)
             print_error(error)
@@ -229,7 +243,10 @@ def kci() -> None:
 def _with_hint(error: click.ClickException) -> tuple[click.ClickException, str]:
     match error:
         case click.MissingParameter(param=click.Option(opts=["--variant"])):
-            return error, "`kci matrix` lists the names; `kci run` builds all that this machine can build"
+            return (
+                error,
+                "`kci matrix` lists the names; `kci run` builds all that this machine can build",
+            )
         case click.NoSuchOption(option_name="--variant", ctx=click.Context(command=command)):
             if any("--only" in param.opts for param in command.params):
                 without_its_guess = click.NoSuchOption("--variant", ctx=error.ctx)
@@ -244,7 +261,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
     try:
-        result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
+        result = kci.main(
+            list(arguments) if arguments is not None else None,
+            prog_name="kci",
+            standalone_mode=False,
+        )
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except click.ClickException as error:
@@ -288,7 +309,11 @@ def _stop(frame: FrameType | None) -> None:
         raise KeyboardInterrupt
     signal.signal(signal.SIGINT, lambda _number, now: _stop(now))
     main = threading.main_thread().ident
-    again = partial(signal.pthread_kill, main) if hasattr(signal, "pthread_kill") and main else signal.raise_signal
+    again = (
+        partial(signal.pthread_kill, main)
+        if hasattr(signal, "pthread_kill") and main
+        else signal.raise_signal
+    )
     threading.Timer(0.05, again, (signal.SIGINT,)).start()
 
 

@@ -50,7 +50,11 @@ class AnswerTable(Frozen):
 
     def markdown_head(self) -> list[str]:
         sentence = [markdown_text(self.below), ""] if self.below else []
-        headers = [markdown_row(self.headers), markdown_row(["---"] * len(self.headers))] if self.rows else []
+        headers = (
+            [markdown_row(self.headers), markdown_row(["---"] * len(self.headers))]
+            if self.rows
+            else []
+        )
         return [f"### {markdown_text(self.title)}", "", *sentence, *headers]
 
     def markdown_rows(self) -> list[str]:
@@ -58,18 +62,31 @@ class AnswerTable(Frozen):
 
 
 def markdown(tables: Iterable[AnswerTable]) -> str:
-    return "\n\n".join("\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables)
+    return "\n\n".join(
+        "\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables
+    )
 
 
 def legs_table(plan: Plan, forecast: Estimate) -> AnswerTable:
     rows = tuple(
-        (leg.kernel, leg.name, leg.runner_text, leg.image or "-", f"{leg.timeout} min", leg.takes_text)
+        (
+            leg.kernel,
+            leg.name,
+            leg.runner_text,
+            leg.image or "-",
+            f"{leg.timeout} min",
+            leg.takes_text,
+        )
         for leg in plan.legs
     )
     one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
-    layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
+    layout = Layout(
+        drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner")
+    )
     headers = ("kernel", "leg", "runner", "image", "timeout", "takes")
-    return AnswerTable(f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, forecast))
+    return AnswerTable(
+        f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, forecast)
+    )
 
 
 def plan_sentence(plan: Plan, forecast: Estimate) -> str:
@@ -77,9 +94,15 @@ def plan_sentence(plan: Plan, forecast: Estimate) -> str:
         return "nothing to build"
     jobs = f"{run_jobs(plan)} of at most {MAX_JOBS} jobs in a run"
     minutes = about(forecast.minutes, forecast.at_least, forecast.at_most, "runner minute")
-    wall = about(forecast.wall_minutes, forecast.wall_at_least, forecast.wall_at_most, "wall-clock minute")
+    wall = about(
+        forecast.wall_minutes, forecast.wall_at_least, forecast.wall_at_most, "wall-clock minute"
+    )
     legs, waves = count(forecast.legs, "leg"), count(forecast.waves, "wave")
-    sure = "; measured times make it sure: --durations FILE" if forecast.at_least != forecast.at_most else ""
+    sure = (
+        "; measured times make it sure: --durations FILE"
+        if forecast.at_least != forecast.at_most
+        else ""
+    )
     return f"{legs}, {jobs}; {minutes}; {cost_sentence(forecast)}; {wall} in {waves}{sure}"
 
 
@@ -119,27 +142,37 @@ def left_out_table(plan: Plan) -> AnswerTable:
         by_reason.setdefault((item.rule, item.why), []).append(item)
     rows = []
     for (rule, reason), same in sorted(by_reason.items()):
-        kernels, variants = sorted({item.kernel for item in same}), sorted({item.variant for item in same})
+        kernels, variants = (
+            sorted({item.kernel for item in same}),
+            sorted({item.variant for item in same}),
+        )
         rows.append((str(len(same)), rule, reason, ", ".join(kernels), ", ".join(variants)))
     headers = ("left out", "rule", "reason", "kernels", "variants")
     return AnswerTable("Left out", headers, tuple(rows), _LEFT_OUT, left_out_sentence(plan))
 
 
 def left_out_sentence(plan: Plan) -> str:
-    """The share of its tier that a plan leaves out, and the effect on a release; empty if there is none."""
+    """The share of its tier that a plan leaves out, and the effect on a release; empty if there is
+    none.
+    """
     if not plan.left_out:
         return ""
     every = sum(len(leg.variants) for leg in plan.legs) + len(plan.skipped) + len(plan.left_out)
     then = "" if plan.leave_out is None else _THEN[plan.leave_out]
     verb = "is" if len(plan.left_out) == 1 else "are"
-    return f"{len(plan.left_out)} of {count(every, 'variant')} of the tier {plan.tier} {verb} left out{then}"
+    return (
+        f"{len(plan.left_out)} of {count(every, 'variant')} of the tier {plan.tier} {verb} left "
+        f"out{then}"
+    )
 
 
 _THEN = {
-    StaleVariants.ASK: "; kci publishes no kernel with older builds of them on the Hub before `leave-out` in [publish] "
+    StaleVariants.ASK: "; kci publishes no kernel with older builds of them on the Hub before "
+    "`leave-out` in [publish] "
     'of kci.toml keeps ("allow") or removes ("remove") those',
     StaleVariants.ALLOW: "; older builds of them stay on the Hub, as `leave-out` in kci.toml says",
-    StaleVariants.REMOVE: "; a release removes older builds of them from the Hub, as `leave-out` in kci.toml says",
+    StaleVariants.REMOVE: "; a release removes older builds of them from the Hub, as `leave-out` "
+    "in kci.toml says",
 }
 _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap="reason")
 
@@ -156,17 +189,30 @@ def tests_table(plan: Plan) -> AnswerTable:
 
 
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
-    rows = tuple((item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel)
+    rows = tuple(
+        (item.path, item.kernel, str(len(item.touches)), item.reason)
+        for item in touches
+        if item.kernel
+    )
     outside = sum(not item.kernel for item in touches)
     below = f"and {count(outside, 'file')} outside of the planned kernels" if outside else ""
     layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
-    return AnswerTable("Changes", ("changed file", "kernel", "touches", "because"), rows, layout, below)
+    return AnswerTable(
+        "Changes", ("changed file", "kernel", "touches", "because"), rows, layout, below
+    )
 
 
-def plan_tables(plan: Plan, forecast: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
+def plan_tables(
+    plan: Plan, forecast: Estimate, touches: Sequence[Touch] | None = None
+) -> list[AnswerTable]:
     changes = [touches_table(touches)] if touches else []
     legs = [legs_table(plan, forecast), *([backends_table(plan)] if plan.legs else [])]
-    return [*legs, *([tests_table(plan)] if plan.tests or plan.untested else []), *unbuilt_tables(plan), *changes]
+    return [
+        *legs,
+        *([tests_table(plan)] if plan.tests or plan.untested else []),
+        *unbuilt_tables(plan),
+        *changes,
+    ]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:
@@ -174,15 +220,25 @@ def tree_table(manifest: Manifest) -> AnswerTable:
     for entry in manifest.present:
         state = "kept from the earlier tree" if entry.origin.carried else "present"
         rows.append((entry.variant, state, str(entry.loaded or "not known"), entry.digest))
-    below = "all planned variants are there" if manifest.planned is not None and not manifest.missing else ""
-    return AnswerTable(tree_title(manifest), ("variant", "state", "loaded", "digest"), tuple(rows), below=below)
+    below = (
+        "all planned variants are there"
+        if manifest.planned is not None and not manifest.missing
+        else ""
+    )
+    return AnswerTable(
+        tree_title(manifest), ("variant", "state", "loaded", "digest"), tuple(rows), below=below
+    )
 
 
 def tree_title(manifest: Manifest) -> str:
-    return f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
+    return (
+        f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
+    )
 
 
-_REASONS = Layout(drop=("skipped",), cut=("skipped", "faulty", "variant", "directory"), wrap="reason")
+_REASONS = Layout(
+    drop=("skipped",), cut=("skipped", "faulty", "variant", "directory"), wrap="reason"
+)
 
 
 FORMATS = ("text", "json", "github")
@@ -199,15 +255,18 @@ def show_findings(
 ) -> int:
     """Print diagnostics and return the exit code: 1 for an error.
 
-    `output` is one of `FORMATS`: `text` has a summary of `what` on stdout and findings on stderr, others the reverse.
-    Text shows info and repeated findings only with -v. `looked_at` and `places` describe the arguments.
+    `output` is one of `FORMATS`: `text` has a summary of `what` on stdout and findings on stderr,
+    others the reverse. Text shows info and repeated findings only with -v. `looked_at` and `places`
+    describe the arguments.
     """
     verbose = options().verbose
     summary = "\n".join([*map(printable, looked_at), count_findings(findings, what, suppressed)])
     match output:
         case "json":
             extra = {"looked_at": places, "suppressed": suppressed}
-            print_json(diagnostics=findings, **{name: items for name, items in extra.items() if items})
+            print_json(
+                diagnostics=findings, **{name: items for name, items in extra.items() if items}
+            )
         case "github":
             answer("".join(render_github(item) + "\n" for item in findings), nl=False)
         case _:
@@ -227,16 +286,23 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
     for tree in trees:
         missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
         hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
-        answer(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
+        answer(
+            f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in "
+            f"{tree.tree}{missing}{hidden}"
+        )
         print_suppressed(tree.suppressed if options().verbose else ())
         print_diagnostics(tree.findings)
         code |= bool(errors_in(tree.findings))
     return code
 
 
-def count_findings(findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
+def count_findings(
+    findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()
+) -> str:
     """A summary line: `what`, and the number of findings by severity."""
-    counts = {severity: sum(item.severity is severity for item in findings) for severity in Severity}
+    counts = {
+        severity: sum(item.severity is severity for item in findings) for severity in Severity
+    }
     parts = ", ".join(count(number, severity) for severity, number in counts.items())
     return f"{what}: {parts}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
@@ -248,7 +314,12 @@ def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
         say(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}")
 
 
-def findings_table(findings: Sequence[Diagnostic], suppressed: Sequence[SuppressedFinding]) -> AnswerTable:
-    rows = tuple((item.severity, item.rule, item.place if item.path else "", item.message) for item in findings)
+def findings_table(
+    findings: Sequence[Diagnostic], suppressed: Sequence[SuppressedFinding]
+) -> AnswerTable:
+    rows = tuple(
+        (item.severity, item.rule, item.place if item.path else "", item.message)
+        for item in findings
+    )
     below = count_findings(findings, "Verified", suppressed)
     return AnswerTable("Verification", ("", "rule", "where", "finding"), rows, below=below)

@@ -15,7 +15,15 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
+from kci.diagnostics import (
+    Diagnostic,
+    Severity,
+    escape_data,
+    printable,
+    printable_lines,
+    render_github,
+    render_text,
+)
 from kci.errors import KciError, without_secrets
 from kci.utils.frozen import Frozen
 
@@ -58,23 +66,44 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-_MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
+_MARKUP = {
+    "&": "&amp;",
+    "<": "&lt;",
+    "|": "&#124;",
+    "`": "&#96;",
+    "[": "&#91;",
+    "*": "&#42;",
+    "~": "&#126;",
+}
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
 def print_error(error: KciError, *, annotate: bool = True) -> None:
     """Print a KciError with its findings; `annotate` False omits annotations on GitHub."""
-    place, rule, annotation = "", "", "" if error.diagnostics else f"::error::{escape_data(error.message)}"
+    place, rule, annotation = (
+        "",
+        "",
+        "" if error.diagnostics else f"::error::{escape_data(error.message)}",
+    )
     one = (
-        error.diagnostics[0] if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message else None
+        error.diagnostics[0]
+        if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message
+        else None
     )
     if one and "\n" in error.message:
-        place, rule, annotation = f"{printable(one.place)}: " if one.path else "", f"[{one.rule}]", render_github(one)
+        place, rule, annotation = (
+            f"{printable(one.place)}: " if one.path else "",
+            f"[{one.rule}]",
+            render_github(one),
+        )
     else:
         print_diagnostics(error.diagnostics, annotate=annotate)
         if one:
             return
-    say(f"{place}{click.style(f'error{rule}:', fg='red', bold=True)} {printable_lines(error.message)}")
+    say(
+        f"{place}{click.style(f'error{rule}:', fg='red', bold=True)} "
+        f"{printable_lines(error.message)}"
+    )
     if error.hint:
         say(f"  hint: {printable_lines(error.hint)}")
     if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and annotation:
@@ -124,7 +153,9 @@ def one_per_cause(
     cause: Callable[[Diagnostic], object] = lambda item: (item.rule, item.message),
     lists: str = "-v lists them all",
 ) -> list[Diagnostic]:
-    """Merge more than `MANY` warnings or notes of an equal `cause` into the first; `lists` is appended to its hint."""
+    """Merge more than `MANY` warnings or notes of an equal `cause` into the first; `lists` is
+    appended to its hint.
+    """
     by_cause: dict[object, list[Diagnostic]] = {}
     for item in findings:
         by_cause.setdefault(cause(item), []).append(item)
@@ -151,7 +182,9 @@ def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
 
 def _hint_for_all(same: Sequence[Diagnostic]) -> str:
     folders = [os.path.dirname(item.path) or "." for item in same]  # noqa: PTH120  - as it was written
-    hints = {item.hint.replace(f" {folder}`", " \0`") for item, folder in zip(same, folders, strict=True)}
+    hints = {
+        item.hint.replace(f" {folder}`", " \0`") for item, folder in zip(same, folders, strict=True)
+    }
     if len(hints) != 1:
         return same[0].hint
     try:
@@ -194,14 +227,21 @@ _LEAST_TEXT = 24
 """The width of the wrapped column at which others are dropped."""
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None) -> str:
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None
+) -> str:
     """A table as text, fitted to the terminal; its natural width in files and pipes."""
     lines = table_lines(headers, rows, terminal_width(), layout or Layout())
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
-def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
-    """The lines of a table, header first; `width` None is no limit. A table that cannot shrink enough is wider."""
+def table_lines(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout
+) -> list[str]:
+    """The lines of a table, header first; `width` None is no limit.
+
+    A table that cannot shrink enough is wider.
+    """
     columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     if width is not None:
@@ -212,10 +252,13 @@ def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], width: in
 
         across = max(widths[layout.wrap], 8)
         cells[list(columns).index(layout.wrap)] = [
-            textwrap.wrap(cell, across, break_on_hyphens=False) or [""] for cell in columns[layout.wrap]
+            textwrap.wrap(cell, across, break_on_hyphens=False) or [""]
+            for cell in columns[layout.wrap]
         ]
     return [
-        _GAP.join(part.ljust(wide) for part, wide in zip(parts, widths.values(), strict=True)).rstrip()
+        _GAP.join(
+            part.ljust(wide) for part, wide in zip(parts, widths.values(), strict=True)
+        ).rstrip()
         for row in zip(*cells, strict=True)
         for parts in zip_longest(*row, fillvalue="")
     ]
@@ -244,7 +287,9 @@ def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layo
 
 
 def shorten(text: str, width: int, share: float = 0.5) -> str:
-    """A text shortened to this width by dropping its middle; `share` of the rest is the beginning."""
+    """A text shortened to this width by dropping its middle; `share` of the rest is the
+    beginning.
+    """
     if len(text) <= width:
         return text
     if width < 3:

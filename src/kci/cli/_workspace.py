@@ -18,15 +18,21 @@ from kci.plan.workspace import BACKENDS, Choice, Workspace, open_workspace
 
 def _require_place(_context: click.Context, _parameter: click.Parameter, place: Path) -> Path:
     if not place.exists():
-        raise UsageError(f"{place}: there is no such directory", "name a directory with a build.toml, or a tree")
+        raise UsageError(
+            f"{place}: there is no such directory", "name a directory with a build.toml, or a tree"
+        )
     return place
 
 
-PLACE = click.argument("place", type=PATH, default=".", metavar="[KERNEL|TREE]", callback=_require_place)
+PLACE = click.argument(
+    "place", type=PATH, default=".", metavar="[KERNEL|TREE]", callback=_require_place
+)
 KERNELS = click.argument("kernels", nargs=-1, type=FileName(), metavar="[KERNEL]...")
 CATALOG = option("--catalog", "FILE", "A catalog file, or an edition's name.", type=FileName())
 JOBS = click.option(
-    "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
+    "--jobs",
+    type=click.IntRange(1),
+    help="How many compilers run in parallel (default: from cores and memory).",
 )
 ISOLATION = click.option(
     "--no-isolation",
@@ -42,20 +48,32 @@ TIER = option(
     default="release",
     show_default=True,
 )
-SYSTEM = click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system.")
+SYSTEM = click.option(
+    "--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."
+)
 ALLOW_EMPTY = flag("--allow-empty", "Exit 0 if no variant is selected.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--kernel`, `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
+    """Add `--kernel`, `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see
+    `take_choice`.
+    """
     added: list[Decorator] = [
         repeated("--kernel", "names", "NAME", "Only the kernel of this name."),
         TIER,
-        click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
+        click.option(
+            "--backend",
+            "backends",
+            multiple=True,
+            type=click.Choice(BACKENDS),
+            help="Only this backend.",
+        ),
         repeated("--only", "GLOB", "Only variants whose name matches."),
-        repeated("--where", "EXPR", "Only variants that match, such as 'cuda>=13.0 and torch==newest'."),
+        repeated(
+            "--where", "EXPR", "Only variants that match, such as 'cuda>=13.0 and torch==newest'."
+        ),
         CATALOG,
-    ]  # fmt: skip
+    ]
     for decorate in reversed(added):
         command = decorate(command)
     return command
@@ -64,19 +82,31 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def take_choice(selection: dict[str, Any]) -> Choice:
     """The choice that `selection_options` stand for."""
     texts = selection["where"]
-    where = " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
+    where = (
+        " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
+    )
     chosen = ("tier", "systems", "backends", "only")
     return Choice(where=where, **{name: selection[name] for name in chosen if name in selection})
 
 
 def load_workspace(
-    kernels: Sequence[str], catalog: str | None = None, *, set_aside: bool = False, names: Sequence[str] = ()
+    kernels: Sequence[str],
+    catalog: str | None = None,
+    *,
+    set_aside: bool = False,
+    names: Sequence[str] = (),
 ) -> Workspace:
-    """Open a workspace, of the kernels of these names if there are any, and print its diagnostics."""
+    """Open a workspace, of the kernels of these names if there are any, and print its
+    diagnostics.
+    """
     workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside or bool(names))
     if names:
         workspace = workspace.only(names)
         if workspace.unread and not set_aside:
             raise invalid_kernels_error(workspace.unread, len(names))
-    print_diagnostics(one_per_cause(workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"))
+    print_diagnostics(
+        one_per_cause(
+            workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"
+        )
+    )
     return workspace

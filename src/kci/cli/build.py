@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from kci.builders.native.objects import pack_name
 from kci.builders.request import BuildOptions, read_part
-from kci.cli import FileName, choice_option, file_option, flag, kci_command, option, refuse_idle, repeated
+from kci.cli import (
+    FileName,
+    choice_option,
+    file_option,
+    flag,
+    kci_command,
+    option,
+    refuse_idle,
+    repeated,
+)
 from kci.cli._output import answer, print_diagnostics, print_error, progress_log
 from kci.cli._workspace import ISOLATION, JOBS, load_workspace
 from kci.diagnostics import errors_in
@@ -40,7 +49,10 @@ from kci.run.records import ci_run, write_failure
     show_default=True,
 )
 @file_option(
-    "--pack", "artifact", "FILE", "Also write the artifact to this file; with several variants, to this folder."
+    "--pack",
+    "artifact",
+    "FILE",
+    "Also write the artifact to this file; with several variants, to this folder.",
 )
 @option("--tier", "TEXT", "Where to look the variant up (default: release, then all).")
 @repeated(
@@ -52,7 +64,8 @@ from kci.run.records import ci_run, write_failure
 @click.option(
     "--load/--no-load",
     default=True,
-    help="Load the variant with each torch that it is for (default), or record that it was not loaded.",
+    help="Load the variant with each torch that it is for (default), or record that it was not "
+    "loaded.",
 )
 @option("--unique-id", "TEXT", "The kernel id (default: derived from the sources).")
 @ISOLATION
@@ -60,10 +73,15 @@ from kci.run.records import ci_run, write_failure
 @option(
     "--stop-after",
     "MINUTES",
-    "End the build after this time and keep the objects that are done; the next build continues from there.",
+    "End the build after this time and keep the objects that are done; the next build continues "
+    "from there.",
     type=click.FloatRange(min=0),
 )
-@option("--part", "I/N", "Compile only this share of the objects, such as 3/16, and --pack them; no variant.")
+@option(
+    "--part",
+    "I/N",
+    "Compile only this share of the objects, such as 3/16, and --pack them; no variant.",
+)
 @flag("--link", "Link the variant from the objects of its parts, and compile what is missing.")
 @file_option(
     "--objects-from",
@@ -75,7 +93,8 @@ from kci.run.records import ci_run, write_failure
 @file_option(
     "--failures",
     "DIR",
-    "If a variant fails, write the reason to this folder, for the gate, and go on with the next variant.",
+    "If a variant fails, write the reason to this folder, for the gate, and go on with the next "
+    "variant.",
 )
 @flag("--dry-run", "Print the exact commands and build nothing.")
 def command(
@@ -89,8 +108,9 @@ def command(
 ) -> int:
     """Build variants of KERNEL, one after the other, and load each. Prints the directory of each.
 
-    Exit 1 if a variant does not load or does not meet the requirements; its directory stays, because it may still work
-    on this machine. A variant whose torch cannot be installed is not loaded; only in a CI run is that an error.
+    Exit 1 if a variant does not load or does not meet the requirements; its directory stays,
+    because it may still work on this machine. A variant whose torch cannot be installed is not
+    loaded; only in a CI run is that an error.
 
     Examples:
         # build one variant
@@ -98,7 +118,8 @@ def command(
         # compile it in two parts, on one machine each, and link it on a third
         kci build --variant torch213-cxx11-cpu-x86_64-linux --part 1/2 --pack 1.tar.zst
         kci build --variant torch213-cxx11-cpu-x86_64-linux --part 2/2 --pack 2.tar.zst
-        kci build --variant torch213-cxx11-cpu-x86_64-linux --link --objects-from 1.tar.zst --objects-from 2.tar.zst
+        kci build --variant torch213-cxx11-cpu-x86_64-linux --link --objects-from 1.tar.zst
+        --objects-from 2.tar.zst
         # print its commands
         kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
     """
@@ -112,7 +133,9 @@ def command(
     how = BuildOptions(**build_options, attempt=run.attempt or 1, run=run.id)
     part = read_part(how.part) if how.part is not None else None
     if how.link and (part or not how.objects_from):
-        raise UsageError("--link makes a variant of objects", "give the packs of its parts with --objects-from")
+        raise UsageError(
+            "--link makes a variant of objects", "give the packs of its parts with --objects-from"
+        )
     variants = [workspace.variant(name, tier=how.tier) for name in dict.fromkeys(names)]
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     packs = {variant.name: pack_name(read.build.name, variant.name, part) for variant in variants}
@@ -127,7 +150,11 @@ def command(
             kernel=read,
             variant=variant,
             output=output or Path(read.directory) / "build",
-            options=replace(how, stop_after=minutes_left, objects_to=artifact_path(objects_to, packs, variant.name)),
+            options=replace(
+                how,
+                stop_after=minutes_left,
+                objects_to=artifact_path(objects_to, packs, variant.name),
+            ),
             artifact=artifact_path(None if part else artifact, artifacts, variant.name),
         )
         if dry_run:

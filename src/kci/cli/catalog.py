@@ -30,7 +30,8 @@ def command() -> None:
 @click.argument("catalog", type=FileName(), required=False)
 @format_option("table", "json", "toml")
 def show(catalog: str | None, output: str) -> None:
-    """Print an edition of the catalog, or an overlay: a file, or an edition's name (default: the default edition).
+    """Print an edition of the catalog, or an overlay: a file, or an edition's name (default: the
+    default edition).
 
     Examples:
         # print the default edition
@@ -66,7 +67,10 @@ def show(catalog: str | None, output: str) -> None:
         if since := row.pop("tvm_ffi_unknown_since"):
             row["tvm_ffi"] += f", unknown since {since}"
     cells = [
-        [*("" if value is None else str(value) for value in row.values()), "{}:{}".format(*origin.line())]
+        [
+            *("" if value is None else str(value) for value in row.values()),
+            "{}:{}".format(*origin.line()),
+        ]
         for row, origin in zip(rows, loaded.rows, strict=True)
     ]
     layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
@@ -92,7 +96,10 @@ def outdated(kernel: str, pypi: bool) -> int:
     loaded = load_catalog(find_settings(kernel).catalog)
     age = freshness(loaded, date.today())
     newer = f"; newer: {', '.join(age.newer)}" if age.newer else ""
-    answer(f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after {OUTDATED_DAYS}{newer}")
+    answer(
+        f"{age.name}: {count(age.days, 'day')} old; a catalog is outdated after "
+        f"{OUTDATED_DAYS}{newer}"
+    )
     found = set(map(Version.parse, toolchains().torch))
     if pypi:
         from kci.builders.toolchains.downloads import newest_release

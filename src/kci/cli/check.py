@@ -15,14 +15,19 @@ from kci.utils.suggest import count
 @KERNELS
 @format_option(*FORMATS)
 def command(kernels: tuple[str, ...], output: str) -> int:
-    """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml. Exit 1 if there is an error.
+    """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml.
 
-    An entry of `[[lint.ignore]]` in kci.toml suppresses a finding. Infos are only counted, unless -v shows them.
+    Exit 1 if there is an error.
+
+    An entry of `[[lint.ignore]]` in kci.toml suppresses a finding. Infos are only counted, unless
+    -v shows them.
 
     Examples:
         # check every kernel in this directory and kci.toml
         kci check
     """
-    checked = check_kernels(kernels, None, default_cache() / "inputs", slow_progress("checked", "kernels"))
+    checked = check_kernels(
+        kernels, None, default_cache() / "inputs", slow_progress("checked", "kernels")
+    )
     what = f"{count(len(checked.files), 'file')} checked"
     return show_findings(checked.diagnostics, output, what=what)

@@ -6,18 +6,28 @@ import click
 
 from kci.cli import flag, kci_command, options
 from kci.cli._output import Layout, answer, say, table
-from kci.utils.cache import PART_DESCRIPTIONS, PARTS, default_cache, list_cache_entries, remove_cache_entry
+from kci.utils.cache import (
+    PART_DESCRIPTIONS,
+    PARTS,
+    default_cache,
+    list_cache_entries,
+    remove_cache_entry,
+)
 from kci.utils.suggest import count
 
 
 @kci_command("clean")
-@click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]...")
+@click.argument(
+    "parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]..."
+)
 @flag("-y", "--yes", "Remove it; otherwise only show it.")
 def command(parts: tuple[str, ...], yes: bool) -> None:
-    """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
+    """Show what kci keeps in its cache, or remove it with --yes.
 
-    The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
-    `compiler-caches`. What another kci uses stays. `-v` lists every folder.
+    Nothing outside of the cache is touched.
+
+    The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow
+    without `compiler-caches`. What another kci uses stays. `-v` lists every folder.
 
     Examples:
         # remove builds from the cache
@@ -41,10 +51,21 @@ def command(parts: tuple[str, ...], yes: bool) -> None:
         by_part = [(part, [item for item in entries if item.part == part]) for part in PARTS]
         shown = [(part, PART_DESCRIPTIONS[part], items) for part, items in by_part if items]
     rows = [
-        (part, what, decimal(sum(item.size for item in items)), f"{count(min(item.days for item in items), 'day')} ago")
+        (
+            part,
+            what,
+            decimal(sum(item.size for item in items)),
+            f"{count(min(item.days for item in items), 'day')} ago",
+        )
         for part, what, items in shown
     ]
     if rows:
-        answer(table(("part", "what", "size", "last used"), rows, Layout(drop=("last used", "part"), cut=("what",))))
+        answer(
+            table(
+                ("part", "what", "size", "last used"),
+                rows,
+                Layout(drop=("last used", "part"), cut=("what",)),
+            )
+        )
     total = sum(item.size for item in entries)
     answer(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if entries else ""))

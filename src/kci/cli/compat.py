@@ -22,7 +22,14 @@ from kci.utils.atomic import writing
 from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import FailureTracker, decide
-from kci.watch.history import HistoryBranch, append, group_results, read_results, read_runs, remote_url
+from kci.watch.history import (
+    HistoryBranch,
+    append,
+    group_results,
+    read_results,
+    read_runs,
+    remote_url,
+)
 from kci.watch.report import make_grid, markdown_report
 
 _BRANCH = "kci-history"
@@ -36,7 +43,8 @@ _HISTORY = click.option(
 
 @click.group("compat", cls=CommandGroup)
 def command() -> None:
-    """Compare expected and published variants, record and report scheduled runs, decide about issues and updates.
+    """Compare expected and published variants, record and report scheduled runs, decide about
+    issues and updates.
 
     Examples:
         # compare published and expected variants
@@ -49,12 +57,15 @@ def command() -> None:
 @option(
     "--hub",
     "REPO[@REVISION]",
-    "A repository on the Hub in place of KERNEL/build; `-` for that of build.toml. Needs huggingface_hub.",
+    "A repository on the Hub in place of KERNEL/build; `-` for that of build.toml. Needs "
+    "huggingface_hub.",
 )
 @TIER
 @format_option("table", "json")
 def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
-    """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built.
+    """List the published, missing, stale, corrupt and surplus variants of KERNEL.
+
+    Exit 1 if one must be built.
 
     Examples:
         # compare the tree relu/build with the expected variants
@@ -69,10 +80,16 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
     matrix = workspace.matrix(choice)
     # Variants of the kernel outside of the selection are no surplus.
     kernel_wide = replace(workspace, scopes={})
-    wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
-    beside = {variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants}
+    wide = [
+        kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))
+    ]
+    beside = {
+        variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants
+    }
     beside -= {variant.name for variant in matrix.kernels[0].variants}
-    listing = replace(listing, variants=tuple(entry for entry in listing.variants if entry.variant not in beside))
+    listing = replace(
+        listing, variants=tuple(entry for entry in listing.variants if entry.variant not in beside)
+    )
     recorded = {entry.variant for entry in listing.variants if entry.fingerprint is not None}
     if recorded and listing.tree:
         published, _ = read_published([listing.tree])
@@ -96,12 +113,16 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
-@file_option("--history", "PATH", "A checkout of the branch, or another directory, to append to instead.")
+@file_option(
+    "--history", "PATH", "A checkout of the branch, or another directory, to append to instead."
+)
 def record(results: tuple[Path, ...], history: Path | None) -> int:
-    """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
+    """Append RESULTS of scheduled legs, JSON files or folders of them, to a history.
 
-    The history is the branch kci-history of the remote `origin`. It only grows, and each call writes new files:
-    concurrent calls do not conflict.
+    Exit 1 if one cannot be read.
+
+    The history is the branch kci-history of the remote `origin`. It only grows, and each call
+    writes new files: concurrent calls do not conflict.
 
     Examples:
         # append the results of a run
@@ -117,14 +138,18 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         new = HistoryBranch(remote_url(Path(), "origin"), _BRANCH).record(runs)
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
-    answer(f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in {history or _BRANCH}")
+    answer(
+        f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in "
+        f"{history or _BRANCH}"
+    )
     return int(bool(errors_in(problems)))
 
 
 @command.command("decide")
 @_HISTORY
 def show_decisions(history: Path) -> int:
-    """List the issues to open, update and close after the last run of a history; kci.toml names the people to notify.
+    """List the issues to open, update and close after the last run of a history; kci.toml names the
+    people to notify.
 
     It only prints them: the scheduled workflow changes issues, and has no other rights.
 
@@ -148,7 +173,8 @@ def show_decisions(history: Path) -> int:
 @command.command("report")
 @_HISTORY
 def report(history: Path) -> int:
-    """Report the state of every leg after the last run of a history in Markdown, by kernel and toolchain.
+    """Report the state of every leg after the last run of a history in Markdown, by kernel and
+    toolchain.
 
     Examples:
         # write the report

@@ -25,17 +25,23 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @kci_command("doctor")
 @KERNELS
 def command(kernels: tuple[str, ...]) -> None:
-    """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
+    """List what this machine can build, what it lacks for the rest, and the command that installs
+    it. Builds nothing.
 
-    With KERNEL (default: kernels in this directory), list only the toolkits of its backends, which of its variants this
-    machine can build, and the settings that you have to make on GitHub and on the Hub.
+    With KERNEL (default: kernels in this directory), list only the toolkits of its backends, which
+    of its variants this machine can build, and the settings that you have to make on GitHub and on
+    the Hub.
 
     Examples:
         # list what this machine lacks, and how to install it
         kci doctor
     """
     workspace = _workspace(kernels)
-    declared = {item for kernel in workspace.kernels for item in kernel.build.general.backends} if workspace else ()
+    declared = (
+        {item for kernel in workspace.kernels for item in kernel.build.general.backends}
+        if workspace
+        else ()
+    )
     catalog = workspace.catalog if workspace else load_catalog()
     checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
     settings = _settings(workspace) if workspace else []
@@ -45,7 +51,11 @@ def command(kernels: tuple[str, ...]) -> None:
     answer(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
     for item in checks:
         if item.remedy:
-            answer(paragraph(f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"))
+            answer(
+                paragraph(
+                    f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"
+                )
+            )
     if workspace:
         answer(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):
@@ -75,6 +85,9 @@ def _variants(workspace: Workspace) -> str:
     outcomes = outcomes_of(workspace, Choice())
     reasons = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
     here = len(outcomes) - reasons.total()
-    lines = [f"{here} of {len(outcomes)} variants are for this system: `kci run` builds those that have their toolkit"]
+    lines = [
+        f"{here} of {len(outcomes)} variants are for this system: `kci run` builds those that "
+        "have their toolkit"
+    ]
     lines += [f"{count} left for others: {note}" for note, count in sorted(reasons.items())]
     return "\n".join(paragraph(line) for line in lines)

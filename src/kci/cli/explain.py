@@ -32,7 +32,10 @@ def command(rule: str | None) -> None:
     if not match:
         near = suggestion(rule.upper(), list(all_rules)) or suggestion(rule.lower(), list(by_name))
         raise UsageError(f"there is no rule {rule[:60]!r}", near or "`kci explain` lists them all")
-    answer(f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity})\n\n{match.summary}\n")
+    answer(
+        f"{click.style(f'{match.id} {match.name}', bold=True)} ({match.severity})\n\n"
+        f"{match.summary}\n"
+    )
     answer(f"Why: {match.why}\n\nFix: {match.fix}")
     for title, example in (("Wrong", match.bad), ("Right", match.good)):
         if example:

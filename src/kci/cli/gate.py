@@ -36,15 +36,21 @@ from kci.utils.suggest import count
 @click.argument("records", type=FileName(path_type=Path))
 @option("--kernel", "NAME", "Judge only this kernel; exit 1 unless its tree can be published.")
 @file_option(
-    "--trees", "FILE", "A list of the newest tree of each kernel, for `kci plan --trees`; kci adds those of this run."
+    "--trees",
+    "FILE",
+    "A list of the newest tree of each kernel, for `kci plan --trees`; kci adds those of this run.",
 )
 @file_option("--tree", "PATH", "With --kernel: exit 1 unless this is the tree that was judged.")
 @file_option("--junit", "FILE", "Also write the list as JUnit XML.")
-def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | None, junit: Path | None) -> int:
-    """Compare what the jobs of a run left in the folder RECORDS with its plan, and list what did not happen.
+def command(
+    records: Path, kernel: str | None, trees: Path | None, tree: Path | None, junit: Path | None
+) -> int:
+    """Compare what the jobs of a run left in the folder RECORDS with its plan, and list what did
+    not happen.
 
-    RECORDS has the plan (kci-plan.json, from `kci plan --format json`), and the records of `kci merge --record` and
-    `kci test --record --leg`. Exit 1 if a planned variant, tree or test is missing.
+    RECORDS has the plan (kci-plan.json, from `kci plan --format json`), and the records of `kci
+    merge --record` and `kci test --record --leg`. Exit 1 if a planned variant, tree or test is
+    missing.
 
     Examples:
         # after all jobs of a pipeline
@@ -52,7 +58,9 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
     """
     run_id = ci_run().id
     if run_id and (not run_id.isdecimal() or len(run_id) > 20):
-        raise UsageError(f"KCI_RUN={run_id[:40]} is not the number of a run", "such as $CI_PIPELINE_ID")
+        raise UsageError(
+            f"KCI_RUN={run_id[:40]} is not the number of a run", "such as $CI_PIPELINE_ID"
+        )
     run = read_uploads(records, ci_run().attempt) if records.is_dir() else RunUploads()
     if run.plan == NO_PLAN:
         raise FindingsError(f"{records} has no plan", "kci plan --format json > kci-plan.json")
@@ -60,7 +68,9 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
         run = replace(run, index=read_index(trees, say))
     rows = [row for row in missing_results(run) if kernel is None or row.kernel == kernel]
     if kernel is not None and not rows:
-        digests = {item.digest for item in publishable_kernels(run, run_id) if item.kernel == kernel}
+        digests = {
+            item.digest for item in publishable_kernels(run, run_id) if item.kernel == kernel
+        }
         manifest = read_manifest(tree) if tree else None
         wrong = "" if digests else "its tree cannot be published: see its other jobs"
         if tree and digests and (not manifest or manifest.digest not in digests):
@@ -68,7 +78,9 @@ def command(records: Path, kernel: str | None, trees: Path | None, tree: Path | 
         rows = [GateRow(kernel, "", f"{kernel} / merge", wrong, "")] if wrong else []
     if trees and run_id and kernel is None:
         now = today()
-        write_record(trees, index_after(replace(run, index=replace(run.index, day=now)), run_id, now))
+        write_record(
+            trees, index_after(replace(run, index=replace(run.index, day=now)), run_id, now)
+        )
     if junit:
         write_atomic(junit, _junit(run, rows))
     _show(run, rows)
@@ -91,11 +103,15 @@ def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:
     wrong = {row.kernel for row in rows}
     fine = sorted({leg.kernel for leg in run.plan.legs} - wrong)
-    suite = ElementTree.Element("testsuite", name="kci", tests=str(len(rows) + len(fine)), failures=str(len(rows)))
+    suite = ElementTree.Element(
+        "testsuite", name="kci", tests=str(len(rows) + len(fine)), failures=str(len(rows))
+    )
     for kernel in fine:
         ElementTree.SubElement(suite, "testcase", classname=kernel, name="all variants")
     for row in rows:
-        case = ElementTree.SubElement(suite, "testcase", classname=row.kernel, name=row.variant or row.job)
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=row.kernel, name=row.variant or row.job
+        )
         failure = ElementTree.SubElement(case, "failure", message=printable(row.error))
         failure.text = printable_lines(f"{row.error}\n{row.replay}")
     return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))

@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-from kci.cli import FileName, choice_option, file_option, flag, kci_command, option, options, refuse_idle, repeated
+from kci.cli import (
+    FileName,
+    choice_option,
+    file_option,
+    flag,
+    kci_command,
+    option,
+    options,
+    refuse_idle,
+    repeated,
+)
 from kci.cli._output import answer, print_diagnostics, progress_log, say
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.settings import KCI_TOML
@@ -35,30 +45,43 @@ from kci.utils.suggest import command_line, count
 
 @kci_command("init")
 @click.argument("directory", type=FileName(), metavar="NAME")
-@choice_option("--framework", "The framework to write the kernel for.", of=list(new_kernel.FRAMEWORKS))
+@choice_option(
+    "--framework", "The framework to write the kernel for.", of=list(new_kernel.FRAMEWORKS)
+)
 @option("--stable-abi", "VERSION", "Build for the stable ABI of this torch version, such as 2.11.")
 @repeated(
     "--backend",
     "backends",
     "NAME",
     "The backend; repeat for more. For "
-    + "; for ".join(f"{framework}: {', '.join(offered)}" for framework, offered in new_kernel.OFFERED.items()),
+    + "; for ".join(
+        f"{framework}: {', '.join(offered)}" for framework, offered in new_kernel.OFFERED.items()
+    ),
     type=click.Choice(list(map(str, Backend))),
 )
 @option("--repo-id", "OWNER/NAME", "The repository on the Hub to publish to.")
-@file_option("--from", "origin", "DIR", "Convert a kernel-builder repository, or a project with a setup.py; see --run.")
-@flag("--run", "may_run", "Run setup.py of --from to see what it builds, in bubblewrap if that is installed.")
+@file_option(
+    "--from",
+    "origin",
+    "DIR",
+    "Convert a kernel-builder repository, or a project with a setup.py; see --run.",
+)
+@flag(
+    "--run",
+    "may_run",
+    "Run setup.py of --from to see what it builds, in bubblewrap if that is installed.",
+)
 @flag("-y", "--yes", "Ask nothing, and use defaults.")
 def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **choices: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
-    On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
-    elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
-    has an error or no variant.
+    On a terminal, kci asks for what no option sets. In a git repository it writes a directory of
+    that repository; elsewhere a complete repository, with kci.toml and workflows. It never
+    overwrites a file. Exit 1 if the new kernel has an error or no variant.
 
-    kci runs a setup.py only with --run, because it is somebody else's code. It uses setuptools and a torch that it
-    installs into its cache, and compiles nothing. The result is a draft: kci lists what is left to do, and `kci check`
-    reports it until it is done.
+    kci runs a setup.py only with --run, because it is somebody else's code. It uses setuptools and
+    a torch that it installs into its cache, and compiles nothing. The result is a draft: kci lists
+    what is left to do, and `kci check` reports it until it is done.
 
     Examples:
         # write a new kernel, and ask for its options
@@ -79,7 +102,9 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     beside = kernels_beside(target, origin) if not enclosing_repository(target) else []
     standalone = not enclosing_repository(target) and not beside
     if origin:
-        chosen, made = _convert(origin, target, name, choices, may_run=may_run, standalone=standalone)
+        chosen, made = _convert(
+            origin, target, name, choices, may_run=may_run, standalone=standalone
+        )
     else:
         if not yes and sys.stdin.isatty() and sys.stdout.isatty():
             _ask(choices)
@@ -93,7 +118,9 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     for path in written if not origin or options().verbose else ():
         answer(str(target / path))
     if draft:
-        answer(click.style(f"{target} is a draft: {count(len(made.todo), 'thing')} left", bold=True))
+        answer(
+            click.style(f"{target} is a draft: {count(len(made.todo), 'thing')} left", bold=True)
+        )
     for line in made.todo:
         answer(f"  {line}")
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
@@ -104,7 +131,13 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     faulty = not draft and bool(errors_in(findings))
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     listed = "do what is listed above" if draft else ""
-    todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else listed
+    todo = (
+        "fix what `kci check` reports"
+        if faulty
+        else "add what a variant needs"
+        if unusable
+        else listed
+    )
     if not options().quiet:
         say(_next(target, chosen, todo, standalone=standalone))
         click.echo(_one_repository(beside), nl=False, err=True)
@@ -128,21 +161,34 @@ def _ask(choices: dict[str, Any]) -> None:
     if not choices["stable_abi"] and framework == "torch":
         oldest = new_kernel.OLDEST_STABLE_ABI.text
         answer(
-            f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary for each torch version."
+            f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary "
+            "for each torch version."
         )
-        choices["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
+        choices["stable_abi"] = (
+            oldest if click.confirm("Build for the stable ABI", default=False) else None
+        )
 
 
 def _convert(
-    origin: Path, target: Path, name: str, choices: dict[str, Any], *, may_run: bool, standalone: bool
+    origin: Path,
+    target: Path,
+    name: str,
+    choices: dict[str, Any],
+    *,
+    may_run: bool,
+    standalone: bool,
 ) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
-        raise UsageError(f"{origin}: there is no such directory", "name the directory of the project with --from")
+        raise UsageError(
+            f"{origin}: there is no such directory", "name the directory of the project with --from"
+        )
     has_build_toml = (origin / BUILD_TOML).is_file()
     for choice, value in choices.items():
         if value and (has_build_toml or choice != "repo_id"):
             hint = f"kci takes over what {origin} has: change it afterwards"
-            raise UsageError(f"--{choice.removesuffix('s').replace('_', '-')} is not for --from", hint)
+            raise UsageError(
+                f"--{choice.removesuffix('s').replace('_', '-')} is not for --from", hint
+            )
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         if adopted.settings and standalone:
@@ -172,7 +218,9 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
         return "", False
     why = command_line("matrix", "--explain", place=target)
     message = f"Nothing is built for {', '.join(lacking)} yet: `{why}` says why"
-    by_name = command_line("build", *(f"--variant=torch-{backend}" for backend in lacking), place=target)
+    by_name = command_line(
+        "build", *(f"--variant=torch-{backend}" for backend in lacking), place=target
+    )
     more = f", and `{by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
     return f"{message}{more}.", not built
 
@@ -183,13 +231,20 @@ def _one_repository(beside: list[Path]) -> str:
     folder = os.path.relpath(beside[0].parent)
     settings = next((kernel / KCI_TOML for kernel in beside if (kernel / KCI_TOML).is_file()), None)
     moved = f"move {os.path.relpath(settings)} to {folder}, and " if settings else ""
-    return f"To make one repository of the kernels in {folder}: {moved}run `git init -b main` there.\n"
+    return (
+        f"To make one repository of the kernels in {folder}: {moved}run `git init -b main` there.\n"
+    )
 
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
-    lines = [f"\n{target} is written. First {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
+    lines = [
+        f"\n{target} is written. First {todo}. Then:" if todo else f"\n{target} is ready. Next:"
+    ]
     if standalone:
-        lines += [f"  cd {target}", "  git init -b main && git add . && git commit -m 'A new kernel'"]
+        lines += [
+            f"  cd {target}",
+            "  git init -b main && git add . && git commit -m 'A new kernel'",
+        ]
         here = "."
     else:
         here = str(target)
@@ -198,7 +253,12 @@ def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> st
         f"  kci test {here}     # load it, and run its tests",
     ]
     if todo or not standalone:
-        lines.append(f"  {'kci render':<{len(here) + 14}}# at the root of the repository: the workflows that build it")
+        lines.append(
+            f"  {'kci render':<{len(here) + 14}}# at the root of the repository: the workflows "
+            "that build it"
+        )
     if chosen.placeholder:
-        lines.append(f"Before you publish, replace `{PLACEHOLDER_OWNER}` in repo-id by your account.")
+        lines.append(
+            f"Before you publish, replace `{PLACEHOLDER_OWNER}` in repo-id by your account."
+        )
     return "\n".join(lines)

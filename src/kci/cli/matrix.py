@@ -18,7 +18,14 @@ from kci.cli._output import (
     terminal_width,
     variant_label,
 )
-from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
+from kci.cli._workspace import (
+    ALLOW_EMPTY,
+    KERNELS,
+    SYSTEM,
+    load_workspace,
+    selection_options,
+    take_choice,
+)
 from kci.config.values import text_of
 from kci.matrix.archs import natural
 from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, matrix_json
@@ -38,11 +45,14 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @ALLOW_EMPTY
 @format_option(*FORMATS)
 @flag("--explain", "Also list every candidate, kept or dropped, with rule, reason and place.")
-def command(kernels: tuple[str, ...], output: str, explain: bool, allow_empty: bool, **selection: Any) -> int:
+def command(
+    kernels: tuple[str, ...], output: str, explain: bool, allow_empty: bool, **selection: Any
+) -> int:
     """List the variants that must exist for each KERNEL (default: this directory).
 
-    KERNEL is a directory with a build.toml, or a directory of kernels; `KERNEL[cuda,rocm]` selects backends. Exit 1 if
-    no variant is selected. `--format github` prints the legs of `kci plan --format github`.
+    KERNEL is a directory with a build.toml, or a directory of kernels; `KERNEL[cuda,rocm]` selects
+    backends. Exit 1 if no variant is selected. `--format github` prints the legs of `kci plan
+    --format github`.
 
     Examples:
         # list kept and dropped variants, with the line that decided it
@@ -58,7 +68,9 @@ def command(kernels: tuple[str, ...], output: str, explain: bool, allow_empty: b
     matrix = workspace.matrix(choice, explain=explain)
     match output:
         case "names":
-            names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
+            names = sorted(
+                {variant.name for kernel in matrix.kernels for variant in kernel.variants}
+            )
             answer("".join(f"{name}\n" for name in names), nl=False)
         case "json":
             print_json(**matrix_json(matrix, explain=explain))
@@ -70,7 +82,10 @@ def command(kernels: tuple[str, ...], output: str, explain: bool, allow_empty: b
             print_diagnostics(faulty)
             answer(planned.github_matrix())
         case _:
-            shown = [_shown(kernel, explain=explain, markdown=output == "markdown") for kernel in matrix.kernels]
+            shown = [
+                _shown(kernel, explain=explain, markdown=output == "markdown")
+                for kernel in matrix.kernels
+            ]
             answer("\n\n".join(shown))
     if not allow_empty:
         workspace.require_variants(matrix, choice)
@@ -132,10 +147,16 @@ def _block(reasons: BackendReasons) -> str:
         elif len(line) <= across:
             lines += [line, f"{_INDENT}{place}"]
         else:
-            lines += [f"  kept    {name}", *_wrapped(kept.reason, _INDENT, across), f"{_INDENT}{place}"]
+            lines += [
+                f"  kept    {name}",
+                *_wrapped(kept.reason, _INDENT, across),
+                f"{_INDENT}{place}",
+            ]
     for group in reasons.dropped:
         lines += _wrapped(f"{group.rule}  {group.what}", "  ", across)
-        lines += _wrapped(group.reason + (f" [{group.where}]" if group.where else ""), _INDENT, across)
+        lines += _wrapped(
+            group.reason + (f" [{group.where}]" if group.where else ""), _INDENT, across
+        )
     return "\n".join(lines)
 
 
@@ -143,7 +164,12 @@ def _wrapped(text: str, indent: str, across: int) -> list[str]:
     import textwrap
 
     return textwrap.wrap(
-        text, across, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+        text,
+        across,
+        initial_indent=indent,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
@@ -152,11 +178,19 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
     parts = []
     for reasons in by_backend(kernel):
         rows = [
-            ("kept", variant_label(kept.variant, kept.system), kept.reason, places([(kept.path, kept.line)]))
+            (
+                "kept",
+                variant_label(kept.variant, kept.system),
+                kept.reason,
+                places([(kept.path, kept.line)]),
+            )
             for kept in reasons.kept
         ]
         rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
-        parts.append(f"#### {reasons.title}\n\n" + markdown_table(("decision", "candidates", "reason", "place"), rows))
+        parts.append(
+            f"#### {reasons.title}\n\n"
+            + markdown_table(("decision", "candidates", "reason", "place"), rows)
+        )
     return "\n\n".join(parts)
 
 
@@ -173,11 +207,21 @@ class DroppedGroup(Frozen):
         """The candidates in short: `cuda 12.6, 13.0; torch 2.12, 2.13; x86_64-linux`."""
         if self.whole:
             count = len(self.candidates)
-            return "every row" if count > 1 else "the only row" if self.candidates[0].system else "no row"
+            return (
+                "every row"
+                if count > 1
+                else "the only row"
+                if self.candidates[0].system
+                else "no row"
+            )
         computes = _listed(item.compute for item in self.candidates)
         backend = self.candidates[0].backend
         torches = _listed(item.torch for item in self.candidates)
-        parts = [f"{backend} {computes}".strip(), f"torch {torches}", _listed(item.system for item in self.candidates)]
+        parts = [
+            f"{backend} {computes}".strip(),
+            f"torch {torches}",
+            _listed(item.system for item in self.candidates),
+        ]
         return "; ".join(part for part in parts if part)
 
     @property
@@ -201,7 +245,9 @@ class BackendReasons(Frozen):
 
 
 def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
-    """The decisions about a kernel's matrix, computed with `explain`; backends with variants come first."""
+    """The decisions about a kernel's matrix, computed with `explain`; backends with variants come
+    first.
+    """
     kept: dict[str, list[KeptCandidate]] = {}
     for variant, reason in zip(kernel.variants, kernel.kept, strict=True):
         kept.setdefault(variant.backend, []).append(reason)
@@ -218,7 +264,9 @@ def by_backend(kernel: KernelMatrix) -> list[BackendReasons]:
 
 
 def places(of: Iterable[tuple[str, int]]) -> str:
-    """Files with their line numbers, each file once; an empty path (the command line) is skipped."""
+    """Files with their line numbers, each file once; an empty path (the command line) is
+    skipped.
+    """
     lines: dict[str, set[int]] = {}
     for path, line in of:
         if path:

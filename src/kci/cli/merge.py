@@ -20,7 +20,12 @@ from kci.tree.manifest import Manifest
 @kci_command("merge")
 @click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
 @click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
-@file_option("--plan", "plan_file", "PATH", "The plan, from `kci plan --format json`: its variants must be there.")
+@file_option(
+    "--plan",
+    "plan_file",
+    "PATH",
+    "The plan, from `kci plan --format json`: its variants must be there.",
+)
 @flag("--allow-partial", "Accept that planned variants are missing.")
 @file_option("--durations", "FILE", "Also record build times, for `kci plan --durations`.")
 @option("--kernel", "TEXT", "Merge only this kernel.")
@@ -42,8 +47,8 @@ def command(
 ) -> int:
     """Merge artifacts, folders of artifacts and variant directories into one tree per kernel.
 
-    With one kernel, --into is its tree; with several, --into/<kernel> is the tree of each. Exit 1 if a planned variant
-    is missing.
+    With one kernel, --into is its tree; with several, --into/<kernel> is the tree of each. Exit 1
+    if a planned variant is missing.
 
     Examples:
         # merge every planned variant, or fail
@@ -85,5 +90,7 @@ def _text(manifest: Manifest) -> str:
         unloaded = f"  ({entry.loaded})" if entry.loaded and not entry.loaded.torch else ""
         lines.append(f"  {entry.variant}{carried}{unloaded}")
     if manifest.planned is not None:
-        lines += [f"  missing: {name}" for name in manifest.missing] or ["  all planned variants are there"]
+        lines += [f"  missing: {name}" for name in manifest.missing] or [
+            "  all planned variants are there"
+        ]
     return "\n".join(lines)

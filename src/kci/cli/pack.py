@@ -17,9 +17,14 @@ from kci.utils.archive import SUFFIXES
 
 
 @kci_command("pack")
-@click.argument("variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True))
+@click.argument(
+    "variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True)
+)
 @file_option(
-    "--output", "-o", "PATH", "File or directory to write to; a name that ends with .zst compresses.  [default: .]"
+    "--output",
+    "-o",
+    "PATH",
+    "File or directory to write to; a name that ends with .zst compresses.  [default: .]",
 )
 @flag("--seal", "reseal", "Remove bytecode and hash the files anew before packing.")
 def command(variant_dir: Path, output: Path | None, reseal: bool) -> None:
@@ -32,7 +37,9 @@ def command(variant_dir: Path, output: Path | None, reseal: bool) -> None:
     if reseal:
         seal(variant_dir, read_metadata(variant_dir / FILE_NAME))
     run = ci_run()
-    leg = leg_for(variant_dir, system=this_system(), builder="", attempt=run.attempt or 1, run=run.id)
+    leg = leg_for(
+        variant_dir, system=this_system(), builder="", attempt=run.attempt or 1, run=run.id
+    )
     target = output or Path()
     if not target.name.endswith(SUFFIXES):
         target /= artifact_name(leg.kernel, leg.variant)

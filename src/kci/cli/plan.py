@@ -8,9 +8,23 @@ from typing import Any
 import click
 
 from kci.cli import file_option, flag, format_option, kci_command, option, options, refuse_idle
-from kci.cli._answers import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
+from kci.cli._answers import (
+    legs_table,
+    markdown,
+    plan_tables,
+    tests_table,
+    touches_table,
+    unbuilt_tables,
+)
 from kci.cli._output import answer, print_diagnostics, print_json, say, slow_progress
-from kci.cli._workspace import ALLOW_EMPTY, KERNELS, SYSTEM, load_workspace, selection_options, take_choice
+from kci.cli._workspace import (
+    ALLOW_EMPTY,
+    KERNELS,
+    SYSTEM,
+    load_workspace,
+    selection_options,
+    take_choice,
+)
 from kci.diagnostics import errors_in
 from kci.plan.check import NoSoundKernelError
 from kci.plan.estimates import estimate
@@ -44,11 +58,13 @@ def command(
     output: str,
     **selection: Any,
 ) -> int:
-    """List the legs of a run over each KERNEL with runner, image, timeout and time, and the variants without a leg.
+    """List the legs of a run over each KERNEL with runner, image, timeout and time, and the
+    variants without a leg.
 
-    Exit 1 if there are no variants to plan, or if the plan exceeds a limit of GitHub, --max-jobs or --max-cost. A
-    kernel in which `kci check` finds an error is not planned. If the error concerns some backends only, the plan leaves
-    these out; that is an error if you selected one of them, or if no backend is left.
+    Exit 1 if there are no variants to plan, or if the plan exceeds a limit of GitHub, --max-jobs or
+    --max-cost. A kernel in which `kci check` finds an error is not planned. If the error concerns
+    some backends only, the plan leaves these out; that is an error if you selected one of them, or
+    if no backend is left.
 
     Examples:
         # list the jobs of a pull request
@@ -75,7 +91,9 @@ def command(
         split=output != "github",
         **{name: selection[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    workspace = load_workspace(kernels, selection["catalog"], set_aside=True, names=selection["names"])
+    workspace = load_workspace(
+        kernels, selection["catalog"], set_aside=True, names=selection["names"]
+    )
     try:
         planned = plan_run(workspace, request, slow_progress("checked", "kernels"))
     except NoSoundKernelError as error:

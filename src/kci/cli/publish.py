@@ -22,11 +22,14 @@ from kci.utils.suggest import count
 @kci_command("publish")
 @PLACE
 @file_option("--kernel", "PATH", "The kernel that a TREE was built from.")
-@option("--repo-id", "OWNER/NAME", "The repository (default: from build.toml or kci.toml).", default="")
+@option(
+    "--repo-id", "OWNER/NAME", "The repository (default: from build.toml or kci.toml).", default=""
+)
 @option("--branch", "NAME", "The branch (default: v and the kernel's version).", default="")
 @choice_option(
     "--leave-out",
-    "Keep or remove older variants on the branch that the tree leaves out (default: from kci.toml).",
+    "Keep or remove older variants on the branch that the tree leaves out (default: from "
+    "kci.toml).",
     of=[str(item) for item in StaleVariants if item is not StaleVariants.ASK],
 )
 @flag("--older", "Replace variants even by older ones.")
@@ -34,12 +37,14 @@ from kci.utils.suggest import count
 @flag("--create-pr", "Open pull requests instead of a commit, for an account that may not write.")
 @flag("--dry-run", "Print what would change, and change nothing.")
 def command(place: Path, kernel: Path | None, leave_out: str | None, **target_options: Any) -> None:
-    """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
+    """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of
+    its version.
 
-    The tree must be complete, meet the requirements, and not be older than the variants that it replaces. Other files
-    on the branch stay, except in the directories of the tree's variants, and with `prune` in kci.toml. If the tree
-    lacks a variant of the matrix that the branch has from other sources, --leave-out decides. Authenticates with
-    HF_TOKEN, the identity of the CI job, or the token that `hf auth login` stored.
+    The tree must be complete, meet the requirements, and not be older than the variants that it
+    replaces. Other files on the branch stay, except in the directories of the tree's variants, and
+    with `prune` in kci.toml. If the tree lacks a variant of the matrix that the branch has from
+    other sources, --leave-out decides. Authenticates with HF_TOKEN, the identity of the CI job, or
+    the token that `hf auth login` stored.
 
     Examples:
         # print what would change on the Hub
@@ -50,7 +55,9 @@ def command(place: Path, kernel: Path | None, leave_out: str | None, **target_op
     if target_options["dry_run"]:
         refuse_idle("with --dry-run", create_repo=target_options["create_repo"])
     if not kernel and place == Path() and not read_manifest(place):
-        with suppress(FindingsError, ValueError):  # one kernel, below or around, as for other commands
+        with suppress(
+            FindingsError, ValueError
+        ):  # one kernel, below or around, as for other commands
             (place,) = map(Path, find_kernels(()))
     tree, kernel = locate_tree(place, kernel)
     workspace = load_workspace([str(kernel)]) if kernel else None
@@ -72,7 +79,8 @@ def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
     at = f" at {part.commit[:12]}" if part.commit else ""
     at += f" in {part.proposal}" if part.proposal else ""
     counts = (
-        f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
+        f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, "
+        f"{len(changes.deleted)} deleted"
     )
     lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} unchanged"]
     if README in changes.changed:
@@ -82,5 +90,7 @@ def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
     whole = tuple(f"build/{name}/" for name in changes.removed_variants)
     lines += [f"  deleted: {path}" for path in changes.deleted if not path.startswith(whole)]
     if verbose:
-        lines += [f"  added: {path}" for path in changes.added] + [f"  changed: {path}" for path in changes.changed]
+        lines += [f"  added: {path}" for path in changes.added] + [
+            f"  changed: {path}" for path in changes.changed
+        ]
     return lines

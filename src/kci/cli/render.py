@@ -37,10 +37,15 @@ from kci.workflows.snakemake import SNAKEFILE
     default=None,
     help="Write two short files that call kci's reusable workflow, or every job.",
 )
-@option("--branch", "TEXT", "Pushes to this branch build a release (default: the repository's default branch).")
+@option(
+    "--branch",
+    "TEXT",
+    "Pushes to this branch build a release (default: the repository's default branch).",
+)
 @choice_option(
     "--pin",
-    "Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
+    "Name kci's own actions by their major tag (the default), or by the commit of the installed "
+    "release.",
     of=["tag", "sha"],
 )
 @choice_option(
@@ -51,16 +56,21 @@ from kci.workflows.snakemake import SNAKEFILE
     show_default=True,
 )
 @file_option(
-    "--from-plan", "FILE", "With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`."
+    "--from-plan",
+    "FILE",
+    "With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
 )
 @choice_option(
-    "--purpose", "With --from-plan: the pipeline keeps its trees for the next one, or publishes.", of=map(str, Purpose)
+    "--purpose",
+    "With --from-plan: the pipeline keeps its trees for the next one, or publishes.",
+    of=map(str, Purpose),
 )
 @flag("--force", "Overwrite edits in files that kci wrote.")
 @option(
     "--output",
     "DIR",
-    "The root of the repository (default: this directory; in a kernel, the root that the kernel is in).",
+    "The root of the repository (default: this directory; in a kernel, the root that the kernel "
+    "is in).",
     type=FileName(),
 )
 def command(
@@ -76,14 +86,16 @@ def command(
     force: bool,
     output: str | None,
 ) -> int:
-    """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel in this directory).
+    """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel in
+    this directory).
 
     If `kci check` finds an error in a kernel, kci writes nothing; exit 1.
 
-    KERNEL is a directory with a build.toml, or a directory of kernels. Newer action pins in the committed files stay.
+    KERNEL is a directory with a build.toml, or a directory of kernels. Newer action pins in the
+    committed files stay.
 
-    Options default to those of the committed kci.yml, whose header has the command: `kci render` alone writes the same
-    files again.
+    Options default to those of the committed kci.yml, whose header has the command: `kci render`
+    alone writes the same files again.
 
     Examples:
         # write the workflows
@@ -99,7 +111,9 @@ def command(
         refuse_idle("without --from-plan", purpose=purpose)
     else:
         if ci != "gitlab":
-            raise UsageError("--from-plan needs --ci gitlab", "GitHub's workflows make their plan when they run")
+            raise UsageError(
+                "--from-plan needs --ci gitlab", "GitHub's workflows make their plan when they run"
+            )
         refuse_idle("with --from-plan", check=check, diff=diff, force=force)
         if kernels:
             raise UsageError("--from-plan has its kernels", "leave out KERNEL")
@@ -109,13 +123,20 @@ def command(
     if check or diff:
         refuse_idle("with --check" if check else "with --diff", force=force)
     if output is None:
-        around = [] if kernels else [kernel for kernel in find_kernels(()) if kernel.startswith(os.pardir)]
+        around = (
+            []
+            if kernels
+            else [kernel for kernel in find_kernels(()) if kernel.startswith(os.pardir)]
+        )
         output = os.path.relpath(find_root(Path(around[0]))[0]) if around else "."
     root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", "name the root of the repository")
-    before = read_recorded_options(root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE))
-    directories = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
+    before = read_recorded_options(
+        root, {"gitlab": GITLAB_FILE, "snakemake": SNAKEFILE}.get(ci, RELEASE_FILE)
+    )
+    there = tuple(os.path.join(output, kernel) for kernel in before.kernels)  # noqa: PTH118
+    directories = kernels or there or (output,)
     workspace = load_workspace(directories)
     if ci == "gitlab":
         rendered = render_gitlab_files(workspace, root, directories)

@@ -12,10 +12,26 @@ import click
 
 from kci.builders.request import BuildOptions
 from kci.builders.toolchains.downloads import duration, explains_wait
-from kci.cli import Options, at_interrupt, file_option, is_dumb_terminal, kci_command, options, repeated, use_color
+from kci.cli import (
+    Options,
+    at_interrupt,
+    file_option,
+    is_dumb_terminal,
+    kci_command,
+    options,
+    repeated,
+    use_color,
+)
 from kci.cli._answers import print_trees
 from kci.cli._output import Layout, answer, say, shorten, table
-from kci.cli._workspace import ISOLATION, JOBS, KERNELS, load_workspace, selection_options, take_choice
+from kci.cli._workspace import (
+    ISOLATION,
+    JOBS,
+    KERNELS,
+    load_workspace,
+    selection_options,
+    take_choice,
+)
 from kci.diagnostics import Severity
 from kci.errors import KciError
 from kci.matrix.variants import ObjectUse
@@ -27,7 +43,11 @@ from kci.utils.suggest import count
 @kci_command("run")
 @KERNELS
 @selection_options
-@file_option("--into", "PATH", "The tree to write (default: KERNEL/build); with several kernels, a folder of trees.")
+@file_option(
+    "--into",
+    "PATH",
+    "The tree to write (default: KERNEL/build); with several kernels, a folder of trees.",
+)
 @JOBS
 @ISOLATION
 @repeated(
@@ -44,11 +64,13 @@ def command(
     isolation: bool,
     **selection: Any,
 ) -> int:
-    """Build and load every variant of each KERNEL that this machine can build, merge them into a tree, and verify it.
+    """Build and load every variant of each KERNEL that this machine can build, merge them into a
+    tree, and verify it.
 
-    The tree is `build/` in the kernel's directory unless --into names another place. A variant that needs another
-    machine is skipped, and the table says why. A variant whose torch cannot be installed is built and not loaded: that
-    is not an error here, but it cannot be published. A rerun reuses what an interrupted run has finished.
+    The tree is `build/` in the kernel's directory unless --into names another place. A variant that
+    needs another machine is skipped, and the table says why. A variant whose torch cannot be
+    installed is built and not loaded: that is not an error here, but it cannot be published. A
+    rerun reuses what an interrupted run has finished.
 
     Examples:
         # build every variant that this machine can build, merge, verify
@@ -73,14 +95,22 @@ _LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="tim
 
 
 def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
-    merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
+    merged = {
+        (tree.kernel, entry.variant): tree
+        for tree in result.trees
+        for entry in tree.manifest.present
+    }
     rows = []
     for outcome in result.outcomes:
         name, state = outcome.variant.name, outcome.state
         tree = merged.get((outcome.kernel, name))
         verified = ""
         if state in (OutcomeState.BUILT, OutcomeState.REUSED) and tree:
-            errors = sum(item.severity is Severity.ERROR for item in tree.findings if f"/{name}/" in f"/{item.path}/")
+            errors = sum(
+                item.severity is Severity.ERROR
+                for item in tree.findings
+                if f"/{name}/" in f"/{item.path}/"
+            )
             verified = count(errors, "error") if errors else "yes"
         took = f"{outcome.seconds:.0f} s" if state is OutcomeState.BUILT else outcome.note
         took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
@@ -96,32 +126,53 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     code = print_trees(result.trees)
     if failed := _print_errors(result, OutcomeState.FAILED, "red"):
         return max(error.exit_code for error in failed)
-    made = [unmerged[item.kernel] / item.variant.name for item in result.outcomes if item.directory] if unmerged else []
+    made = (
+        [unmerged[item.kernel] / item.variant.name for item in result.outcomes if item.directory]
+        if unmerged
+        else []
+    )
     for directory in made:
         answer(str(directory))
     if not result.trees and not made:
         lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
         lacks = "nothing was built: the table says what each variant lacks"
         say(lacks if lacking else "nothing was built: every variant needs another machine")
-        say("  hint: `kci render` writes workflows that build them; with `--ci snakemake` for your cluster")
+        say(
+            "  hint: `kci render` writes workflows that build them; with `--ci snakemake` for "
+            "your cluster"
+        )
         return 3
     return code
 
 
 def _print_errors(result: local.RunResult, state: OutcomeState, color: str) -> list[KciError]:
-    ended = [(outcome, outcome.error) for outcome in result.outcomes if outcome.state is state and outcome.error]
+    ended = [
+        (outcome, outcome.error)
+        for outcome in result.outcomes
+        if outcome.state is state and outcome.error
+    ]
     errors = {error.message: error for _, error in ended}
     for message, error in errors.items():
         same = [outcome for outcome, its in ended if its.message == message]
         kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in same))
-        who = f"{kernels} {same[0].variant.name}" if len(same) == 1 else f"{count(len(same), 'variant')} of {kernels}"
+        who = (
+            f"{kernels} {same[0].variant.name}"
+            if len(same) == 1
+            else f"{count(len(same), 'variant')} of {kernels}"
+        )
         say(f"\n{click.style(f'{who} {state}:', fg=color)} {message}")
         if error.hint:
             say(f"  hint: {error.hint}")
     return list(errors.values())
 
 
-_STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
+_STYLES = {
+    "built": "green",
+    "reused": "green",
+    "failed": "red",
+    "left": "dim",
+    "building": "bold cyan",
+}
 _MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
 _STAYS = ("note: ", "warning: ", "waiting for another kci")
 """Lines that stay on the screen; others make way for the next one."""
@@ -129,7 +180,9 @@ _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 
 
 class RunDisplay:
-    """The progress on stderr: a live table on a terminal; elsewhere lines, which wait for the end of their variant."""
+    """The progress on stderr: a live table on a terminal; elsewhere lines, which wait for the end
+    of their variant.
+    """
 
     def __init__(self, outcomes: list[Outcome], flags: Options) -> None:
         self.options = flags
@@ -203,7 +256,9 @@ class RunDisplay:
         from rich.table import Table
         from rich.text import Text
 
-        width = shutil.get_terminal_size().columns  # rich replaces stderr, so it asks for the terminal
+        width = (
+            shutil.get_terminal_size().columns
+        )  # rich replaces stderr, so it asks for the terminal
         several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
         room = 28 if width < 80 else 40 if width < 100 else 60
         notes = max(0, width - room - 50 - (20 if several else 0))
@@ -226,7 +281,11 @@ class RunDisplay:
                 Text(shorten(outcome.note, notes), style="dim") if notes > 12 else "",
             )
         if elsewhere:
-            grid.add_row("", *([""] if several else []), Text(f"{elsewhere} left for other machines", style="dim"))
+            grid.add_row(
+                "",
+                *([""] if several else []),
+                Text(f"{elsewhere} left for other machines", style="dim"),
+            )
         return grid
 
 
@@ -236,4 +295,8 @@ def progress_text(outcome: Outcome) -> str:
     if not progress:
         return ""
     done, left = f"{progress.done}/{progress.total}", progress.seconds_left
-    return done if left is None or progress.done == progress.total else f"{done}, {duration(left)} left"
+    return (
+        done
+        if left is None or progress.done == progress.total
+        else f"{done}, {duration(left)} left"
+    )

@@ -10,11 +10,16 @@ from kci.cli import kci_command
 from kci.cli._output import answer
 from kci.config.schema import schema_text
 
-SCHEMAS = {"build.toml": "kci.config.schema:build_schema", "kci.toml": "kci.config.discovery:settings_schema"}
+SCHEMAS = {
+    "build.toml": "kci.config.schema:build_schema",
+    "kci.toml": "kci.config.discovery:settings_schema",
+}
 
 
 @kci_command("schema")
-@click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
+@click.argument(
+    "what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]"
+)
 def command(what: str) -> None:
     """Print the JSON Schema of build.toml or kci.toml, for editors.
 

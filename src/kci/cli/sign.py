@@ -16,14 +16,20 @@ from kci.tree.top_level import sign_tree
 
 @kci_command("sign")
 @click.argument(
-    "trees", nargs=-1, required=True, type=FileName(path_type=Path, exists=True, file_okay=False), metavar="TREE..."
+    "trees",
+    nargs=-1,
+    required=True,
+    type=FileName(path_type=Path, exists=True, file_okay=False),
+    metavar="TREE...",
 )
 def command(trees: tuple[Path, ...]) -> None:
-    """Sign each merged TREE with the identity of the CI run, by Sigstore. Prints the signatures that it wrote.
+    """Sign each merged TREE with the identity of the CI run, by Sigstore.
 
-    A tree's attestation binds every file to its path, and the tree to kernel, version, repository and commits. It is
-    a new file; the others do not change. Repository and commit are those of the run. Every variant gets a signature
-    for the loader too.
+    Prints the signatures that it wrote.
+
+    A tree's attestation binds every file to its path, and the tree to kernel, version, repository
+    and commits. It is a new file; the others do not change. Repository and commit are those of the
+    run. Every variant gets a signature for the loader too.
 
     Examples:
         # sign a tree

@@ -41,16 +41,26 @@ from kci.utils.cache import default_cache
 @file_option("--kernel", "PATH", "The kernel that has the tests for a TREE.")
 @repeated("--variant", "names", "NAME", "Test only this variant; repeat for more.")
 @option(
-    "--torch", "VERSION", "The torch to load variants with (default: that of the name, else the newest that kci knows)."
+    "--torch",
+    "VERSION",
+    "The torch to load variants with (default: that of the name, else the newest that kci knows).",
 )
-@flag("--no-isolation", "Use this Python's torch, kernels and pytest. GPU tests need this or --python.")
-@file_option("--python", "PATH", "Use this Python's torch, kernels and pytest, and test the variants that it can load.")
+@flag(
+    "--no-isolation",
+    "Use this Python's torch, kernels and pytest. GPU tests need this or --python.",
+)
+@file_option(
+    "--python",
+    "PATH",
+    "Use this Python's torch, kernels and pytest, and test the variants that it can load.",
+)
 @option("-k", "keyword", "NAME", "Run only the tests that pytest -k selects.", default="")
 @file_option("--record", "PATH", "Write the results to this file, as JSON.")
 @option(
     "--leg",
     "NAME",
-    "With --record, for `kci gate`: the name of this job in the plan. A --variant that is not in the tree is skipped.",
+    "With --record, for `kci gate`: the name of this job in the plan. A --variant that is not in "
+    "the tree is skipped.",
 )
 @flag("--allow-empty", "Exit 0 even if no test ran.")
 def command(
@@ -65,10 +75,11 @@ def command(
     leg: str | None,
     allow_empty: bool,
 ) -> int:
-    """Load built variants with the kernels library and run the kernel's tests that are marked `kernels_ci`.
+    """Load built variants with the kernels library and run the kernel's tests that are marked
+    `kernels_ci`.
 
-    Each variant is loaded alone, in a fresh process. It is an error if no test ran. Variants for a GPU that this
-    machine lacks are verified and not run; exit 3 if there are no other variants.
+    Each variant is loaded alone, in a fresh process. It is an error if no test ran. Variants for a
+    GPU that this machine lacks are verified and not run; exit 3 if there are no other variants.
 
     Examples:
         # test what this machine built
@@ -77,7 +88,10 @@ def command(
         kci test --no-isolation
     """
     if keyword and record:
-        raise UsageError("-k and --record: a record of some tests would count as a record of all", "leave out one")
+        raise UsageError(
+            "-k and --record: a record of some tests would count as a record of all",
+            "leave out one",
+        )
     if not kernel:
         place = _kernel_or_tree(place)
     sources = place if (place / BUILD_TOML).is_file() else kernel
@@ -111,11 +125,16 @@ def command(
     except KciError as error:
         if record and sources:
             name = workspace.only_kernel().build.name if workspace else sources.resolve().name
-            write_record(record, record_tests(name, leg or "test", tested, reports, first_error(error)))
+            write_record(
+                record, record_tests(name, leg or "test", tested, reports, first_error(error))
+            )
         raise
     kernel_name = reports[0].kernel
     untestable = reasons if not python else {}
-    reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in untestable.items()]
+    reports += [
+        TestReport(kernel_name, name, TestState.NOT_RUN, output=why)
+        for name, why in untestable.items()
+    ]
     wrong = first_failure(reports, allow_empty=allow_empty)
     if record:
         write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
@@ -126,7 +145,11 @@ def command(
 
 
 def _kernel_or_tree(place: Path) -> Path:
-    if (place / BUILD_TOML).is_file() or (place / FILE_NAME).is_file() or any(place.glob(f"*/{FILE_NAME}")):
+    if (
+        (place / BUILD_TOML).is_file()
+        or (place / FILE_NAME).is_file()
+        or any(place.glob(f"*/{FILE_NAME}"))
+    ):
         return place
     below = find_kernels([str(place)])
     if len(below) > 1:
@@ -137,7 +160,9 @@ def _kernel_or_tree(place: Path) -> Path:
 def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     manifest = read_manifest(tree)
     if not manifest:
-        raise FindingsError(f"{tree} is not a merged tree: it has no manifest", "`kci merge` makes one")
+        raise FindingsError(
+            f"{tree} is not a merged tree: it has no manifest", "`kci merge` makes one"
+        )
     present = tuple(name for name in names if name in manifest.digests)
     return present, tree_under_test(manifest.digests, names)
 
@@ -161,7 +186,10 @@ def _show(reports: Sequence[TestReport]) -> None:
     for report in reports:
         if report.output and report.state is not TestState.PASSED:
             say(f"{report.variant}: {report.state}\n{report.output}")
-    rows = [(item.kernel, item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
+    rows = [
+        (item.kernel, item.variant, item.state, item.passed, item.failed, item.skipped)
+        for item in reports
+    ]
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
     answer(table(headers, [tuple(map(str, row)) for row in rows], layout))

@@ -41,7 +41,9 @@ def command(kernels: tuple[str, ...], check: bool, diff: bool) -> int:
         if diff:
             answer(update.diff(), nl=False)
         elif update.changes:
-            answer(f"{shown}: {'would change' if check else 'updated'}: {', '.join(update.changes)}")
+            answer(
+                f"{shown}: {'would change' if check else 'updated'}: {', '.join(update.changes)}"
+            )
         elif not options().quiet:
             answer(f"{shown}: up to date")
     print_diagnostics(failed)

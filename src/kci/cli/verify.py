@@ -20,7 +20,9 @@ from kci.tree.verify.tree_rules import check_signatures
 @kci_command("verify")
 @click.argument("paths", nargs=-1, type=FileName(), required=True, metavar="PATH...")
 @repeated(
-    "--select", "RULE", "Report only this rule, or rules that start with this; unreadable files are always reported."
+    "--select",
+    "RULE",
+    "Report only this rule, or rules that start with this; unreadable files are always reported.",
 )
 @repeated("--ignore", "RULE", "Do not report this rule, or rules that start with this.")
 @format_option(*FORMATS)
@@ -40,10 +42,12 @@ def command(
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel.
 
-    For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
+    For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not
+    met.
 
-    `[signing]` in the kci.toml of the current repository says what the options about the signer leave out. That file
-    does not count if it may have come with the tree: neither may lie in the directory of the other.
+    `[signing]` in the kci.toml of the current repository says what the options about the signer
+    leave out. That file does not count if it may have come with the tree: neither may lie in the
+    directory of the other.
 
     Examples:
         # verify a tree
@@ -52,27 +56,41 @@ def command(
         kci verify build --ignore KCI72
     """
     if (repository or workflow or trust_config) and not signatures:
-        raise UsageError("--repository, --workflow and --trust-config need --signatures", "add --signatures")
+        raise UsageError(
+            "--repository, --workflow and --trust-config need --signatures", "add --signatures"
+        )
     extra: list[Diagnostic] = []
     for path in paths if signatures else ():
         trees = [place.path for place in find_places(path) if place.kind is PlaceKind.TREE]
         for tree in trees or [path]:
             own = settings_of_tree(tree)
             signing = own.settings.signing
-            signer = SigningContext(repository or signing.repository or "", "", workflow or signing.workflow or "")
+            signer = SigningContext(
+                repository or signing.repository or "", "", workflow or signing.workflow or ""
+            )
             if not signer.repository:
-                hint = "name it with --repository: a kci.toml that may have come with the tree does not count"
+                hint = (
+                    "name it with --repository: a kci.toml that may have come with the tree does "
+                    "not count"
+                )
                 raise UsageError(f"nothing says which repository must have signed {tree}", hint)
             extra += check_signatures(Path(tree), tree, trust_config or own.trust_config, signer)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
-    signature_findings = {(item.rule, item.path) for item in extra}  # an unreadable attestation has two findings
+    signature_findings = {
+        (item.rule, item.path) for item in extra
+    }  # an unreadable attestation has two findings
     rest = (item for one in verified for item in one.diagnostics)
-    findings = [*extra, *(item for item in rest if (item.rule, item.path) not in signature_findings)]
+    findings = [
+        *extra,
+        *(item for item in rest if (item.rule, item.path) not in signature_findings),
+    ]
     return show_findings(
         findings,
         output,
         what=f"{len(paths)} verified",
         suppressed=[item for one in verified for item in one.suppressed],
-        looked_at=[describe_places(path, one.places) for path, one in zip(paths, verified, strict=True)],
+        looked_at=[
+            describe_places(path, one.places) for path, one in zip(paths, verified, strict=True)
+        ],
         places=[place for one in verified for place in one.places],
     )

@@ -1,1 +1,3 @@
-"""build.toml and kci.toml to values, with the place of each word; `sources` is what a kernel's Python says."""
+"""build.toml and kci.toml to values, with the place of each word; `sources` is what a kernel's
+Python says.
+"""

@@ -1,4 +1,6 @@
-"""Finds kernels below paths, the kci.toml that applies to them, and the findings that it suppresses."""
+"""Finds kernels below paths, the kci.toml that applies to them, and the findings that it
+suppresses.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,12 @@ class FaultyKernel(msgspec.Struct, frozen=True):
 
 
 def find_kernels(arguments: Sequence[str], *, pass_over: bool = False) -> list[str]:
-    """Find kernels at or below the arguments, sorted, or the one around the working directory. Raises UsageError.
+    """Find kernels at or below the arguments, sorted, or the one around the working directory.
 
-    Hidden and ignored directories are skipped; with `pass_over`, so are arguments without a kernel beside others.
+    Raises UsageError.
+
+    Hidden and ignored directories are skipped; with `pass_over`, so are arguments without a kernel
+    beside others.
     """
     kernels: dict[str, None] = {}
     without: list[FindingsError] = []
@@ -44,7 +49,8 @@ def find_kernels(arguments: Sequence[str], *, pass_over: bool = False) -> list[s
         path = Path(directory)
         if not directory or not os.path.isdir(path):  # noqa: PTH112  - of a name that is too long, False
             shown = argument[:200] or "an empty name"
-            what = "this is a file, not a directory" if os.path.isfile(path) else "there is no such directory"  # noqa: PTH113
+            is_file = os.path.isfile(path)  # noqa: PTH113
+            what = "this is a file, not a directory" if is_file else "there is no such directory"
             raise UsageError(f"{shown}: {what}", hint="name a directory with a build.toml")
         if (path / BUILD_TOML).is_file():
             kernels[os.path.normpath(directory)] = None
@@ -65,7 +71,9 @@ def find_kernels(arguments: Sequence[str], *, pass_over: bool = False) -> list[s
 def _kernel_around(directory: Path) -> list[str]:
     start = directory.resolve()
     root, place = _git_root(start), next(_above_with(start, BUILD_TOML), None)
-    return [os.path.relpath(place)] if place and (root is None or place.is_relative_to(root)) else []
+    return (
+        [os.path.relpath(place)] if place and (root is None or place.is_relative_to(root)) else []
+    )
 
 
 def _git_root(start: Path) -> Path | None:
@@ -73,7 +81,9 @@ def _git_root(start: Path) -> Path | None:
 
 
 def _above_with(start: Path, name: str) -> Iterator[Path]:
-    """The places at and above with a file that this user or root owns; Windows does not know the owner."""
+    """The places at and above with a file that this user or root owns; Windows does not know the
+    owner.
+    """
     device = start.stat().st_dev if start.exists() else None
     for place in (start, *start.parents):
         if sys.platform == "win32" or (device is not None and place.stat().st_dev != device):
@@ -83,7 +93,9 @@ def _above_with(start: Path, name: str) -> Iterator[Path]:
 
 
 def companion(directory: Path, name: str) -> Path:
-    """A kernel's `tests`, card or `benchmarks`: beside build.toml, or else beside the `src` that build.toml is in."""
+    """A kernel's `tests`, card or `benchmarks`: beside build.toml, or else beside the `src` that
+    build.toml is in.
+    """
     own, top = directory / name, directory.resolve()
     if top.name != "src" or os.path.lexists(own) or (top / ".git").exists():
         return own
@@ -127,7 +139,9 @@ def invalid_kernels_error(faulty: Sequence[FaultyKernel], count: int) -> Finding
 
 
 def outermost_kernels(files: Iterable[str]) -> list[str]:
-    """List the directories with a build.toml that are neither hidden nor inside another one, sorted."""
+    """List the directories with a build.toml that are neither hidden nor inside another one,
+    sorted.
+    """
     places = {Path(file).parent for file in files}
     visible = {place for place in places if not any(part.startswith(".") for part in place.parts)}
     return sorted(place.as_posix() for place in visible if visible.isdisjoint(place.parents))
@@ -136,7 +150,15 @@ def outermost_kernels(files: Iterable[str]) -> list[str]:
 def _git_files(top: Path) -> list[str] | None:
     from kci.utils.git import GitRefusedError, run_git
 
-    arguments = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f":(glob)**/{BUILD_TOML}")
+    arguments = (
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+        f":(glob)**/{BUILD_TOML}",
+    )
     with suppress(GitRefusedError, MissingToolError):
         if (listed := run_git(top, *arguments)) is not None:
             return [name for name in os.fsdecode(listed).split("\0") if (top / name).is_file()]
@@ -181,7 +203,10 @@ class RepositorySettings(msgspec.Struct, frozen=True):
 
 
 def find_settings(directory: str | Path) -> RepositorySettings:
-    """Read the kci.toml of a kernel's repository, or take the defaults. Raises FindingsError if it is invalid."""
+    """Read the kci.toml of a kernel's repository, or take the defaults.
+
+    Raises FindingsError if it is invalid.
+    """
     return _read_settings(*find_root(Path(directory)))
 
 
@@ -193,9 +218,11 @@ def _read_settings(root: Path, path: Path | None) -> RepositorySettings:
 
 
 def settings_of_tree(tree: str | Path) -> RepositorySettings:
-    """The settings for a tree whose kernel is not named: those of the repository one stands in, else the defaults.
+    """The settings for a tree whose kernel is not named: those of the repository one stands in,
+    else the defaults.
 
-    A kci.toml that may have come with the tree does not count: one of the two lies in the directory of the other.
+    A kci.toml that may have come with the tree does not count: one of the two lies in the directory
+    of the other.
     """
     root, _ = find_root(Path())
     places = (Path(os.path.abspath(tree)), Path(tree).resolve())  # noqa: PTH100  - a link in what was fetched counts too
@@ -205,14 +232,20 @@ def settings_of_tree(tree: str | Path) -> RepositorySettings:
 
 
 def settings_for(directories: Sequence[str]) -> RepositorySettings:
-    """Read the settings that kernels share. Raises UsageError if their repositories have different kci.toml files."""
+    """Read the settings that kernels share.
+
+    Raises UsageError if their repositories have different kci.toml files.
+    """
     places = dict.fromkeys(find_root(Path(directory)) for directory in directories or (".",))
     files = sorted(_display_path(path) for _, path in places if path is not None)
     if len(files) > 1:
         hint = "name the kernels of one repository"
         if not any((root / ".git").exists() for root, _ in places):
             folder = _display_path(Path(os.path.commonpath([root for root, _ in places])))
-            hint += f"; to make one of them, move {files[0]} to {folder}, and remove {' and '.join(files[1:])}"
+            hint += (
+                f"; to make one of them, move {files[0]} to {folder}, and remove "
+                f"{' and '.join(files[1:])}"
+            )
         raise UsageError(f"the kernels have different settings: {' and '.join(files)}", hint=hint)
     return _read_settings(*next((place for place in places if place[1]), next(iter(places))))
 
@@ -238,7 +271,11 @@ def settings_schema() -> dict[str, Any]:
     schema = document_schema(Settings, title, "kci.schema.json", value_definition)
     runners, test, images = (schema["properties"][table] for table in ("runners", "test", "images"))
     systems = runners["additionalProperties"], test["additionalProperties"]["anyOf"][0]
-    for names, tables in (("RunnerKind", (runners, test)), ("Backend", (images,)), ("System", systems)):
+    for names, tables in (
+        ("RunnerKind", (runners, test)),
+        ("Backend", (images,)),
+        ("System", systems),
+    ):
         for table in tables:
             table["propertyNames"] = {"$ref": f"#/$defs/{names}"}
     return schema
@@ -255,7 +292,9 @@ Note = Callable[[SuppressedFinding], None]
 
 
 def drop_suppressed(
-    findings: Sequence[Diagnostic], settings: RepositorySettings, note: Note = lambda _suppressed: None
+    findings: Sequence[Diagnostic],
+    settings: RepositorySettings,
+    note: Note = lambda _suppressed: None,
 ) -> list[Diagnostic]:
     """Drop the diagnostics that kci.toml suppresses; `note` receives each dropped one."""
     entries = settings.settings.lint.ignore
@@ -264,12 +303,17 @@ def drop_suppressed(
 
 
 def _unsuppressed(
-    findings: Iterable[Diagnostic], entries: Sequence[Ignore], place: Callable[[str], str | None], note: Note
+    findings: Iterable[Diagnostic],
+    entries: Sequence[Ignore],
+    place: Callable[[str], str | None],
+    note: Note,
 ) -> list[Diagnostic]:
     kept = []
     for item in findings:
         path = place(item.path)
-        about = (entry for entry in entries if path is not None and fnmatch.fnmatchcase(path, entry.path))
+        about = (
+            entry for entry in entries if path is not None and fnmatch.fnmatchcase(path, entry.path)
+        )
         reasons = (entry.reason.strip() for entry in about if entry.rule == item.rule)
         if reason := next(filter(None, reasons), ""):
             note(SuppressedFinding(item, reason))
@@ -284,14 +328,18 @@ def tree_suppressions(settings: RepositorySettings) -> tuple[Ignore, ...]:
 
 
 def tree_place(settings: RepositorySettings, kernel_dir: str) -> str:
-    """The path by which kci.toml names a kernel's tree: `build` in its directory, wherever the tree is."""
+    """The path by which kci.toml names a kernel's tree: `build` in its directory, wherever the tree
+    is.
+    """
     return _relative(f"{kernel_dir}/build", settings.root)
 
 
 def drop_suppressed_in_tree(
     findings: Iterable[Diagnostic], entries: Sequence[Ignore], shown: str, place: str, note: Note
 ) -> list[Diagnostic]:
-    """Drop a tree's suppressed diagnostics; `shown` is its path in messages, `place` comes from `tree_place`."""
+    """Drop a tree's suppressed diagnostics; `shown` is its path in messages, `place` comes from
+    `tree_place`.
+    """
 
     def settings_path(path: str) -> str | None:
         return place + path.removeprefix(shown) if f"{path}/".startswith(f"{shown}/") else None

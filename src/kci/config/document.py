@@ -1,4 +1,6 @@
-"""TOML files with positions: `tomli` parses, and tree-sitter, imported only for messages, finds the places."""
+"""TOML files with positions: `tomli` parses, and tree-sitter, imported only for messages, finds the
+places.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ MAX_DOTTED = 20_000
 
 
 _GENERAL_FIRST = re.compile(r"(?:[ \t]*(?:#[^\n]*)?\r?\n)*\[general\]")
-"""The head of most files, which need no syntax tree for a place in it: that takes longer than a plan of the kernel."""
+"""The head of most files, which need no syntax tree for a place in it: that takes longer than a
+plan of the kernel."""
 
 
 class Document:
@@ -89,7 +92,10 @@ class Document:
 
 
 def read_document(path: Path, shown_as: str) -> Document:
-    """Read a TOML file; `shown_as` is its path in messages. Raises FindingsError (KCI001, KCI002, KCI003, KCI004)."""
+    """Read a TOML file; `shown_as` is its path in messages.
+
+    Raises FindingsError (KCI001, KCI002, KCI003, KCI004).
+    """
     return parse_document(read_bytes(path, shown_as), shown_as)
 
 
@@ -101,7 +107,9 @@ def read_bytes(path: Path, shown_as: str) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise refuse(finding("KCI001", f"there is no {path.name} here", shown_as, hint=_NO_FILE)) from None
+        raise refuse(
+            finding("KCI001", f"there is no {path.name} here", shown_as, hint=_NO_FILE)
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise refuse(finding("KCI002", f"cannot be read: {reason}", shown_as)) from None
@@ -114,7 +122,14 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     """Parse the bytes of a TOML file; errors as `read_document`."""
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 1024} KiB"
-        raise refuse(finding("KCI002", message, shown_as, hint="a build.toml lists sources; it does not contain them"))
+        raise refuse(
+            finding(
+                "KCI002",
+                message,
+                shown_as,
+                hint="a build.toml lists sources; it does not contain them",
+            )
+        )
     try:
         text = raw.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -122,7 +137,9 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
 
         span = place_after(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"
-        raise refuse(finding("KCI003", message, shown_as, span=span, hint="save the file as UTF-8")) from None
+        raise refuse(
+            finding("KCI003", message, shown_as, span=span, hint="save the file as UTF-8")
+        ) from None
     _refuse_long_keys(text, shown_as)
     try:
         return Document(shown_as, text, tomli.loads(text))
@@ -150,7 +167,11 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
         long = re.search(_LONG_KEY, line) if line.count(".") >= MAX_KEY_PARTS else None
         if long or total > MAX_DOTTED:
             column = long.start() + 1 if long else 1
-            message = f"a key of more than {MAX_KEY_PARTS} parts" if long else f"more than {MAX_DOTTED} dotted keys"
+            message = (
+                f"a key of more than {MAX_KEY_PARTS} parts"
+                if long
+                else f"more than {MAX_DOTTED} dotted keys"
+            )
             span = Span(number, column, number, column + 1)
             raise refuse(finding("KCI004", message, shown_as, span=span))
 
@@ -179,7 +200,10 @@ def _parts(node: Node) -> list[Node]:
 
 
 class Places:
-    """Positions in a TOML text. The value of a table is its header; elements of arrays are read on demand."""
+    """Positions in a TOML text.
+
+    The value of a table is its header; elements of arrays are read on demand.
+    """
 
     def __init__(self, text: str) -> None:
         raw = text.encode("utf-8")
@@ -242,7 +266,9 @@ class Places:
 
     def _keys(self, node: Node) -> list[tuple[str, Node]]:
         keys: list[tuple[str, Node]] = []
-        while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop survives hostile depths
+        while (
+            node.type == "dotted_key"
+        ):  # the grammar nests dotted keys to the left; a loop survives hostile depths
             node, *more = _parts(node)
             keys.extend((self._key_text(part), part) for part in reversed(more))
         keys.append((self._key_text(node), node))
@@ -265,6 +291,8 @@ class Places:
         if row not in self.columns:
             line = self.lines[row]
             starts = (char & 0xC0 != 0x80 for char in line)
-            self.columns[row] = None if line.isascii() else array("I", accumulate(starts, initial=0))
+            self.columns[row] = (
+                None if line.isascii() else array("I", accumulate(starts, initial=0))
+            )
         columns = self.columns[row]
         return (columns[byte] if columns else byte) + 1

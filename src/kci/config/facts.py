@@ -11,8 +11,12 @@ from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, Backend, V
 from kci.utils.shipped import Dated, shipped
 
 
-class BackendFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """Facts about one backend; those about one version of it stand in other data files, by the backend's name."""
+class BackendFacts(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
+    """Facts about one backend; those about one version of it stand in other data files, by the
+    backend's name.
+    """
 
     title: str
     # names in its place: that people write, and that loaders accept in names of noarch variants
@@ -20,7 +24,8 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     old_names: tuple[str, ...] = ()
     compute_prefix: str = ""
     """Prefix of the version in variant names; empty if names have no version."""
-    # what variants need, if anything; a command that succeeds where it is, or a pattern of its files below /dev
+    # what variants need, if anything; a command that succeeds where it is, or a pattern of its
+    # files below /dev
     device: str = ""
     device_program: tuple[str, ...] = ()
     device_files: str = ""
@@ -30,7 +35,8 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Environment variables that lead to its toolkit or devices."""
     components: bool = True
     """True if build.toml can have components for it (docs/format.md#components)."""
-    # keys of a component, if it has them: its architectures, flags of the device compiler, oldest toolkit version
+    # keys of a component, if it has them: its architectures, flags of the device compiler, oldest
+    # toolkit version
     archs: str = ""
     flags: str = ""
     minver: str = ""
@@ -48,7 +54,8 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     compiler: str = ""
     """Of device code; empty if the C++ compiler compiles all."""
     compiler_id: tuple[str, str] = ("", "")
-    """CMake's names of that compiler's language and vendor; of a C++ compiler of its own if there is no other."""
+    """CMake's names of that compiler's language and vendor; of a C++ compiler of its own if there
+    is no other."""
     defines: tuple[str, ...] = ()
     minor_compatible: bool = False
     """True if newer minor versions of its toolkit run what an older one made."""
@@ -62,10 +69,12 @@ class BackendFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     only_index: bool = False
     """True if no index but torch's own has its wheels."""
     loads: bool = False
-    """True if there are wheels of torch for it on Linux, with which a kernel can be loaded without a device."""
+    """True if there are wheels of torch for it on Linux, with which a kernel can be loaded without
+    a device."""
     driver: str = ""
     """The driver's library, which few kernels link and only a machine with a device has."""
-    # for `kci init`: endings of the templates for its source, by framework; frameworks that it is usual with
+    # for `kci init`: endings of the templates for its source, by framework; frameworks that it is
+    # usual with
     templates: Mapping[str, str] = {}
     usual: tuple[str, ...] = ()
 
@@ -74,12 +83,16 @@ class _BackendTable(Dated, frozen=True):
     backend: dict[Backend, BackendFacts]
 
 
-BACKENDS: Mapping[str, BackendFacts] = dict(shipped("config/data/backends.toml", _BackendTable)().backend.items())
+BACKENDS: Mapping[str, BackendFacts] = dict(
+    shipped("config/data/backends.toml", _BackendTable)().backend.items()
+)
 
 HOST = Backend.CPU
 """The backend that every machine has, and for which kci has torch itself."""
 
-VERSIONED = tuple(str(name) for name in Backend if BACKENDS[name].compute_prefix and BACKENDS[name].components)
+VERSIONED = tuple(
+    str(name) for name in Backend if BACKENDS[name].compute_prefix and BACKENDS[name].components
+)
 """Backends whose compute version an expression can name."""
 
 _DEVICE_ENDINGS = tuple(ending for facts in BACKENDS.values() for ending in facts.endings)
@@ -99,7 +112,9 @@ def has_compiler(source: str) -> bool:
 
 
 def needs_device(backend: str) -> bool:
-    """True if a machine needs a device for it; the legacy name `universal` of noarch variants needs none."""
+    """True if a machine needs a device for it; the legacy name `universal` of noarch variants needs
+    none.
+    """
     return backend in BACKENDS and bool(BACKENDS[backend].device)
 
 

@@ -35,7 +35,11 @@ def compiler_flags(kernel: Kernel) -> Iterator[Flag]:
     """Yield every compiler flag."""
     build = kernel.build
     components = ((part.backend, ("kernel", label), part) for label, part in build.kernel.items())
-    for backend, place, table in (("", ("torch",), build.torch), ("", ("tvm-ffi",), build.tvm_ffi), *components):
+    for backend, place, table in (
+        ("", ("torch",), build.torch),
+        ("", ("tvm-ffi",), build.tvm_ffi),
+        *components,
+    ):
         for key in ("cxx-flags", BACKENDS[backend].flags if backend else ""):
             for index, text in enumerate(getattr(table, key.replace("-", "_"), None) or ()):
                 yield Flag(backend, (*place, key, index), text, table.src if table else ())
@@ -60,7 +64,9 @@ Lints = Mapping[str, Callable[[_Subject], Iterator[LintFinding]]]
 def findings_of(
     document: Document, lints: Lints[_Subject], subject: _Subject, of_keys: Collection[str] = ()
 ) -> list[Diagnostic]:
-    """The findings of lints in file order; those of the rules `of_keys` are at the key, and not at its value."""
+    """The findings of lints in file order; those of the rules `of_keys` are at the key, and not at
+    its value.
+    """
     findings = [
         (document.at_key if rule in of_keys else document.at_value)(place, rule, message, hint)
         for rule, lint in lints.items()
@@ -86,7 +92,10 @@ def backend_without_component(kernel: Kernel) -> Iterator[LintFinding]:
         hint = f'add a component with `backend = "{backend}"`, or remove it from `backends`'
         if not BACKENDS[backend].components:
             hint = f"{backend} cannot have components; only a [torch-noarch] kernel can declare it"
-        message = f"{backend} is declared and has no component: the reference builder fails on such a backend"
+        message = (
+            f"{backend} is declared and has no component: the reference builder fails on such a "
+            "backend"
+        )
         yield ("general", "backends", declared.index(backend)), message, hint
 
 
@@ -95,7 +104,10 @@ def component_undeclared(kernel: Kernel) -> Iterator[LintFinding]:
     declared = kernel.build.general.backends
     for label, component in kernel.build.kernel.items():
         if component.backend not in declared:
-            message = f"component `{label}` is for {component.backend}, which is not in `general.backends`: never built"
+            message = (
+                f"component `{label}` is for {component.backend}, which is not in "
+                "`general.backends`: never built"
+            )
             hint = f'add "{component.backend}" to `backends`, or remove the component'
             yield ("kernel", label, "backend"), message, hint
 
@@ -105,7 +117,10 @@ def bounds_inverted(kernel: Kernel) -> Iterator[LintFinding]:
     for table, least, most in _bounds(kernel):
         if least is not None and most is not None and least > most:
             name = ".".join(table)
-            message = f"`{name}.minver` ({least}) is newer than `{name}.maxver` ({most}): no version is between them"
+            message = (
+                f"`{name}.minver` ({least}) is newer than `{name}.maxver` ({most}): no version is "
+                "between them"
+            )
             yield (*table, "minver"), message, "swap the two, or remove one"
 
 
@@ -115,9 +130,14 @@ def version_spelling(kernel: Kernel) -> Iterator[LintFinding]:
         bad_abi = path[1] == "stable-abi" and len(version) < 2  # that is KCI144
         if version.text.count(".") != 1 and not bad_abi:
             message = (
-                f"the reference refuses {quoted(version.text[:40])}, or reads it differently: it has not two parts"
+                f"the reference refuses {quoted(version.text[:40])}, or reads it differently: it "
+                "has not two parts"
             )
-            hint = f'write "{version.minor_text}"' if len(version) <= 2 else "write major and minor only"
+            hint = (
+                f'write "{version.minor_text}"'
+                if len(version) <= 2
+                else "write major and minor only"
+            )
             yield path, message, hint
 
 
@@ -137,7 +157,10 @@ def repo_id_missing(kernel: Kernel) -> Iterator[LintFinding]:
     hub = kernel.build.general.hub
     if hub is None or hub.repo_id is None:
         path: KeyPath = ("general", "hub") if hub else ("general",)
-        message = "no `general.hub.repo-id`: the kernel can be built, but not published, and its card is not rendered"
+        message = (
+            "no `general.hub.repo-id`: the kernel can be built, but not published, and its card "
+            "is not rendered"
+        )
         hint = f'add `[general.hub]` with `repo-id = "<owner>/{kernel.build.name}"`'
         yield path, message, hint
 
@@ -152,7 +175,9 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[LintFinding]:
     ids: list[tuple[KeyPath, str | None]] = [(("general", "hub", "repo-id"), own)]
     for backend, table in general.tables.items():
         for index, dependency in enumerate(getattr(table, "kernel_depends", None) or ()):
-            ids.append(((*_general(backend), "kernel-depends", index, "repo-id"), dependency.repo_id))
+            ids.append(
+                ((*_general(backend), "kernel-depends", index, "repo-id"), dependency.repo_id)
+            )
     for path, repo_id in ids:
         if repo_id is not None and (problem := repo_id_problem(repo_id)):
             message = f"{quoted(repo_id[:100])} is not a repository id: {problem}"
@@ -161,11 +186,16 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[LintFinding]:
 
 def _repo_hint(repo_id: str) -> str:
     match = re.fullmatch(
-        r"(?:https?://)?(?:huggingface\.co|hf\.co)/(?:kernels/|models/)?([^/]+/[^/]+?)/?", repo_id[:300]
+        r"(?:https?://)?(?:huggingface\.co|hf\.co)/(?:kernels/|models/)?([^/]+/[^/]+?)/?",
+        repo_id[:300],
     )
     if match and not repo_id_problem(match[1]):
         return f'write "{match[1]}"'
-    return f'write it with its owner: "<owner>/{repo_id}"' if _REPO_PART.fullmatch(repo_id[:96]) else "owner/name"
+    return (
+        f'write it with its owner: "<owner>/{repo_id}"'
+        if _REPO_PART.fullmatch(repo_id[:96])
+        else "owner/name"
+    )
 
 
 def repo_id_problem(repo_id: str) -> str:
@@ -180,7 +210,10 @@ def repo_id_problem(repo_id: str) -> str:
     if len(owner) > 96 or len(name) > 96:
         return "owner or name has more than 96 characters"
     if not (_REPO_PART.fullmatch(owner) and _REPO_PART.fullmatch(name)):
-        return "owner and name are letters, digits, `_`, `.` and `-`, and neither starts nor ends with `.` or `-`"
+        return (
+            "owner and name are letters, digits, `_`, `.` and `-`, and neither starts nor ends "
+            "with `.` or `-`"
+        )
     if "--" in repo_id or ".." in repo_id or name.endswith(".git"):
         return "`--`, `..` and a final `.git` are not allowed"
     return ""
@@ -191,8 +224,19 @@ def license_unknown(kernel: Kernel) -> Iterator[LintFinding]:
     text = kernel.build.general.license
     if text.lower() in _hub_licenses() or _is_spdx(text):
         return
-    known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
-    hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
+    known = [
+        "apache-2.0",
+        "bsd-2-clause",
+        "bsd-3-clause",
+        "gpl-3.0",
+        "mit",
+        "mpl-2.0",
+        *sorted(_hub_licenses()),
+    ]
+    hint = (
+        suggestion(text.lower().replace(" ", "-"), known)
+        or "use an SPDX identifier such as `apache-2.0` or `mit`"
+    )
     message = f"{quoted(text[:60])} is neither an SPDX license expression nor a license of the Hub"
     yield ("general", "license"), message, hint
 
@@ -210,7 +254,9 @@ def _is_spdx(text: str) -> bool:
 
 
 def python_depend_unknown(kernel: Kernel) -> Iterator[LintFinding]:
-    """KCI142: a Python dependency outside of the reference's table; neuron is exempt (docs/format.md#dependencies)."""
+    """KCI142: a Python dependency outside of the reference's table; neuron is exempt
+    (docs/format.md#dependencies).
+    """
     known = depends_table()
     general = sorted(known.general)
     tables = {backend: sorted(names) for backend, names in known.backends.items()}
@@ -220,7 +266,10 @@ def python_depend_unknown(kernel: Kernel) -> Iterator[LintFinding]:
         prefix, allowed = _general(backend), tables.get(backend, []) if backend else general
         for index, name in enumerate(table.python_depends or ()):
             if name not in allowed:
-                message = f"{quoted(name[:60])} is not a Python dependency that {'.'.join(prefix)} can have"
+                message = (
+                    f"{quoted(name[:60])} is not a Python dependency that {'.'.join(prefix)} can "
+                    "have"
+                )
                 hint = _python_hint(name, general, tables, allowed)
                 yield (*prefix, "python-depends", index), message, hint
 
@@ -229,11 +278,15 @@ def _general(backend: str) -> tuple[str, ...]:
     return ("general", backend) if backend else ("general",)
 
 
-def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str]) -> str:
+def _python_hint(
+    name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str]
+) -> str:
     for backend, names in {"": general, **tables}.items():
         if name in names:
             return f"it belongs in `{'.'.join(_general(backend))}.python-depends`"
-    return (suggestion(name, allowed) or one_of(allowed)) if allowed else "this list has to be empty"
+    return (
+        (suggestion(name, allowed) or one_of(allowed)) if allowed else "this list has to be empty"
+    )
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[LintFinding]:
@@ -241,7 +294,10 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[LintFinding]:
     for path, version in _abi_versions(kernel):
         if len(version) < 2:
             lacks = "the minor version 0" if "." in version.text else "no minor version"
-            message = f"the stable ABI version {quoted(version.text)} has {lacks}: the reference's build cannot read it"
+            message = (
+                f"the stable ABI version {quoted(version.text)} has {lacks}: the reference's "
+                "build cannot read it"
+            )
             yield path, message, 'name a release of torch, such as "2.11"'
 
 
@@ -249,14 +305,19 @@ def build_machine_flag(kernel: Kernel) -> Iterator[LintFinding]:
     """KCI163: a flag that compiles for the build machine only."""
     for flag, text in _joined_flags(kernel):
         if match := _NATIVE.search(text):
-            message = f"`{match[0]}` compiles for the machine that builds; on others the code may not run"
-            hint = "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
+            message = (
+                f"`{match[0]}` compiles for the machine that builds; on others the code may not run"
+            )
+            hint = (
+                "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
+            )
             yield flag.place, message, hint
 
 
 # spellings of nvcc and hipcc; nvcc accepts one dash or two, and a separate value
 _RELOCATABLE = re.compile(
-    r"(?<![\w-])(?:-rdc[= ]true|--?relocatable-device-code[= ]true|-dc|--?device-c|-dw|--?device-w|-dlto"
+    r"(?<![\w-])(?:-rdc[= ]true|--?relocatable-device-code[= "
+    r"]true|-dc|--?device-c|-dw|--?device-w|-dlto"
     r"|--?dlink-time-opt|--?gen-opt-lto|-ewp|--?extensible-whole-program|-fgpu-rdc)(?![\w-])|\blto_\d+[af]?\b"
 )
 
@@ -265,10 +326,15 @@ _GPU_FLAGS = [facts.flags for facts in BACKENDS.values() if facts.archs]
 
 
 def relocatable_device_code(kernel: Kernel) -> Iterator[LintFinding]:
-    """KCI168: a flag for relocatable device code, which needs a device link that kci does not make."""
+    """KCI168: a flag for relocatable device code, which needs a device link that kci does
+    not make.
+    """
     for flag, text in _joined_flags(kernel):
         if flag.place[-2] in _GPU_FLAGS and (match := _RELOCATABLE.search(text)):
-            message = f"`{match[0]}` makes relocatable device code, and kci makes no device link: it cannot be loaded"
+            message = (
+                f"`{match[0]}` makes relocatable device code, and kci makes no device link: it "
+                "cannot be loaded"
+            )
             yield flag.place, message, "leave it out"
 
 
@@ -280,8 +346,13 @@ def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
 
 def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:
     tables: list[tuple[tuple[str, ...], object]] = [(("torch",), kernel.build.torch)]
-    tables[:0] = [(_general(backend), table) for backend, table in kernel.build.general.tables.items()]
-    return [(place, getattr(table, "minver", None), getattr(table, "maxver", None)) for place, table in tables]
+    tables[:0] = [
+        (_general(backend), table) for backend, table in kernel.build.general.tables.items()
+    ]
+    return [
+        (place, getattr(table, "minver", None), getattr(table, "maxver", None))
+        for place, table in tables
+    ]
 
 
 class _Licenses(Dated, frozen=True):

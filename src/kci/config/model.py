@@ -1,4 +1,7 @@
-"""Tables of build.toml. Annotations are not postponed, because msgspec would compile each of them at every start."""
+"""Tables of build.toml.
+
+Annotations are not postponed, because msgspec would compile each of them at every start.
+"""
 
 from typing import Annotated, Any
 
@@ -29,7 +32,9 @@ class KernelDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             raise ValueError("a kernel dependency needs exactly one of `version` and `revision`")
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
+class Table(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True
+):
     """A table of build.toml or kci.toml."""
 
 
@@ -79,7 +84,8 @@ class General(Table, frozen=True):
     backends: tuple[Backend, ...]
     """The backends to build for."""
     edition: int = 5
-    """The edition of the format. 5 is the only number to write; a file without it is read as edition 4."""
+    """The edition of the format. 5 is the only number to write; a file without it is read as
+    edition 4."""
     upstream: Upstream | None = None
     """Where the kernel's code comes from: one URL, or a list of them."""
     source: GitUrl | None = None
@@ -97,7 +103,9 @@ class General(Table, frozen=True):
     @property
     def tables(self) -> "dict[str, General | BackendGeneral | TpuGeneral]":
         """The tables that are there by backend, this one as the empty text."""
-        return {"": self} | {name: own for name in GENERAL_BACKENDS if (own := getattr(self, name)) is not None}
+        return {"": self} | {
+            name: own for name in GENERAL_BACKENDS if (own := getattr(self, name)) is not None
+        }
 
 
 GENERAL_BACKENDS = tuple(sorted(BACKENDS.keys() & set(General.__struct_fields__)))
@@ -119,7 +127,8 @@ class Torch(Table, frozen=True):
     cxx_flags: tuple[str, ...] | None = None
     """Flags for the C++ compiler."""
     stable_abi: StableAbi | None = None
-    """Build against torch's stable ABI of this version: one version for every backend, or a table with one for each."""
+    """Build against torch's stable ABI of this version: one version for every backend, or a table
+    with one for each."""
 
 
 class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -198,7 +207,8 @@ class CudaComponent(AnyComponent, frozen=True, tag="cuda"):
     """`[kernel.<label>]` with `backend = "cuda"`."""
 
     cuda_capabilities: tuple[str, ...] | None = None
-    """The CUDA capabilities to build for, such as `8.0`, `9.0a` or `12.0+PTX`; without it, all usual ones."""
+    """The CUDA capabilities to build for, such as `8.0`, `9.0a` or `12.0+PTX`; without it, all
+    usual ones."""
     cuda_flags: tuple[str, ...] | None = None
     """Flags for nvcc."""
     cuda_minver: Version | None = None
@@ -236,7 +246,8 @@ class Build(Table, frozen=True):
     torch_noarch: TorchNoarch | None = None
     tvm_ffi: TvmFfi | None = None
     kernel: dict[str, Component] = {}
-    """The components: sources that are compiled together for one backend, by labels of your choice."""
+    """The components: sources that are compiled together for one backend, by labels of your
+    choice."""
 
     @property
     def framework(self) -> Framework:
@@ -259,7 +270,9 @@ class Build(Table, frozen=True):
         return {label: part for label, part in self.kernel.items() if part.backend == backend}
 
     def stable_abi(self, backend: str) -> Version | None:
-        """The stable ABI version of a backend; None for the full ABI (docs/format.md#stable-abi)."""
+        """The stable ABI version of a backend; None for the full ABI
+        (docs/format.md#stable-abi).
+        """
         if self.torch is None or self.torch.stable_abi is None:
             return None
         return self.torch.stable_abi.version_for(backend)
@@ -267,4 +280,6 @@ class Build(Table, frozen=True):
     @property
     def data_extensions(self) -> tuple[str, ...]:
         """Extensions of package data files (docs/format.md#frameworks)."""
-        return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
+        return tuple(
+            ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT
+        )

@@ -1,4 +1,6 @@
-"""Reads build.toml: detects the edition, upgrades 4 and 6 in memory, refuses older ones (docs/format.md#editions)."""
+"""Reads build.toml: detects the edition, upgrades 4 and 6 in memory, refuses older ones
+(docs/format.md#editions).
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,23 @@ from kci.utils.suggest import command_line, one_of, suggestion
 def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
     """List the keys that need `edition = 5`."""
     general = _table(data, "general")
-    newer = ("kernel-depends", *(backend for backend in GENERAL_BACKENDS if BACKENDS[backend].general_since_5))
+    newer = (
+        "kernel-depends",
+        *(backend for backend in GENERAL_BACKENDS if BACKENDS[backend].general_since_5),
+    )
     older = [backend for backend in GENERAL_BACKENDS if backend not in newer]
     return [
         *(("general", key) for key in newer if key in general),
-        *(("general", key, "kernel-depends") for key in older if "kernel-depends" in _table(general, key)),
-        *([("torch", "stable-abi")] if isinstance(_table(data, "torch").get("stable-abi"), dict) else []),
+        *(
+            ("general", key, "kernel-depends")
+            for key in older
+            if "kernel-depends" in _table(general, key)
+        ),
+        *(
+            [("torch", "stable-abi")]
+            if isinstance(_table(data, "torch").get("stable-abi"), dict)
+            else []
+        ),
     ]
 
 
@@ -35,7 +48,10 @@ def newer_key_problems(document: Document) -> list[Diagnostic]:
     message = "`{}` exists from edition 5 on, and this file has no `edition`"
     hint = "add `edition = 5` to `[general]`"
     paths = newer_keys(document.data)
-    return [document.at_key(path, "KCI105", message.format(".".join(map(str, path))), hint) for path in paths]
+    return [
+        document.at_key(path, "KCI105", message.format(".".join(map(str, path))), hint)
+        for path in paths
+    ]
 
 
 def old_version_error(document: Document) -> FindingsError | None:
@@ -43,15 +59,27 @@ def old_version_error(document: Document) -> FindingsError | None:
     if not (is_version_3(document.data) or _is_older(document.data)):
         return None
     message = "a file of version 1, 2 or 3, which kci does not read"
-    return refuse(document.at_key(("general",), "KCI108", message, "; ".join(_upgrade_steps(document.data))))
+    return refuse(
+        document.at_key(("general",), "KCI108", message, "; ".join(_upgrade_steps(document.data)))
+    )
 
 
 def is_version_3(data: dict[str, Any]) -> bool:
-    """True for a valid file of version 3. The reference ignores a malformed `[torch]` here; kci reports it."""
+    """True for a valid file of version 3.
+
+    The reference ignores a malformed `[torch]` here; kci reports it.
+    """
     general = data.get("general")
-    if not isinstance(general, dict) or "source" in general or "torch-noarch" in data or newer_keys(data):
+    if (
+        not isinstance(general, dict)
+        or "source" in general
+        or "torch-noarch" in data
+        or newer_keys(data)
+    ):
         return False
-    if {"stable-abi", "cxx-flags"} & _table(data, "torch").keys() or ("torch" in data and "tvm-ffi" in data):
+    if {"stable-abi", "cxx-flags"} & _table(data, "torch").keys() or (
+        "torch" in data and "tvm-ffi" in data
+    ):
         return False
     whole = {**data, "general": {"version": 1, "license": "", **general}}
     if "torch" not in data and "tvm-ffi" not in data:
@@ -73,16 +101,27 @@ def _is_older(data: dict[str, Any]) -> bool:
 
 
 _OLD_KEYS = {"universal", "cuda-minver", "cuda-maxver"}
-_REQUIRED_KEYS = {"name": '"..."', "version": "1", "edition": "5", "license": '"..."', "backends": '["..."]'}
+_REQUIRED_KEYS = {
+    "name": '"..."',
+    "version": "1",
+    "edition": "5",
+    "license": '"..."',
+    "backends": '["..."]',
+}
 
 
 def _upgrade_steps(data: dict[str, Any]) -> list[str]:
-    missing_keys = [f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in data["general"]]
+    missing_keys = [
+        f"`{key} = {value}`" for key, value in _REQUIRED_KEYS.items() if key not in data["general"]
+    ]
     steps = [f"add {', '.join(missing_keys)} to `[general]`"]
     if not {*FRAMEWORKS} & data.keys():
         steps.append("add `[torch]`, `[tvm-ffi]`, or `[torch-noarch]` for Python only")
     if _is_older(data):
-        steps.append("give each component `backend`, `depends` and `src`, and remove `universal` and `language`")
+        steps.append(
+            "give each component `backend`, `depends` and `src`, and remove `universal` and "
+            "`language`"
+        )
     return steps
 
 
@@ -98,8 +137,12 @@ RUST = "rust-cpu"
 _RUST_KEYS = ("cargo-manifest", "depends", "src")
 
 
-def to_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:
-    """Convert the data of an edition-6 file to edition 5; faulty components become diagnostics and are left out."""
+def to_edition_5(
+    document: Document, data: dict[str, Any]
+) -> tuple[dict[str, Any], list[Diagnostic]]:
+    """Convert the data of an edition-6 file to edition 5; faulty components become diagnostics and
+    are left out.
+    """
     problems: list[Diagnostic] = []
     read = dict(data)
     if isinstance(read.get("tvm-ffi"), dict):
@@ -116,7 +159,9 @@ def to_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, An
     return read, problems
 
 
-def _problem(document: Document, data: dict[str, Any], label: str, part: dict[str, Any]) -> Diagnostic | None:
+def _problem(
+    document: Document, data: dict[str, Any], label: str, part: dict[str, Any]
+) -> Diagnostic | None:
     def at(rule: str, key: str, message: str, hint: str = "") -> Diagnostic:
         return document.at_value(("kernel", label, key), rule, message, hint)
 
@@ -127,19 +172,39 @@ def _problem(document: Document, data: dict[str, Any], label: str, part: dict[st
             return None
         return at("KCI102", "language", f"`kernel.{label}` lacks the key `language`", one_of(known))
     if "backend" in part:
-        return at("KCI101", "backend", f"`kernel.{label}` has `language`, which says the backend", "remove `backend`")
+        return at(
+            "KCI101",
+            "backend",
+            f"`kernel.{label}` has `language`, which says the backend",
+            "remove `backend`",
+        )
     if language not in known:
         hint = suggestion(str(language), known) or one_of(known)
-        return at("KCI104", "language", f"{quoted(str(language)[:40])} is not a language for a component", hint)
+        return at(
+            "KCI104",
+            "language",
+            f"{quoted(str(language)[:40])} is not a language for a component",
+            hint,
+        )
     if language != RUST:
         return None
     if "tvm-ffi" not in data:
         return at("KCI104", "language", f"`{RUST}` is for a kernel with `[tvm-ffi]` only")
     for key in part:
         if key not in ("language", *_RUST_KEYS):
-            return at("KCI101", key, f"`{key[:60]}` is not a key of a `{RUST}` component", one_of(_RUST_KEYS))
+            return at(
+                "KCI101",
+                key,
+                f"`{key[:60]}` is not a key of a `{RUST}` component",
+                one_of(_RUST_KEYS),
+            )
     if not isinstance(part.get("cargo-manifest"), str):
-        return at("KCI102", "cargo-manifest", f"`kernel.{label}` lacks the key `cargo-manifest`", "such as Cargo.toml")
+        return at(
+            "KCI102",
+            "cargo-manifest",
+            f"`kernel.{label}` lacks the key `cargo-manifest`",
+            "such as Cargo.toml",
+        )
     return None
 
 
@@ -213,7 +278,10 @@ def interpret(document: Document, directory: str) -> Kernel:
         hint = f"`{command_line('update', place=directory)}` writes edition 5"
         notes.append(document.at_key(("general",), "KCI107", message, hint))
     if edition > EDITION:
-        message = f"edition {edition} is not released: published readers refuse it, and it may still change"
+        message = (
+            f"edition {edition} is not released: published readers refuse it, and it may still "
+            "change"
+        )
         hint = f"keep to `edition = {EDITION}` until they take it"
         notes.append(document.at_value(("general", "edition"), "KCI117", message, hint))
     return Kernel(directory, build, document, tuple(notes), edition)
@@ -222,8 +290,13 @@ def interpret(document: Document, directory: str) -> Kernel:
 _Table = TypeVar("_Table", bound=msgspec.Struct)
 
 
-def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None = None, *, rule: str = "") -> _Table:
-    """Convert a file to a struct; `rule` replaces the rules about values. Raises FindingsError with every problem."""
+def read_as(
+    document: Document, shape: type[_Table], data: dict[str, Any] | None = None, *, rule: str = ""
+) -> _Table:
+    """Convert a file to a struct; `rule` replaces the rules about values.
+
+    Raises FindingsError with every problem.
+    """
     data = document.data if data is None else data
     try:
         return to_type(data, shape)
@@ -232,10 +305,14 @@ def read_as(document: Document, shape: type[_Table], data: dict[str, Any] | None
 
         findings = explain(document, data, shape)
         if not findings:  # msgspec and `explain` disagree, a bug: report it
-            message = f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
+            message = (
+                f"the file does not have the structure of a {document.path.rpartition('/')[2]}"
+            )
             findings = [finding("KCI103", message, document.path)]
         if rule:
-            findings = [replace(item, rule=rule, severity=finding(rule, "").severity) for item in findings]
+            findings = [
+                replace(item, rule=rule, severity=finding(rule, "").severity) for item in findings
+            ]
         raise refuse(*findings) from None
 
 
@@ -253,12 +330,18 @@ def detect_edition(document: Document) -> int:
         written = document.source(("general", "edition"))[:40]
         shown = written if written and isinstance(edition, int) else toml_type(edition)
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
-        raise refuse(document.at_value(("general", "edition"), "KCI105", message, "write `edition = 5`"))
+        raise refuse(
+            document.at_value(("general", "edition"), "KCI105", message, "write `edition = 5`")
+        )
 
     hint = f"the newest edition that this kci knows is {KNOWN_EDITIONS[-1]}; is there a newer kci?"
     if edition < EDITION:
         hint = "version 4 files have no `edition` at all; write `edition = 5`"
-    raise refuse(document.at_value(("general", "edition"), "KCI105", f"unsupported build edition {edition}", hint))
+    raise refuse(
+        document.at_value(
+            ("general", "edition"), "KCI105", f"unsupported build edition {edition}", hint
+        )
+    )
 
 
 NOARCH_KEYS = ("cuda-capabilities", "rocm-archs")
@@ -266,7 +349,8 @@ NOARCH_KEYS = ("cuda-capabilities", "rocm-archs")
 
 
 def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic]]:
-    # the reference documents kebab-case keys and reads snake_case ones (docs/format.md#key-spelling)
+    # the reference documents kebab-case keys and reads snake_case ones
+    # (docs/format.md#key-spelling)
     table = document.data.get("torch-noarch")
     if not isinstance(table, dict):
         return document.data, []
@@ -278,7 +362,9 @@ def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic
             notes.append(document.at_key(("torch-noarch", key), "KCI110", message))
         elif snake != key:
             message = f"the reference builder does not read `{key}` under `[torch-noarch]`"
-            notes.append(document.at_key(("torch-noarch", key), "KCI111", message, f"write `{snake}`"))
+            notes.append(
+                document.at_key(("torch-noarch", key), "KCI111", message, f"write `{snake}`")
+            )
         respelled[snake] = value
     return {**document.data, "torch-noarch": respelled}, notes
 
@@ -286,16 +372,25 @@ def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic
 def _framework_problems(document: Document) -> list[Diagnostic]:
     present = [name for name in document.data if name in FRAMEWORKS]
     if not present:
-        message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` is required"
+        message = (
+            "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` is required"
+        )
         hint = "an empty `[torch-noarch]` is enough for a kernel of Python only"
         return [finding("KCI106", message, document.path, hint=hint)]
     if len(present) == 1:
         return []
     first = document.key_span((present[0],))
-    related = [Related("the first framework is here", document.path, *astuple(first))] if first else []
+    related = (
+        [Related("the first framework is here", document.path, *astuple(first))] if first else []
+    )
     message = f"`[{{}}]` cannot be combined with `[{present[0]}]`; a kernel has one framework"
-    hint, spans = "remove one of the two tables", {name: document.key_span((name,)) for name in present[1:]}
+    hint, spans = (
+        "remove one of the two tables",
+        {name: document.key_span((name,)) for name in present[1:]},
+    )
     return [
-        finding("KCI106", message.format(name), document.path, hint=hint, span=span, related=related)
+        finding(
+            "KCI106", message.format(name), document.path, hint=hint, span=span, related=related
+        )
         for name, span in spans.items()
     ]

@@ -24,11 +24,16 @@ Hook = Callable[[type], dict[str, Any]]
 def build_schema() -> dict[str, Any]:
     """The JSON Schema of build.toml, editions 4 and 5."""
     title, file = "build.toml of a GPU kernel", "build.schema.json"
-    schema = document_schema(Build, title, file, lambda type_: {"$ref": f"#/$defs/{type_.__name__}"})
+    schema = document_schema(
+        Build, title, file, lambda type_: {"$ref": f"#/$defs/{type_.__name__}"}
+    )
     schema["oneOf"] = [{"required": [name]} for name in ("torch", "torch-noarch", "tvm-ffi")]
     definitions = schema["$defs"]
     definitions["General"]["properties"]["edition"]["const"] = 5
-    definitions["KernelDependency"]["oneOf"] = [{"required": ["version"]}, {"required": ["revision"]}]
+    definitions["KernelDependency"]["oneOf"] = [
+        {"required": ["version"]},
+        {"required": ["revision"]},
+    ]
     definitions |= _value_schemas().definition
     schema["$defs"] = dict(sorted(definitions.items()))
     return schema
@@ -38,9 +43,13 @@ PUBLISHED_AT = f"https://raw.githubusercontent.com/{REPOSITORY}/main/docs/schema
 """Base of schema ids; SchemaStore's catalog names it too."""
 
 
-def document_schema(struct: type[msgspec.Struct], title: str, file: str, hook: Hook) -> dict[str, Any]:
+def document_schema(
+    struct: type[msgspec.Struct], title: str, file: str, hook: Hook
+) -> dict[str, Any]:
     """Make the JSON Schema of a struct; `hook` gives the schema of other types, `file` the id."""
-    _, made = msgspec.json.schema_components([struct], schema_hook=hook, ref_template="#/$defs/{name}")
+    _, made = msgspec.json.schema_components(
+        [struct], schema_hook=hook, ref_template="#/$defs/{name}"
+    )
     for name, definition in made.items():
         if "description" in definition:  # a docstring, with its line ends
             definition["description"] = " ".join(definition["description"].split())
@@ -48,7 +57,13 @@ def document_schema(struct: type[msgspec.Struct], title: str, file: str, hook: H
             _describe(definition["properties"], getattr(sys.modules[struct.__module__], name))
     definitions = {name: _tidy(part) for name, part in sorted(made.items())}
     document = definitions.pop(struct.__name__)
-    return {"$schema": DIALECT, "$id": PUBLISHED_AT + file, **document, "title": title, "$defs": definitions}
+    return {
+        "$schema": DIALECT,
+        "$id": PUBLISHED_AT + file,
+        **document,
+        "title": title,
+        "$defs": definitions,
+    }
 
 
 def schema_text(schema: dict[str, Any]) -> str:
@@ -74,7 +89,11 @@ def _tidy(value: Any) -> Any:
         return [_tidy(part) for part in value]
     if not isinstance(value, dict):
         return value
-    kept = {key: _tidy(part) for key, part in value.items() if key not in ("default", "maximum", "discriminator")}
+    kept = {
+        key: _tidy(part)
+        for key, part in value.items()
+        if key not in ("default", "maximum", "discriminator")
+    }
     if "anyOf" in kept:
         kept["anyOf"] = [part for part in kept["anyOf"] if part != {"type": "null"}]
         if len(kept["anyOf"]) == 1:
@@ -106,6 +125,8 @@ def _field_docs(module: str) -> dict[str, dict[str, str]]:
             docs[part.name] = {}
             for field, below in zip(part.body, part.body[1:], strict=False):
                 match field, below:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str() as text)
+                    ):
                         docs[part.name][name] = re.sub(r"\s+", " ", text).strip()
     return docs

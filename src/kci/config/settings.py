@@ -105,16 +105,22 @@ Machines = dict[RunnerKind, dict[System, Machine]]
 
 
 class BackendImages(Table, frozen=True):
-    """Build images by system, or by system and compute version (`{compute}`); other versions get kci's image."""
+    """Build images by system, or by system and compute version (`{compute}`); other versions get
+    kci's image.
+    """
 
     aarch64_linux: str | dict[str, str] | None = field(default=None, name="aarch64-linux")
     x86_64_linux: str | dict[str, str] | None = field(default=None, name="x86_64-linux")
     disk_gb: Unsigned | None = None
-    """The free disk that the image and a build in it need; kci frees space on a hosted runner with less."""
+    """The free disk that the image and a build in it need; kci frees space on a hosted runner with
+    less."""
 
 
 class Limit(Table, frozen=True):
-    """Limits of the legs of one kernel, one backend, or both. Later entries override earlier ones, key by key."""
+    """Limits of the legs of one kernel, one backend, or both.
+
+    Later entries override earlier ones, key by key.
+    """
 
     kernel: str | None = None
     """The name of a kernel; without it, every kernel."""
@@ -131,7 +137,10 @@ class Limit(Table, frozen=True):
 
 
 class UserTier(Table, frozen=True):
-    """A custom tier: what its base tier builds, narrowed. Different keys narrow, entries of one list widen."""
+    """A custom tier: what its base tier builds, narrowed.
+
+    Different keys narrow, entries of one list widen.
+    """
 
     base: Tier = Tier.RELEASE
     backends: tuple[Backend, ...] = ()
@@ -149,7 +158,8 @@ class PlanTable(Table, frozen=True):
 
     group: Grouping = Grouping.VARIANT
     load: tuple[Backend, ...] | None = None
-    """The backends whose variants are loaded after they are built; without it, all for which there is torch."""
+    """The backends whose variants are loaded after they are built; without it, all for which there
+    is torch."""
 
 
 class Nix(Table, frozen=True):
@@ -219,9 +229,11 @@ class Publish(Table, frozen=True):
     prune: bool = False
     """True if variants that the kernel should no longer have are removed from the branch."""
     leave_out: StaleVariants = StaleVariants.ASK
-    """The treatment of variants on the branch that are of other sources and that the release leaves out."""
+    """The treatment of variants on the branch that are of other sources and that the release leaves
+    out."""
     mirror: bool = False
-    """True if `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
+    """True if `main` has the builds of a kernel's version 1 too, for loaders that do not know
+    versions yet."""
     environment: str = "hub"
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
     on: PublishOn = PublishOn.TAG
@@ -233,11 +245,16 @@ class Publish(Table, frozen=True):
     sign: bool = False
     """True if each tree is signed with the identity of the run, as `kci sign` does."""
     pull_request: bool | tuple[KernelName, ...] = False
-    """True for pull requests on the Hub in place of commits, as with --create-pr; or the kernels that have them."""
+    """True for pull requests on the Hub in place of commits, as with --create-pr; or the kernels
+    that have them."""
 
     def proposes(self, kernel: str) -> bool:
         """True if a kernel is published by pull requests on the Hub."""
-        return self.pull_request if isinstance(self.pull_request, bool) else kernel in self.pull_request
+        return (
+            self.pull_request
+            if isinstance(self.pull_request, bool)
+            else kernel in self.pull_request
+        )
 
 
 class ActionPin(Table, frozen=True):
@@ -288,9 +305,11 @@ class Signing(Table, frozen=True):
     repository: str | None = None
     """The repository that files must come from, as `owner/name`."""
     workflow: str | None = None
-    """The workflow that must have made them, as GitHub names it: `owner/name/.github/workflows/x.yaml@<ref>`."""
+    """The workflow that must have made them, as GitHub names it:
+    `owner/name/.github/workflows/x.yaml@<ref>`."""
     trust_config: str | None = None
-    """A trust configuration of a Sigstore of your own, relative to kci.toml; without it, the public one."""
+    """A trust configuration of a Sigstore of your own, relative to kci.toml; without it, the public
+    one."""
 
 
 class Settings(Table, frozen=True):
@@ -320,6 +339,10 @@ class Settings(Table, frozen=True):
     lint: LintSettings = LintSettings()
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
-        """Paths outside of a kernel's directory that its sources may include, relative to kci.toml."""
-        paths = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
+        """Paths outside of a kernel's directory that its sources may include, relative to
+        kci.toml.
+        """
+        paths = (
+            path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths
+        )
         return tuple(dict.fromkeys(paths))

@@ -1,4 +1,6 @@
-"""Explains TOML syntax errors of `tomli`; duplicates and open brackets get their second place too."""
+"""Explains TOML syntax errors of `tomli`; duplicates and open brackets get their second
+place too.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _TWICE = re.compile(r"Cannot declare \((.*)\) twice$")
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _KEY = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*=")
 _HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([^\]\n#]+?)[ \t]*\]\]?")
-_LINES = "a line is `key = value`, `[table]`, or a comment after `#`; a text stands in straight quotes"
+_LINES = (
+    "a line is `key = value`, `[table]`, or a comment after `#`; a text stands in straight quotes"
+)
 
 
 class _Problem(NamedTuple):
@@ -36,12 +40,21 @@ def syntax_error(text: str, parser_message: str, shown_as: str) -> Diagnostic:
             span = _span(int(position[1]), int(position[2]) - 1)
     message, span, hint, others = _explain(text, parser_message, span)
     related = [Related(what, shown_as, *astuple(place)) for what, place in others]
-    return finding("KCI004", f"not valid TOML: {message[:300]}", shown_as, span=span, hint=hint, related=related)
+    return finding(
+        "KCI004",
+        f"not valid TOML: {message[:300]}",
+        shown_as,
+        span=span,
+        hint=hint,
+        related=related,
+    )
 
 
 def _explain(text: str, parser_message: str, span: Span | None) -> _Problem:
     if span is None:
-        return _Problem("a number has too many digits" if "digits" in parser_message else parser_message, None)
+        return _Problem(
+            "a number has too many digits" if "digits" in parser_message else parser_message, None
+        )
     lines = text.split("\n")
     line = lines[span.line - 1].rstrip("\r") if span.line <= len(lines) else ""
     for explain in (_declared_twice, _set_twice, _never_closed):
@@ -51,13 +64,19 @@ def _explain(text: str, parser_message: str, span: Span | None) -> _Problem:
     return _Problem(parser_message[:1].lower() + parser_message[1:], span, _LINES)
 
 
-def _declared_twice(lines: list[str], _line: str, parser_message: str, span: Span) -> _Problem | None:
+def _declared_twice(
+    lines: list[str], _line: str, parser_message: str, span: Span
+) -> _Problem | None:
     duplicate = _TWICE.search(parser_message)
     if duplicate is None:
         return None
     name = _plain(duplicate[1].rstrip(",").replace(",", "."))
     places = [(number, match) for number, match in _headers(lines) if _plain(match[2]) == name]
-    first = [("first declared here", _match_span(number, match, 2)) for number, match in places if number < span.line]
+    first = [
+        ("first declared here", _match_span(number, match, 2))
+        for number, match in places
+        if number < span.line
+    ]
     for number, match in places:
         if number == span.line:
             span = Span(number, match.start(1) + 1, number, match.end() + 1)
@@ -71,13 +90,26 @@ def _set_twice(lines: list[str], line: str, parser_message: str, span: Span) -> 
         return None
     key = _plain(key_match[1])
     start = max((number for number, _ in _headers(lines) if number <= span.line), default=0)
-    table = [(number, match) for number in range(start + 1, span.line) if (match := _KEY.match(lines[number - 1]))]
-    first = [("first set here", _match_span(number, match, 1)) for number, match in table if _plain(match[1]) == key]
+    table = [
+        (number, match)
+        for number in range(start + 1, span.line)
+        if (match := _KEY.match(lines[number - 1]))
+    ]
+    first = [
+        ("first set here", _match_span(number, match, 1))
+        for number, match in table
+        if _plain(match[1]) == key
+    ]
     hint = "keep one of the two" if first else "the key, or a table of its name, stands further up"
-    return _Problem(f"the key `{key}` is set twice", _match_span(span.line, key_match, 1), hint, first[:1])
+    return _Problem(
+        f"the key `{key}` is set twice", _match_span(span.line, key_match, 1), hint, first[:1]
+    )
 
 
-_BRACKETS = {"Unclosed array": ("array", "[", "]"), "Unclosed inline table": ("inline table", "{", "}")}
+_BRACKETS = {
+    "Unclosed array": ("array", "[", "]"),
+    "Unclosed inline table": ("inline table", "{", "}"),
+}
 
 
 def _never_closed(lines: list[str], line: str, parser_message: str, span: Span) -> _Problem | None:
@@ -86,7 +118,9 @@ def _never_closed(lines: list[str], line: str, parser_message: str, span: Span) 
     if parser_message in ("Illegal character '\\n'", "Illegal character '\\r'"):
         opened = max(line.rfind('"'), line.rfind("'"))
         place = _span(span.line, opened) if opened >= 0 else span
-        return _Problem("the string that begins here is never closed", place, "add the closing quote at its end")
+        return _Problem(
+            "the string that begins here is never closed", place, "add the closing quote at its end"
+        )
     header = _HEADER.match(line)
     # a header after an open array is parsed as an array inside it
     if parser_message == "Invalid value" and header is not None and _alone(line, header):
@@ -102,13 +136,21 @@ def _never_closed(lines: list[str], line: str, parser_message: str, span: Span) 
     begins = not line[: span.column - 1].strip()
     if at_end or (begins and (_KEY.match(line) or _HEADER.match(line))):
         message = f"the {what} that begins here is never closed"
-        return _Problem(message, begin, f"add `{closing}` where it ends", [("and is still open here", span)])
+        return _Problem(
+            message, begin, f"add `{closing}` where it ends", [("and is still open here", span)]
+        )
     hint = "put a comma between two elements"
-    return _Problem(f"expected `,` or `{closing}`", span, hint, [(f"the {what} begins here", begin)])
+    return _Problem(
+        f"expected `,` or `{closing}`", span, hint, [(f"the {what} begins here", begin)]
+    )
 
 
 def _headers(lines: list[str]) -> Iterator[tuple[int, re.Match[str]]]:
-    return ((number, match) for number, line in enumerate(lines, start=1) if (match := _HEADER.match(line)))
+    return (
+        (number, match)
+        for number, line in enumerate(lines, start=1)
+        if (match := _HEADER.match(line))
+    )
 
 
 def _plain(key: str) -> str:
@@ -122,7 +164,11 @@ def _match_span(line: int, match: re.Match[str], group: int) -> Span:
 def _last_open(lines: list[str], span: Span, opening: str, closing: str) -> Span | None:
     # brackets in strings and comments do not count
     opened: list[Span] = []
-    before = [number for number, match in _headers(lines[: span.line - 1]) if _alone(lines[number - 1], match)]
+    before = [
+        number
+        for number, match in _headers(lines[: span.line - 1])
+        if _alone(lines[number - 1], match)
+    ]
     start = max(before, default=0)
     for number in range(start, min(span.line, len(lines))):
         line = lines[number]

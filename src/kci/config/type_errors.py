@@ -1,4 +1,6 @@
-"""Lists every type error of a document, while msgspec stops at the first; a property test compares the two."""
+"""Lists every type error of a document, while msgspec stops at the first; a property test compares
+the two.
+"""
 
 from __future__ import annotations
 
@@ -54,9 +56,15 @@ _TOML_NAME = {
 }
 
 
-_KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system",
-          "RunnerKind": "backend that a runner can be for",
-          "Grouping": "way to group variants", "Forks": "way to treat forks"}  # fmt: skip
+_KINDS = {
+    "Backend": "backend",
+    "Tier": "tier to build on",
+    "Depend": "C++ dependency",
+    "System": "system",
+    "RunnerKind": "backend that a runner can be for",
+    "Grouping": "way to group variants",
+    "Forks": "way to treat forks",
+}
 """Singular nouns for the enumerations, for messages."""
 
 
@@ -86,20 +94,28 @@ class _Walk:
         text = str(value).strip() if isinstance(value, str | float) else ""
         if expected == "an integer" and re.fullmatch(r"[0-9]{1,18}(\.0)?", text, re.ASCII):
             return f"write it as {int(text.partition('.')[0])}"
-        if expected == "a boolean" and isinstance(value, str) and value.lower() in ("true", "false"):
+        if (
+            expected == "a boolean"
+            and isinstance(value, str)
+            and value.lower() in ("true", "false")
+        ):
             return f"write it as {value.lower()}"
         if expected == "an array" and isinstance(value, str):
             if len(value) > 200:
                 return "write it in brackets"
             # commas suggest a list
-            parts = [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
+            parts = (
+                [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
+            )
             return f"write it as [{', '.join(map(toml_string, parts))}]"
         return ""
 
     def check(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         origin, arguments = get_origin(expected_type), get_args(expected_type)
         if origin in (Union, types.UnionType):
-            yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
+            yield from self.check_union(
+                [part for part in arguments if part is not types.NoneType], value, path
+            )
         elif origin is tuple and not isinstance(value, list):
             of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
             name = ".".join(part for part in path if isinstance(part, str))
@@ -136,11 +152,15 @@ class _Walk:
             yield from self.check_parsed(expected_type, value, path)
         elif issubclass(expected_type, enum.StrEnum):
             kind = _KINDS.get(expected_type.__name__, "possible value")
-            yield from self.check_choice(value, path, [str(member) for member in expected_type], kind)
+            yield from self.check_choice(
+                value, path, [str(member) for member in expected_type], kind
+            )
         elif issubclass(expected_type, msgspec.Struct):
             yield from self.check_struct(expected_type, value, path)
         elif type(value) is not expected_type and (expected_type, type(value)) != (float, int):
-            yield self.wrong_type("a number" if expected_type is float else _TOML_NAME[expected_type], value, path)
+            yield self.wrong_type(
+                "a number" if expected_type is float else _TOML_NAME[expected_type], value, path
+            )
 
     def check_union(self, parts: list[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if len(parts) == 1:
@@ -158,15 +178,21 @@ class _Walk:
         if not isinstance(value, dict):
             yield self.wrong_type("a table", value, path)
         elif "backend" not in value:
-            yield self.document.at_key(path, "KCI102", f"`{path_text(path)}` lacks the key `backend`", one_of(tags))
-            known = sorted({"backend", *(key for part in parts for key in part.__struct_encode_fields__)})
+            yield self.document.at_key(
+                path, "KCI102", f"`{path_text(path)}` lacks the key `backend`", one_of(tags)
+            )
+            known = sorted(
+                {"backend", *(key for part in parts for key in part.__struct_encode_fields__)}
+            )
             for key in value:
                 if key not in known:
                     yield self.unknown_key(key, path, known, value)
         elif value["backend"] in list(tags):
             yield from self.check_struct(tags[value["backend"]], value, path)
         else:
-            yield from self.check_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
+            yield from self.check_choice(
+                value["backend"], (*path, "backend"), list(tags), "backend for a component"
+            )
 
     def check_parsed(self, expected_type: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         text = value if isinstance(value, str) else self.document.source(path)
@@ -182,7 +208,9 @@ class _Walk:
         except ValueError as error:
             yield self.document.at_value(path, "KCI104", f"`{path_text(path)}`: {error}", hint)
 
-    def check_struct(self, struct: type[msgspec.Struct], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+    def check_struct(
+        self, struct: type[msgspec.Struct], value: Any, path: KeyPath
+    ) -> Iterator[Diagnostic]:
         if not isinstance(value, dict):
             yield self.wrong_type("a table", value, path)
             return
@@ -190,9 +218,13 @@ class _Walk:
         known = sorted({*fields, *filter(None, [struct.__struct_config__.tag_field])})
         alternatives = {nearest_name(key, known) for key in value if key not in known}
         for key, field in fields.items():
-            if key not in value and field.required and key not in alternatives:  # else that key is reported
+            if (
+                key not in value and field.required and key not in alternatives
+            ):  # else that key is reported
                 place = f"`{path_text(path)}` lacks" if path else "the file lacks"
-                yield self.document.at_key(path, "KCI102", f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"))
+                yield self.document.at_key(
+                    path, "KCI102", f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`")
+                )
         for key, element in value.items():
             if key in fields:
                 yield from self.check(fields[key].type, element, (*path, key))
@@ -216,19 +248,26 @@ class _Walk:
                 else:
                     yield from self.check_parsed(one, element, (*path, key))
 
-    def unknown_key(self, key: str, path: KeyPath, known: list[str], siblings: Container[str]) -> Diagnostic:
+    def unknown_key(
+        self, key: str, path: KeyPath, known: list[str], siblings: Container[str]
+    ) -> Diagnostic:
         where = f"`[{path_text(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, [name for name in known if name not in siblings]) or one_of(known)
         if key in _BACKEND_KEYS and path[:1] == ("kernel",):
             hint = f'it is a key of components with `backend = "{_BACKEND_KEYS[key]}"`'
-        return self.document.at_key((*path, key), "KCI101", f"`{shorten(key)}` is not a key of {where}", hint)
+        return self.document.at_key(
+            (*path, key), "KCI101", f"`{shorten(key)}` is not a key of {where}", hint
+        )
 
     def unknown_name(self, key: str, path: KeyPath, names: type[enum.StrEnum]) -> Diagnostic:
         lacking = key in Machine.__struct_encode_fields__
         table, known, rule = ".".join(map(str, path)), [str(member) for member in names], "KCI321"
         if names is RunnerKind and (lacking or key in SYSTEMS):
             message = f"`{table}.{key}` does not name a backend"
-            hint = f"write `[{table}.any.{'x86_64-linux' if lacking else key}]`, or a backend in place of `any`"
+            hint = (
+                f"write `[{table}.any.{'x86_64-linux' if lacking else key}]`, or a backend in "
+                "place of `any`"
+            )
         elif lacking:
             message = f"`{key}` is in `[{table}]`, which does not name a system"
             hint = f"write it in `[{table}.x86_64-linux]`, or in the table of its system"
@@ -237,14 +276,18 @@ class _Walk:
             hint = suggestion(key, known) or one_of(known)
         return self.document.at_key((*path, key), rule, message, hint)
 
-    def check_choice(self, value: Any, path: KeyPath, known: list[str], kind: str) -> Iterator[Diagnostic]:
+    def check_choice(
+        self, value: Any, path: KeyPath, known: list[str], kind: str
+    ) -> Iterator[Diagnostic]:
         if not isinstance(value, str):
             yield self.wrong_type("a string", value, path, one_of(known))
         elif value not in known:
             hint = suggestion(_ALIASES.get(value.lower(), value), known) or one_of(known)
             if kind == "C++ dependency" and value in depends_table().general:
                 hint = "it is a package of Python: name it in `python-depends` of `[general]`"
-            yield self.document.at_value(path, "KCI104", f"{quoted(shorten(value))} is not a {kind}", hint)
+            yield self.document.at_value(
+                path, "KCI104", f"{quoted(shorten(value))} is not a {kind}", hint
+            )
 
 
 def _near_version(text: str) -> str:
@@ -270,11 +313,18 @@ _NEAR: dict[type, Callable[[str], str]] = {
 }
 """Suggestions for values of a type."""
 
-_EXAMPLES: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
+_EXAMPLES: dict[type, str] = {
+    Version: '"2.12"',
+    KernelName: '"rms-norm"',
+    GitUrl: '"https://github.com/owner/name"',
+}
 
 
 _BACKEND_KEYS = {
-    key: str(backend) for backend, facts in BACKENDS.items() for key in (facts.archs, facts.flags, facts.minver) if key
+    key: str(backend)
+    for backend, facts in BACKENDS.items()
+    for key in (facts.archs, facts.flags, facts.minver)
+    if key
 }
 """Keys of components of one backend."""
 
@@ -306,5 +356,7 @@ def path_text(path: KeyPath) -> str:
     """Format a key path: `kernel.norm.src[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)
+        text += (
+            f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)
+        )
     return text

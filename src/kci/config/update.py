@@ -33,8 +33,13 @@ class Update(msgspec.Struct, frozen=True):
         if not self.changes:
             return ""
         name = self.path.lstrip("/")
-        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{name}", f"b/{name}")
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+        lines = difflib.unified_diff(
+            _lines(self.before), _lines(self.after), f"a/{name}", f"b/{name}"
+        )
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in lines
+        )
 
 
 def _lines(raw: bytes) -> list[str]:
@@ -43,7 +48,10 @@ def _lines(raw: bytes) -> list[str]:
 
 
 def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Update:
-    """Plan the rewrite of a build.toml. Raises FindingsError if it is invalid or older than edition 4."""
+    """Plan the rewrite of a build.toml.
+
+    Raises FindingsError if it is invalid or older than edition 4.
+    """
     document = parse_document(raw, shown_as)
     kernel = interpret(document, directory)
     edits = Edits(document)
@@ -62,7 +70,9 @@ def _spread_stable_abi(edits: Edits, build: Build) -> None:
         return
     _, value = edits.spans(("torch", "stable-abi"))
     version = edits.text_at(value)
-    entries = ", ".join(f"{backend} = {version}" for backend in dict.fromkeys(build.general.backends))
+    entries = ", ".join(
+        f"{backend} = {version}" for backend in dict.fromkeys(build.general.backends)
+    )
     edits.replace(value, f"{{ {entries} }}" if entries else "{}", "`stable-abi` per backend")
 
 
@@ -71,7 +81,9 @@ def _respell_noarch(edits: Edits) -> None:
         if name in edits.document.data.get("torch-noarch", {}):
             span, _ = edits.spans(("torch-noarch", name))
             key, snake = edits.text_at(span), name.replace("-", "_")
-            edits.replace(span, key.replace(name, snake) if name in key else snake, f"`{snake}` in snake_case")
+            edits.replace(
+                span, key.replace(name, snake) if name in key else snake, f"`{snake}` in snake_case"
+            )
 
 
 def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
@@ -85,7 +97,11 @@ def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
 
 def _not_updatable(shown_as: str) -> FindingsError:
     hint = "write the edition by hand, and report this file as a bug of kci"
-    return refuse(finding("KCI114", "the file is written in a way that kci cannot update", shown_as, hint=hint))
+    return refuse(
+        finding(
+            "KCI114", "the file is written in a way that kci cannot update", shown_as, hint=hint
+        )
+    )
 
 
 def _meaning(build: Build) -> str:
@@ -113,7 +129,9 @@ class Edits:
 
     def offsets(self, span: Span) -> tuple[int, int]:
         """Start and end in characters."""
-        return self.starts[span.line - 1] + span.column - 1, self.starts[span.end_line - 1] + span.end_column - 1
+        return self.starts[span.line - 1] + span.column - 1, self.starts[
+            span.end_line - 1
+        ] + span.end_column - 1
 
     def text_at(self, span: Span) -> str:
         start, end = self.offsets(span)
@@ -133,11 +151,17 @@ class Edits:
         rest = text[value_end:line_end].strip(" \t\r")
         at, new = value_end, f", edition = {EDITION}"
         if not rest or rest.startswith("#"):
-            prefix, old_key, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
+            prefix, old_key, equals = (
+                text[line_start:key_start],
+                text[key_start:key_end],
+                text[key_end:value_start],
+            )
             new_key = old_key.replace("version", "edition") if "version" in old_key else "edition"
             aligned = _align(equals, len(new_key) - len(old_key))
             at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
-            last = self.lines[min(value.end_line, len(self.lines) - 1) - 1]  # of the lines that have a line end
+            last = self.lines[
+                min(value.end_line, len(self.lines) - 1) - 1
+            ]  # of the lines that have a line end
             ending = "\r\n" if last.endswith("\r") else "\n"
             new = f"{ending}{prefix}{new_key}{aligned}{EDITION}"
         self.edits.append((at, at, new))
@@ -157,7 +181,10 @@ def _align(equals: str, wider: int) -> str:
 
 
 def write_update(path: Path, update: Update) -> None:
-    """Replace a file atomically; a symbolic link stays. Raises FindingsError (KCI115), also if the file has changed."""
+    """Replace a file atomically; a symbolic link stays.
+
+    Raises FindingsError (KCI115), also if the file has changed.
+    """
     from kci.utils.atomic import replacing
 
     try:
@@ -169,6 +196,10 @@ def write_update(path: Path, update: Update) -> None:
                 raise FindingsError("the file changed while it was being updated")
             replacement.commit()
     except (OSError, FindingsError) as error:
-        message = error.message if isinstance(error, FindingsError) else f"cannot be written: {error.strerror or error}"
+        message = (
+            error.message
+            if isinstance(error, FindingsError)
+            else f"cannot be written: {error.strerror or error}"
+        )
         hint = "the file is unchanged; fix the cause and run `kci update` again"
         raise refuse(finding("KCI115", message, update.path, hint=hint)) from None

@@ -1,4 +1,6 @@
-"""Git URLs, parsed like the reference: by the WHATWG URL standard, which accepts more than `urllib`."""
+"""Git URLs, parsed like the reference: by the WHATWG URL standard, which accepts more than
+`urllib`.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +28,36 @@ class GitUrl(str):
 
     @classmethod
     def parse(cls, url: object) -> GitUrl:
-        """Validate an absolute git URL, or the scp form `user@host:path` (docs/format.md#values). Raises ValueError."""
+        """Validate an absolute git URL, or the scp form `user@host:path` (docs/format.md#values).
+
+        Raises ValueError.
+        """
         if not isinstance(url, str):
             raise ValueError("expected a string")
         scheme = url_scheme(url)
         shown = url if len(url) <= 100 else f"{url[:97]}..."
         if scheme is None:
             host, _, path = url.partition(":")
-            if not host or not path or path.startswith("/") or url_scheme(f"ssh://{host}/{path}") is None:
+            if (
+                not host
+                or not path
+                or path.startswith("/")
+                or url_scheme(f"ssh://{host}/{path}") is None
+            ):
                 raise ValueError(
-                    f"{quoted(shown)} is not a git URL: write it in full, for example 'https://host/owner/name'"
+                    f"{quoted(shown)} is not a git URL: write it in full, for example "
+                    "'https://host/owner/name'"
                 )
         elif scheme not in GIT_SCHEMES:
-            hint = f", or write git@{scheme}:..." if re.fullmatch(r"[^/:]+:[^/].*", url, re.DOTALL) else ""
+            hint = (
+                f", or write git@{scheme}:..."
+                if re.fullmatch(r"[^/:]+:[^/].*", url, re.DOTALL)
+                else ""
+            )
             schemes = ", ".join(GIT_SCHEMES)
             raise ValueError(
-                f"{quoted(shown)} has the scheme {quoted(scheme[:40])}; a git URL starts with one of {schemes}{hint}"
+                f"{quoted(shown)} has the scheme {quoted(scheme[:40])}; a git URL starts with one "
+                f"of {schemes}{hint}"
             )
         return cls(url)
 
@@ -113,9 +129,15 @@ def _is_domain(host: str) -> bool:
 
         host = unquote(host, errors="replace")
     if not host.isascii():
-        host = "".join(char for char in unicodedata.normalize("NFKC", host) if char not in _IGNORED).lower()
+        host = "".join(
+            char for char in unicodedata.normalize("NFKC", host) if char not in _IGNORED
+        ).lower()
         host = host.replace("\u3002", ".")
-    if not host or _NOT_IN_DOMAIN & set(host) or not all(_good_label(label) for label in host.split(".")):
+    if (
+        not host
+        or _NOT_IN_DOMAIN & set(host)
+        or not all(_good_label(label) for label in host.split("."))
+    ):
         return False
     pieces = host.removesuffix(".").split(".")
     return not re.fullmatch(r"[0-9]+|0[xX][0-9a-fA-F]*", pieces[-1]) or _is_ipv4(pieces)
@@ -137,7 +159,9 @@ def _good_label(label: str) -> bool:
             return False
         if label.isascii():
             return False
-    return label.isascii() or not any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in label)
+    return label.isascii() or not any(
+        unicodedata.category(char) in _REFUSED_CATEGORIES for char in label
+    )
 
 
 def _is_ipv4(pieces: list[str]) -> bool:

@@ -64,7 +64,9 @@ class Forks(enum.StrEnum):
 
 
 class StaleVariants(enum.StrEnum):
-    """The treatment of published variants that are of other sources and that a release leaves out."""
+    """The treatment of published variants that are of other sources and that a release
+    leaves out.
+    """
 
     ASK = "ask"
     """Nothing is published until a maintainer decides."""
@@ -156,7 +158,9 @@ def text_of(version: Version | None) -> str:
 _LARGEST = 2**64 - 1
 _DIGITS = len(str(_LARGEST))
 _WHITE_SPACE = "".join(
-    map(chr, [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F])
+    map(
+        chr, [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F]
+    )
 )
 _WHITE_SPACE += "\u205f\u3000"
 """Unicode white space. `str.strip` also strips U+001C to U+001F, which the reference refuses."""
@@ -176,12 +180,17 @@ def quoted(text: str) -> str:
 
 def toml_string(text: str) -> str:
     """Format a TOML string in double quotes."""
-    escaped = (f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
+    escaped = (
+        f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08x}"
+        for char in text
+    )
     return f'"{"".join(escaped)}"'
 
 
 class StableAbi(dict[str, Version]):
-    """`torch.stable-abi`: versions by backend, or a single one by the empty text (docs/format.md#stable-abi)."""
+    """`torch.stable-abi`: versions by backend, or a single one by the empty text
+    (docs/format.md#stable-abi).
+    """
 
     @classmethod
     def parse(cls, value: object) -> StableAbi:
@@ -209,7 +218,8 @@ class KernelName(str):
             raise ValueError("expected a string")
         if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
             raise ValueError(
-                f"{quoted(shorten(name))} is not a kernel name: lower-case letters, digits and dashes, "
+                f"{quoted(shorten(name))} is not a kernel name: lower-case letters, digits and "
+                "dashes, "
                 "starting with a letter, at least two characters, not ending with a dash"
             )
         return cls(name)
@@ -232,7 +242,9 @@ def suggest_kernel_name(text: str) -> str:
 
 
 # Git branch names that need no quoting.
-_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
+_BRANCH = re.compile(
+    r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII
+)
 
 
 def is_branch(name: str) -> bool:
@@ -242,4 +254,16 @@ def is_branch(name: str) -> bool:
 
 CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
 C_ENDINGS = (".c",)
-HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+HEADER_ENDINGS = (
+    ".h",
+    ".hh",
+    ".hpp",
+    ".hxx",
+    ".h++",
+    ".cuh",
+    ".inl",
+    ".inc",
+    ".ipp",
+    ".tpp",
+    ".def",
+)

@@ -1,1 +1,3 @@
-"""The variants of a kernel: names, archs, selection and tiers; `catalog` has the toolchains as dated data."""
+"""The variants of a kernel: names, archs, selection and tiers; `catalog` has the toolchains as
+dated data.
+"""

@@ -26,7 +26,11 @@ def arch_lists(kernel: Kernel) -> Iterator[tuple[BackendFacts, KeyPath, tuple[st
     """The non-empty arch lists of a build.toml, with their places."""
     for label, part in kernel.build.kernel.items():
         if part.archs:
-            yield BACKENDS[part.backend], ("kernel", label, BACKENDS[part.backend].archs), part.archs
+            yield (
+                BACKENDS[part.backend],
+                ("kernel", label, BACKENDS[part.backend].archs),
+                part.archs,
+            )
     for backend, facts in BACKENDS.items():
         noarch = kernel.build.torch_noarch
         if noarch is not None and (entries := noarch.archs(backend)):
@@ -35,7 +39,9 @@ def arch_lists(kernel: Kernel) -> Iterator[tuple[BackendFacts, KeyPath, tuple[st
             yield facts, ("torch-noarch", key), entries
 
 
-def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
+def component_archs(
+    component: Component, compute: Version, tables: ArchTables | None = None
+) -> tuple[str, ...]:
     """The archs of a component, in natural order; an empty list in build.toml means the default."""
     tables = tables or arch_tables()
     if too_old(component, compute):
@@ -45,29 +51,44 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
         names = tables.names.get(facts.archs, ())
         return tuple(sorted(set(component.archs) & set(names))) if component.archs else names
     default = tables.cuda_default(compute)
-    return intersect_capabilities(component.archs, default, exact=tables.exact) if component.archs else default
+    return (
+        intersect_capabilities(component.archs, default, exact=tables.exact)
+        if component.archs
+        else default
+    )
 
 
 def variant_archs(
-    build: Build, kind: Kind, backend: str, compute: Version | None, tables: ArchTables | None = None
+    build: Build,
+    kind: Kind,
+    backend: str,
+    compute: Version | None,
+    tables: ArchTables | None = None,
 ) -> tuple[str, ...] | None:
-    """The archs in a variant's metadata: the sorted union of its components, a noarch list verbatim, or None."""
+    """The archs in a variant's metadata: the sorted union of its components, a noarch list
+    verbatim, or None.
+    """
     if kind is Kind.NOARCH:
         return build.torch_noarch.archs(backend) if build.torch_noarch is not None else None
     if compute is None or not BACKENDS[backend].archs:
         return None
     parts = build.components(backend).values()
-    return tuple(sorted({arch for part in parts for arch in component_archs(part, compute, tables)}))
+    return tuple(
+        sorted({arch for part in parts for arch in component_archs(part, compute, tables)})
+    )
 
 
 @lru_cache(maxsize=4096)  # a repository has many components and few different lists
-def intersect_capabilities(capabilities: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
-    """The reference's intersection of a component's capabilities with a toolkit's default list, in natural order.
+def intersect_capabilities(
+    capabilities: tuple[str, ...], default: tuple[str, ...], *, exact: bool
+) -> tuple[str, ...]:
+    """The reference's intersection of a component's capabilities with a toolkit's default list, in
+    natural order.
 
-    An entry with suffix `a` or `f` stays if its base is in the default list, and removes that base for plain entries.
-    Of plain entries, `exact` keeps the remaining bases. Otherwise, as before 26 August 2026, each remaining base picks
-    the largest plain entry not above it, of the same major version or with PTX. `+PTX` in the default list does not
-    count.
+    An entry with suffix `a` or `f` stays if its base is in the default list, and removes that base
+    for plain entries. Of plain entries, `exact` keeps the remaining bases. Otherwise, as before 26
+    August 2026, each remaining base picks the largest plain entry not above it, of the same major
+    version or with PTX. `+PTX` in the default list does not count.
     """
     ptx = {entry.removesuffix(PTX) for entry in capabilities if entry.endswith(PTX)}
     entries = {entry.removesuffix(PTX) for entry in capabilities}
@@ -81,7 +102,9 @@ def intersect_capabilities(capabilities: tuple[str, ...], default: tuple[str, ..
         plain = sorted(entries - suffixed, key=natural)
         for target in targets:
             below = [entry for entry in plain if natural(entry) <= natural(target)]
-            result.update([entry for entry in below if _major(entry) == _major(target) or entry in ptx][-1:])
+            result.update(
+                [entry for entry in below if _major(entry) == _major(target) or entry in ptx][-1:]
+            )
     return tuple(sorted((entry + PTX if entry in ptx else entry for entry in result), key=natural))
 
 

@@ -1,4 +1,6 @@
-"""Lints that need the catalog, one generator per rule, in `MATRIX_LINTS`; at each toolkit of the release variants."""
+"""Lints that need the catalog, one generator per rule, in `MATRIX_LINTS`; at each toolkit of the
+release variants.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ class Subject:
     @cached_property
     def computes(self) -> dict[str, list[Version]]:
         """The compute versions of compiled variants by backend, oldest first."""
-        compiled = {(item.compute, item.backend) for item in self.variants if item.kind is not Kind.NOARCH}
+        compiled = {
+            (item.compute, item.backend) for item in self.variants if item.kind is not Kind.NOARCH
+        }
         pairs = sorted((compute, backend) for compute, backend in compiled if compute)
-        return {name: [compute for compute, backend in pairs if backend == name] for name in Backend}
+        return {
+            name: [compute for compute, backend in pairs if backend == name] for name in Backend
+        }
 
     def usable(self, backend: Backend) -> list[Row]:
         """The rows for a backend that a release could use, without bounds."""
@@ -50,13 +56,21 @@ class Subject:
 
     def toolkits_of(self, component: Component) -> list[Version]:
         """The compute versions at which a component is compiled."""
-        return [compute for compute in self.computes[component.backend] if not too_old(component, compute)]
+        return [
+            compute
+            for compute in self.computes[component.backend]
+            if not too_old(component, compute)
+        ]
 
 
 def lint_matrix(kernel: Kernel, catalog: Catalog, *, errors_only: bool = False) -> list[Diagnostic]:
-    """The findings of `MATRIX_LINTS` for a kernel; `errors_only` skips rules of other severities."""
+    """The findings of `MATRIX_LINTS` for a kernel; `errors_only` skips rules of other
+    severities.
+    """
     lints = {
-        rule: lint for rule, lint in MATRIX_LINTS.items() if not errors_only or rules()[rule].severity is Severity.ERROR
+        rule: lint
+        for rule, lint in MATRIX_LINTS.items()
+        if not errors_only or rules()[rule].severity is Severity.ERROR
     }
     return findings_of(kernel.document, lints, Subject(kernel, catalog), ("KCI155",))
 
@@ -78,13 +92,18 @@ def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
     for facts, place, entries in arch_lists(subject.kernel):
         for index, entry in enumerate(entries):
             if facts.capabilities and not toolkits().ever_built(entry):
-                message = f"{quoted(entry[:40])} is not a capability that any {facts.title} toolkit supports"
+                message = (
+                    f"{quoted(entry[:40])} is not a capability that any {facts.title} toolkit "
+                    "supports"
+                )
                 near = _near_capability(entry)
                 hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
                 yield (*place, index), message, hint
 
 
-_CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?ptx)?", re.IGNORECASE | re.ASCII)
+_CAPABILITY = re.compile(
+    r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?ptx)?", re.IGNORECASE | re.ASCII
+)
 """Spellings such as sm_90a, compute_80, 80, 9.0A+ptx."""
 
 
@@ -108,7 +127,10 @@ def capability_gone(subject: Subject) -> Iterator[LintFinding]:
             if new:
                 what, hint = f"is called {new}", f"list {new} as well"
             if new not in entry.siblings:
-                message = f"capability {entry.text} {what} by CUDA {_list(entry.too_new)}: not built there"
+                message = (
+                    f"capability {entry.text} {what} by CUDA {_list(entry.too_new)}: not built "
+                    "there"
+                )
                 yield entry.place, message, hint
 
 
@@ -117,10 +139,16 @@ def capability_lost(subject: Subject) -> Iterator[LintFinding]:
     lists: dict[KeyPath, list[tuple[KeyPath, str, str]]] = {}
     for entry in subject.entries:
         plain = entry.text.removesuffix(PTX)
-        other = next((one for one in entry.siblings if one.removesuffix(PTX) in (f"{plain}a", f"{plain}f")), "")
+        other = next(
+            (one for one in entry.siblings if one.removesuffix(PTX) in (f"{plain}a", f"{plain}f")),
+            "",
+        )
         bare = ", ".join(_without_code(subject, entry)) if other and entry.lost else ""
         if bare:
-            why, hint = f"where {other} takes its place: there is no code for {bare}", f"list {plain}f in its place"
+            why, hint = (
+                f"where {other} takes its place: there is no code for {bare}",
+                f"list {plain}f in its place",
+            )
         elif entry.lost and not entry.too_new and not other:
             why, hint = "whose default list has no such entry", "list one that it has"
         else:
@@ -128,20 +156,31 @@ def capability_lost(subject: Subject) -> Iterator[LintFinding]:
         told = (entry.place, f"{entry.text} is dropped by CUDA {_list(entry.lost)}, {why}", hint)
         lists.setdefault(entry.place[:-1], []).append(told)
     for findings in lists.values():
-        yield findings[0][0], f"capability {'; '.join(told for _, told, _ in findings)}", findings[0][2]
+        yield (
+            findings[0][0],
+            f"capability {'; '.join(told for _, told, _ in findings)}",
+            findings[0][2],
+        )
 
 
 def _without_code(subject: Subject, entry: _Entry) -> list[str]:
     # capabilities of its major version that nothing of the list runs on
     compute = entry.lost[0]
-    known = [toolkit for toolkit in toolkits().toolkit if toolkit.version <= compute][-1].capabilities
-    built = component_archs(subject.kernel.build.kernel[str(entry.place[1])], compute, subject.catalog.archs)
+    known = [toolkit for toolkit in toolkits().toolkit if toolkit.version <= compute][
+        -1
+    ].capabilities
+    built = component_archs(
+        subject.kernel.build.kernel[str(entry.place[1])], compute, subject.catalog.archs
+    )
     runs = [(natural(arch.removesuffix(PTX).rstrip("af")), "a" in arch) for arch in built]
     return [
         arch
         for arch, number in sorted((arch, natural(arch)) for arch in known)
         if number[0] == natural(entry.text)[0]
-        and not any(least[0] == number[0] and (least == number if only else least <= number) for least, only in runs)
+        and not any(
+            least[0] == number[0] and (least == number if only else least <= number)
+            for least, only in runs
+        )
     ]
 
 
@@ -149,7 +188,10 @@ def capability_refused(subject: Subject) -> Iterator[LintFinding]:
     """KCI154: the intersection keeps a capability that the toolkit cannot build."""
     for entry in subject.entries:
         if entry.refused:
-            message = f"capability {entry.text} is required for CUDA {_list(entry.refused)}, which cannot build it"
+            message = (
+                f"capability {entry.text} is required for CUDA {_list(entry.refused)}, which "
+                "cannot build it"
+            )
             hint = "remove it, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
             yield entry.place, message, hint
 
@@ -159,10 +201,21 @@ def archs_empty(subject: Subject) -> Iterator[LintFinding]:
     for label, component in subject.kernel.build.kernel.items():
         facts = BACKENDS[component.backend]
         versions = subject.toolkits_of(component) if component.archs else []
-        empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
+        empty = [
+            version
+            for version in versions
+            if not component_archs(component, version, subject.catalog.archs)
+        ]
         if empty:
-            message = f"no entry of `{facts.archs}` is left for {facts.title} {_list(empty)}: the build fails there"
-            meant = [near for entry in component.archs if (near := _near_capability(entry)) and near != entry]
+            message = (
+                f"no entry of `{facts.archs}` is left for {facts.title} {_list(empty)}: the build "
+                "fails there"
+            )
+            meant = [
+                near
+                for entry in component.archs
+                if (near := _near_capability(entry)) and near != entry
+            ]
             hint = "list an arch that it supports, or narrow the versions"
             if meant and facts.capabilities:
                 hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
@@ -170,13 +223,18 @@ def archs_empty(subject: Subject) -> Iterator[LintFinding]:
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[LintFinding]:
-    """KCI156: a target outside of the reference's list: silently dropped from builds, never built for noarch."""
+    """KCI156: a target outside of the reference's list: silently dropped from builds, never built
+    for noarch.
+    """
     for facts, place, entries in arch_lists(subject.kernel):
         allowed = subject.catalog.archs.names.get(facts.archs, ())
         effect = ", and is left out" if place[0] == "kernel" else ""
         for index, entry in enumerate(entries):
             if allowed and entry not in allowed:
-                message = f"{quoted(entry[:40])} is not a target that {facts.title} variants are built for{effect}"
+                message = (
+                    f"{quoted(entry[:40])} is not a target that {facts.title} variants are built "
+                    f"for{effect}"
+                )
                 yield (*place, index), message, f"remove it; {one_of(allowed)}"
 
 
@@ -184,7 +242,10 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
     for label, component in subject.kernel.build.kernel.items():
         archs = component.archs
         built = {
-            version: {arch.removesuffix(PTX) for arch in component_archs(component, version, subject.catalog.archs)}
+            version: {
+                arch.removesuffix(PTX)
+                for arch in component_archs(component, version, subject.catalog.archs)
+            }
             for version in subject.toolkits_of(component)
         }
         for text in filter(toolkits().ever_built, dict.fromkeys(archs)):
@@ -202,20 +263,35 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
 
 
 def nothing_left(subject: Subject) -> Iterator[LintFinding]:
-    """KCI158: `cuda-minver` leaves every component out of a variant, or one component out of all."""
+    """KCI158: `cuda-minver` leaves every component out of a variant, or one component out
+    of all.
+    """
     for backend, facts in BACKENDS.items():
         versions, parts = subject.computes[backend], subject.kernel.build.components(backend)
-        missing = {label: {version for version in versions if too_old(part, version)} for label, part in parts.items()}
+        missing = {
+            label: {version for version in versions if too_old(part, version)}
+            for label, part in parts.items()
+        }
         bare = sorted(set.intersection(*missing.values())) if missing else []
         for label, without in missing.items():
             place: KeyPath = ("kernel", label, facts.minver)
             if versions and len(without) == len(versions):
                 newest = f"{facts.title} {versions[-1]} is the newest that is built"
-                yield place, f"component `{label}` is in no variant: {newest}", f"lower `{facts.minver}`"
+                yield (
+                    place,
+                    f"component `{label}` is in no variant: {newest}",
+                    f"lower `{facts.minver}`",
+                )
             elif bare:
                 which = f"{facts.title} {_list(bare)}"
-                message = f"the variants for {which} have no component: `{facts.minver}` excludes all of them"
-                hint = f"raise `general.{backend}.minver`, so that they are not built, or lower `{facts.minver}`"
+                message = (
+                    f"the variants for {which} have no component: `{facts.minver}` excludes all "
+                    "of them"
+                )
+                hint = (
+                    f"raise `general.{backend}.minver`, so that they are not built, or lower "
+                    f"`{facts.minver}`"
+                )
                 yield place, message, hint
                 bare = []
 
@@ -225,15 +301,20 @@ def stable_abi_newer(subject: Subject) -> Iterator[LintFinding]:
     by_backend: dict[str, list[Variant]] = {}
     for variant in subject.variants:
         abi = variant.stable_abi
-        if abi is not None and len(abi) > 1 and variant.torch and variant.torch < abi:  # else KCI144
+        if (
+            abi is not None and len(abi) > 1 and variant.torch and variant.torch < abi
+        ):  # else KCI144
             by_backend.setdefault(variant.backend, []).append(variant)
     table = subject.kernel.build.torch.stable_abi if subject.kernel.build.torch else None
     for backend, variants in sorted(by_backend.items()):
         versions = sorted({variant.torch for variant in variants if variant.torch})
         every = sum(variant.backend == backend for variant in subject.variants) == len(variants)
-        which = f"every {backend} variant" if every else f"{len(variants)} of the {backend} variants"
+        which = (
+            f"every {backend} variant" if every else f"{len(variants)} of the {backend} variants"
+        )
         message = (
-            f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with which {which} is built"
+            f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with "
+            f"which {which} is built"
         )
         one_for_all = "" in (table or ())
         place: KeyPath = ("torch", "stable-abi", *([] if one_for_all else [backend]))
@@ -256,7 +337,10 @@ def bounds_drop_everything(subject: Subject) -> Iterator[LintFinding]:
         cause = bounds[-1].cause
         if cause not in reported:
             reported.add(cause)
-            message = f"no {backend} variant is left: the catalog ({subject.catalog.name}) has {_versions(mine, cause)}"
+            message = (
+                f"no {backend} variant is left: the catalog ({subject.catalog.name}) has "
+                f"{_versions(mine, cause)}"
+            )
             hint = "widen the bound, or choose a catalog that has the versions"
             yield cause, message, hint
 
@@ -268,8 +352,17 @@ def backend_without_rows(subject: Subject) -> Iterator[LintFinding]:
         if subject.usable(backend):
             continue
         bundled = [row.bundled for row in subject.catalog.rows if row.backend == backend]
-        what = "no row with a tvm-ffi" if any(bundled) else "only rows that are not bundled" if bundled else "no row"
-        message = f"the catalog ({subject.catalog.name}) has {what} for {backend}: a release has no variant for it"
+        what = (
+            "no row with a tvm-ffi"
+            if any(bundled)
+            else "only rows that are not bundled"
+            if bundled
+            else "no row"
+        )
+        message = (
+            f"the catalog ({subject.catalog.name}) has {what} for {backend}: a release has no "
+            "variant for it"
+        )
         hint = "add a row with an overlay in kci.toml"
         if build.torch_noarch is not None:
             hint = f"`kci build --variant torch-{backend}` builds it by name"
@@ -292,10 +385,16 @@ def overlay_text(kernel: str, keys: str) -> str:
 
 def flags_of_x86(subject: Subject) -> Iterator[LintFinding]:
     """KCI169: flags that compilers for aarch64 refuse, in what is planned for it; once per list."""
-    on_arm = {str(item.backend) for item in subject.variants if item.system == _ARM and item.kind is not Kind.NOARCH}
+    on_arm = {
+        str(item.backend)
+        for item in subject.variants
+        if item.system == _ARM and item.kind is not Kind.NOARCH
+    }
     lists: dict[KeyPath, list[tuple[KeyPath, str]]] = {}
     for flag in compiler_flags(subject.kernel):
-        if (flag.backend in on_arm or (on_arm and not flag.backend)) and "PLATFORM_ID" not in flag.text:
+        if (
+            flag.backend in on_arm or (on_arm and not flag.backend)
+        ) and "PLATFORM_ID" not in flag.text:
             found = [(flag.place, match[0]) for match in _OF_X86.finditer(flag.text)]
             lists.setdefault((flag.backend, *flag.place[:-1]), []).extend(found)
     for (backend, *table, _), flags in lists.items():
@@ -303,9 +402,17 @@ def flags_of_x86(subject: Subject) -> Iterator[LintFinding]:
             place, first = flags[0]
             more = f" and {len(flags) - 1} more are flags" if len(flags) > 1 else " is a flag"
             name = ".".join(map(str, table))
-            message = f"`{first}`{more} of x86, and `{name}` is planned for {_ARM}: no compiler there takes them"
+            message = (
+                f"`{first}`{more} of x86, and `{name}` is planned for {_ARM}: no compiler there "
+                "takes them"
+            )
             drop = f'drop = ["{f"backend == {backend} and " if backend else ""}system ~ aarch64-*"]'
-            yield place, message, f"plan it for x86 only, in kci.toml:\n{overlay_text(subject.kernel.build.name, drop)}"
+            yield (
+                place,
+                message,
+                "plan it for x86 only, in kci.toml:\n"
+                f"{overlay_text(subject.kernel.build.name, drop)}",
+            )
 
 
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
@@ -314,7 +421,10 @@ _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
 def _versions(rows: list[Row], cause: KeyPath) -> str:
     if cause[0] == "torch":
         return f"torch {_list(sorted({row.torch for row in rows}))}"
-    return f"{BACKENDS[rows[0].backend].title} {_list(sorted({row.compute for row in rows if row.compute}))}"
+    return (
+        f"{BACKENDS[rows[0].backend].title} "
+        f"{_list(sorted({row.compute for row in rows if row.compute}))}"
+    )
 
 
 def _list(versions: Iterable[Version]) -> str:

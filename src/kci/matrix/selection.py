@@ -1,7 +1,9 @@
-"""The variants of a kernel: which rows of the catalog are kept or dropped, and why (docs/format.md#selection).
+"""The variants of a kernel: which rows of the catalog are kept or dropped, and why
+(docs/format.md#selection).
 
-Per system: filter by backend, framework and bounds; keep the newest torch per compute version of a stable ABI; name;
-drop rows that are not bundled, and all but the first of a name. The pr tier then keeps one row per backend.
+Per system: filter by backend, framework and bounds; keep the newest torch per compute version of a
+stable ABI; name; drop rows that are not bundled, and all but the first of a name. The pr tier then
+keeps one row per backend.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from kci.config.values import SYSTEMS, Tier, Version, text_of
 from kci.matrix.archs import variant_archs
 from kci.matrix.catalog.loading import for_kernel, outside_range
 from kci.matrix.catalog.rows import ArchTables, Catalog, Overlay, RemovedRow, Row
-from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, Kind, Matrix, Variant, variant_name
+from kci.matrix.variants import (
+    DroppedCandidate,
+    KeptCandidate,
+    KernelMatrix,
+    Kind,
+    Matrix,
+    Variant,
+    variant_name,
+)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -48,11 +58,17 @@ def compute_matrix(
 ) -> Matrix:
     """The matrices of several kernels, in their order.
 
-    `narrow` are successive filters. `overlays` have the name of their kernel, or None for all. `explain` records
-    decisions.
+    `narrow` are successive filters. `overlays` have the name of their kernel, or None for all.
+    `explain` records decisions.
     """
     selected = tuple(
-        select(kernel, for_kernel(catalog, overlays, kernel.build.name), tier, narrow=narrow, explain=explain)
+        select(
+            kernel,
+            for_kernel(catalog, overlays, kernel.build.name),
+            tier,
+            narrow=narrow,
+            explain=explain,
+        )
         for kernel in kernels
     )
     changed_by = dict.fromkeys(overlay.document.path for _, overlay in overlays)
@@ -87,13 +103,20 @@ def select(
     for row, _ in ordered:
         choice.dropped.pop(id(row), None)
     if tier is not Tier.COMPAT:  # which loads with each
-        ordered = [(row, replace(variant, loads=choice.oldest_and_newest(variant, rows))) for row, variant in ordered]
+        ordered = [
+            (row, replace(variant, loads=choice.oldest_and_newest(variant, rows)))
+            for row, variant in ordered
+        ]
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(variant for _, variant in ordered),
-        dropped=tuple(sorted(choice.dropped.values(), key=lambda item: [text or "" for text in astuple(item)[:5]])),
+        dropped=tuple(
+            sorted(
+                choice.dropped.values(), key=lambda item: [text or "" for text in astuple(item)[:5]]
+            )
+        ),
         kept=tuple(choice.kept(row, variant) for row, variant in ordered) if explain else (),
     )
 
@@ -122,23 +145,39 @@ class _Selection:
         """Rows outside of the supported range, and each stable ABI as in a release."""
         for row in supported:
             self.drop(row, why_excluded(self.build, row) or _SUPPORTED)
-        released = self.released([row for row in supported if self.build.stable_abi(row.backend) is not None])
+        released = self.released(
+            [row for row in supported if self.build.stable_abi(row.backend) is not None]
+        )
         pairs = self.beside([pair for pair in released if pair[1].kind is Kind.STABLE_ABI], outside)
         host = [row for row in (*supported, *outside) if row.backend == HOST]
-        torches = {system: [row.torch for row in host if row.system == system] for system in SYSTEMS}
-        loads = (_loads(item, torches[item.system]) if item.backend == HOST else () for _, item in pairs)
-        return [(row, replace(item, loads=each)) for (row, item), each in zip(pairs, loads, strict=True)]
+        torches = {
+            system: [row.torch for row in host if row.system == system] for system in SYSTEMS
+        }
+        loads = (
+            _loads(item, torches[item.system]) if item.backend == HOST else () for _, item in pairs
+        )
+        return [
+            (row, replace(item, loads=each)) for (row, item), each in zip(pairs, loads, strict=True)
+        ]
 
     def oldest_and_newest(self, variant: Variant, rows: list[Row]) -> tuple[str, ...]:
-        """The two torch versions at the ends of what a variant can be loaded with; one for a full ABI."""
+        """The two torch versions at the ends of what a variant can be loaded with; one for a full
+        ABI.
+        """
         if variant.kind is Kind.FULL or (variant.stable_abi is None and variant.backend != HOST):
             return _loads(variant, ())
-        if variant.stable_abi is not None and variant.backend == HOST:  # for which there is each torch
+        if (
+            variant.stable_abi is not None and variant.backend == HOST
+        ):  # for which there is each torch
             least = self.build.torch.minver if self.build.torch is not None else None
             return _loads(variant, [max(variant.stable_abi, least or variant.stable_abi)])
         same = (variant.backend, variant.system, variant.compute)
-        suitable = (row for row in rows if row.bundled and (row.backend, row.system, row.compute) == same)
-        versions = _loads(variant, [row.torch for row in suitable if why_excluded(self.build, row) is None])
+        suitable = (
+            row for row in rows if row.bundled and (row.backend, row.system, row.compute) == same
+        )
+        versions = _loads(
+            variant, [row.torch for row in suitable if why_excluded(self.build, row) is None]
+        )
         return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
 
     def pr(self, candidates: list[Row]) -> Pairs:
@@ -151,7 +190,10 @@ class _Selection:
             best = min(pairs, key=_preference)
             for row, variant in pairs:
                 if variant is not best[1]:
-                    reason = f"the pr tier builds {best[1].name} for {variant.backend}: newest torch, oldest compute"
+                    reason = (
+                        f"the pr tier builds {best[1].name} for {variant.backend}: newest torch, "
+                        "oldest compute"
+                    )
                     self.drop(row, Decision("KCI210", reason))
             chosen.append(best)
         return self.bundled(chosen)
@@ -162,7 +204,9 @@ class _Selection:
         return rows
 
     def named(self, candidates: list[Row]) -> Pairs:
-        """Filter, collapse and name, in the reference's order: stable ABI by group, then the rest."""
+        """Filter, collapse and name, in the reference's order: stable ABI by group, then
+        the rest.
+        """
         passed: list[Row] = []
         for row in candidates:
             if decision := why_excluded(self.build, row):
@@ -170,15 +214,22 @@ class _Selection:
             else:
                 passed.append(row)
         full = [item for item in passed if self.build.stable_abi(item.backend) is None]
-        stable = self.collapse([item for item in passed if self.build.stable_abi(item.backend) is not None])
+        stable = self.collapse(
+            [item for item in passed if self.build.stable_abi(item.backend) is not None]
+        )
         return [(item, make_variant(self.build, item, self.archs)) for item in stable + full]
 
     def collapse(self, candidates: list[Row]) -> list[Row]:
-        """Keep the newest torch per system, backend and compute version; a bundled one before a nightly."""
+        """Keep the newest torch per system, backend and compute version; a bundled one before a
+        nightly.
+        """
         newest: dict[tuple[str, str], Row] = {}
         for item in candidates:
             group = (item.system, f"{item.backend}-{text_of(item.compute)}")
-            if group not in newest or (item.bundled, item.torch) > (newest[group].bundled, newest[group].torch):
+            if group not in newest or (item.bundled, item.torch) > (
+                newest[group].bundled,
+                newest[group].torch,
+            ):
                 newest[group] = item
         newest_rows = [newest[group] for group in sorted(newest)]
         chosen = {id(item) for item in newest_rows}
@@ -190,7 +241,12 @@ class _Selection:
     def bundled(self, pairs: Pairs) -> Pairs:
         for row, variant in pairs:
             if not variant.bundled:
-                self.drop(row, Decision("KCI208", "the catalog's row is not bundled: it is built on demand only"))
+                self.drop(
+                    row,
+                    Decision(
+                        "KCI208", "the catalog's row is not bundled: it is built on demand only"
+                    ),
+                )
         return [pair for pair in pairs if pair[1].bundled]
 
     def first_of_name(self, pairs: Pairs) -> Pairs:
@@ -209,14 +265,26 @@ class _Selection:
             if self.explain and backend not in present:
                 place = self.kernel.document.place(("general", "backends", index))
                 reason = f"the catalog has no row for {backend}"
-                self.dropped[~index] = DroppedCandidate("", backend, None, None, "KCI212", reason, *place)
+                self.dropped[~index] = DroppedCandidate(
+                    "", backend, None, None, "KCI212", reason, *place
+                )
 
     def drop(self, row: Row, decision: Decision) -> None:
         if self.explain:
-            place = self.kernel.document.place(decision.cause) if decision.cause else decision.place or row.line()
+            place = (
+                self.kernel.document.place(decision.cause)
+                if decision.cause
+                else decision.place or row.line()
+            )
             compute = text_of(row.compute) or None
             self.dropped[id(row)] = DroppedCandidate(
-                row.system, row.backend, row.torch.text, compute, decision.rule, decision.reason, *place
+                row.system,
+                row.backend,
+                row.torch.text,
+                compute,
+                decision.rule,
+                decision.reason,
+                *place,
             )
 
     def removed(self, rows: Iterable[RemovedRow]) -> None:
@@ -242,22 +310,32 @@ class _Selection:
                 reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
             case Kind.TVM_FFI:
                 since = row.tvm_ffi_unknown_since
-                reason = f"tvm-ffi {variant.tvm_ffi}" + (f", unknown since {since}" if since else "")
+                reason = f"tvm-ffi {variant.tvm_ffi}" + (
+                    f", unknown since {since}" if since else ""
+                )
             case Kind.NOARCH:
                 reason = f"no compiled code for {variant.backend}"
             case _:
-                reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
+                reason = (
+                    f"torch {variant.torch} is in the supported range"
+                    if variant.bundled
+                    else "asked for"
+                )
         return KeptCandidate(variant.name, variant.system, reason, *row.line())
 
 
 def why_excluded(build: Build, row: Row) -> Decision | None:
-    """The reason why a row does not suit a kernel, or None. Bounds are inclusive and compare as versions.
+    """The reason why a row does not suit a kernel, or None.
 
-    The reference compares their spelling, so that `maxver = "13"` drops CUDA 13.0; kci takes that for a bug
-    (docs/format.md#version-bounds).
+    Bounds are inclusive and compare as versions.
+
+    The reference compares their spelling, so that `maxver = "13"` drops CUDA 13.0; kci takes that
+    for a bug (docs/format.md#version-bounds).
     """
     if row.backend not in build.general.backends:
-        return Decision("KCI201", f"the kernel does not declare {row.backend}", ("general", "backends"))
+        return Decision(
+            "KCI201", f"the kernel does not declare {row.backend}", ("general", "backends")
+        )
     if build.tvm_ffi is not None and row.tvm_ffi is None:
         return Decision("KCI206", "the catalog's row has no tvm-ffi", ("tvm-ffi",))
     own, title = getattr(build.general, row.backend, None), BACKENDS[row.backend].title
@@ -275,7 +353,9 @@ def why_excluded(build: Build, row: Row) -> Decision | None:
         if version is not None and (version < bound if least else version > bound):
             shown = bound if written is not None else f"{bound} by default"
             order = "older" if least else "newer"
-            return Decision(rule, f"{what} {version} is {order} than {'.'.join(key)} ({shown})", key)
+            return Decision(
+                rule, f"{what} {version} is {order} than {'.'.join(key)} ({shown})", key
+            )
     return None
 
 
@@ -286,19 +366,25 @@ _SUPPORTED = Decision("KCI218", "the row is in the supported range: the release 
 
 
 def _one_for_all(row: Row) -> Decision:
-    reason = "one stable ABI build covers every torch: it uses the newest one for this compute version"
+    reason = (
+        "one stable ABI build covers every torch: it uses the newest one for this compute version"
+    )
     return Decision("KCI207", reason, ("torch", "stable-abi", str(row.backend)))
 
 
 def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
     facts = BACKENDS[variant.backend]
-    if variant.torch is None or not (variant.backend == HOST or (facts.loads and variant.system.endswith("-linux"))):
+    if variant.torch is None or not (
+        variant.backend == HOST or (facts.loads and variant.system.endswith("-linux"))
+    ):
         return ()
     if variant.kind is Kind.FULL:
         return (variant.wheel or variant.torch.text,)
     versions, least = sorted({variant.torch, *torches}), variant.stable_abi or variant.torch
     own = {variant.torch: variant.wheel or variant.torch.minor_text}
-    return tuple(dict.fromkeys(own.get(item, item.minor_text) for item in versions if item >= least))
+    return tuple(
+        dict.fromkeys(own.get(item, item.minor_text) for item in versions if item >= least)
+    )
 
 
 def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
@@ -308,13 +394,17 @@ def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple
 
 
 def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
-    """The variant of a `[torch-noarch]` kernel by name, even for a backend without rows (cann, neuron); else None."""
+    """The variant of a `[torch-noarch]` kernel by name, even for a backend without rows (cann,
+    neuron); else None.
+    """
     if build.torch_noarch is None:
         return None
     for backend in build.general.backends:
         if name == variant_name(Kind.NOARCH, backend, system, (), None):
             archs = variant_archs(build, Kind.NOARCH, backend, None)
-            return Variant(name, Kind.NOARCH, backend, system, None, None, None, None, archs, bundled=False)
+            return Variant(
+                name, Kind.NOARCH, backend, system, None, None, None, None, archs, bundled=False
+            )
     return None
 
 
@@ -342,5 +432,7 @@ def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
         archs=variant_archs(build, kind, row.backend, row.compute, tables),
         bundled=row.bundled,
         wheel=row.wheel,
-        archs_since=tables.since if BACKENDS[row.backend].capabilities and kind is not Kind.NOARCH else None,
+        archs_since=tables.since
+        if BACKENDS[row.backend].capabilities and kind is not Kind.NOARCH
+        else None,
     )

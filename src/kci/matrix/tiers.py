@@ -1,7 +1,7 @@
 """Filters of variants: of the command line, and custom tiers of kci.toml.
 
-A custom tier narrows a built-in one, optionally to pairwise coverage: each pair of torch, compute version and system
-occurs once. That finds failures which two of the three cause.
+A custom tier narrows a built-in one, optionally to pairwise coverage: each pair of torch, compute
+version and system occurs once. That finds failures which two of the three cause.
 """
 
 from __future__ import annotations
@@ -24,21 +24,33 @@ from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 
 
-def tier_of(name: str, repository: RepositorySettings, *, thinned: bool = True) -> tuple[Tier, list[Narrow]]:
-    """The base tier and filters of a custom tier; UsageError if unknown, FindingsError (KCI128) for its expression."""
+def tier_of(
+    name: str, repository: RepositorySettings, *, thinned: bool = True
+) -> tuple[Tier, list[Narrow]]:
+    """The base tier and filters of a custom tier; UsageError if unknown, FindingsError (KCI128) for
+    its expression.
+    """
     tier = repository.settings.tiers.get(name)
     if tier is None or repository.document is None:
         names = [*(str(tier) for tier in Tier), *sorted(repository.settings.tiers)]
-        raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, names) or one_of(names))
+        raise UsageError(
+            f"there is no tier {name[:60]!r}", hint=suggestion(name, names) or one_of(names)
+        )
     place, setting = repository.document.place(("tiers", name)), f"tier {name}: {{}}"
     rule = "KCI214"
-    filters = [by_choice(tier.systems, tier.backends, tier.only, rule=rule, setting=setting, place=place)]
+    filters = [
+        by_choice(tier.systems, tier.backends, tier.only, rule=rule, setting=setting, place=place)
+    ]
     if tier.where is not None:
         try:
             where = parse_where(tier.where, FIELDS)
         except WhereError as error:
-            raise refuse(where_problem(repository.document, ("tiers", name, "where"), tier.where, error)) from None
-        filters.append(by_expression(where, rule=rule, setting=setting.format("where"), place=place))
+            raise refuse(
+                where_problem(repository.document, ("tiers", name, "where"), tier.where, error)
+            ) from None
+        filters.append(
+            by_expression(where, rule=rule, setting=setting.format("where"), place=place)
+        )
     if tier.pairwise and thinned:
         reason = f"tier {name}: other variants cover each of its pairs"
         filters.append(_pairwise(Decision("KCI215", reason, place=place)))
@@ -66,7 +78,9 @@ def by_choice(
     setting: str = "--{}",
     place: tuple[str, int] = ("", 0),
 ) -> Narrow:
-    """A filter by system, backend and name patterns; `rule`, `setting` and `place` explain a dropped variant."""
+    """A filter by system, backend and name patterns; `rule`, `setting` and `place` explain a
+    dropped variant.
+    """
 
     def judge(variant: Variant) -> Decision | None:
         for name, chosen, fits in (
@@ -75,14 +89,20 @@ def by_choice(
             ("only", only, any(fnmatch.fnmatchcase(variant.name, glob) for glob in only)),
         ):
             if chosen and not fits:
-                return Decision(rule, f"{setting.format(name)} {' '.join(chosen)} excludes it", place=place)
+                return Decision(
+                    rule, f"{setting.format(name)} {' '.join(chosen)} excludes it", place=place
+                )
         return None
 
     return lambda _, variants: [judge(variant) for variant in variants]
 
 
 def by_expression(
-    where: Where, *, rule: str = "KCI211", setting: str = "--where", place: tuple[str, int] = ("", 0)
+    where: Where,
+    *,
+    rule: str = "KCI211",
+    setting: str = "--where",
+    place: tuple[str, int] = ("", 0),
 ) -> Narrow:
     """A filter by an expression; `newest` and `oldest` refer to the variants of one kernel."""
     left_out = Decision(rule, f"{setting} {where.text!r} excludes it", place=place)
@@ -96,13 +116,17 @@ def by_expression(
 
 
 def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
-    """A filter by the backends of arguments such as `kernels/relu[cuda,rocm]`, by kernel directory."""
+    """A filter by the backends of arguments such as `kernels/relu[cuda,rocm]`, by kernel
+    directory.
+    """
 
     def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[Decision | None]:
         backends = scopes.get(kernel.directory)
         reason = f"{kernel.directory}[{','.join(backends or ())}] excludes it"
         left_out = Decision("KCI211", reason, place=("", 0))
-        return [None if backends is None or item.backend in backends else left_out for item in variants]
+        return [
+            None if backends is None or item.backend in backends else left_out for item in variants
+        ]
 
     return narrow
 
@@ -124,8 +148,8 @@ def pairs(variant: Variant) -> list[Pair]:
 def choose(variants: Sequence[Variant]) -> list[Variant]:
     """A small subset of the variants with all of their pairs, in their order.
 
-    It is greedy by missing pairs, then newest torch, and drops redundant variants, oldest torch first; `_STEPS` steps
-    of branch and bound may improve it.
+    It is greedy by missing pairs, then newest torch, and drops redundant variants, oldest torch
+    first; `_STEPS` steps of branch and bound may improve it.
     """
     ranked = sorted(variants, key=_newest_first)
     missing = {pair for variant in ranked for pair in pairs(variant)}
@@ -162,7 +186,9 @@ def _fewest(ranked: Sequence[Variant], chosen: Sequence[Variant]) -> Sequence[Va
             best = [ranked[index] for index in selection]
             continue
         rarest = min(missing, key=lambda pair: (len(having[pair]), pair))
-        order = sorted(having[rarest], key=lambda index: (-len(have[index].intersection(missing)), index))
+        order = sorted(
+            having[rarest], key=lambda index: (-len(have[index].intersection(missing)), index)
+        )
         waiting += [(missing - have[index], (*selection, index)) for index in reversed(order)]
     return best
 

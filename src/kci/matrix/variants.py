@@ -5,8 +5,9 @@
     tvm-ffi   tvm-ffi<VV>-<compute>-<cpu>-<os>
     noarch    torch-<backend>
 
-VV is major and minor without a dot (2.9 is 29, 2.10 is 210, 2025.3.2 is 20253). The loader reads one digit of major for
-torch and one digit of minor for compute versions, so `rocm714` is 71.4 unless known versions say 7.14.
+VV is major and minor without a dot (2.9 is 29, 2.10 is 210, 2025.3.2 is 20253). The loader reads
+one digit of major for torch and one digit of minor for compute versions, so `rocm714` is 71.4
+unless known versions say 7.14.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ def variant_name(
     framework_version: tuple[int, ...],
     compute: tuple[int, ...] | None,
 ) -> str:
-    """The name of a variant; the framework is torch, stable ABI or tvm-ffi. ValueError without a compute version."""
+    """The name of a variant; the framework is torch, stable ABI or tvm-ffi.
+
+    ValueError without a compute version.
+    """
     if kind is Kind.NOARCH:
         return f"torch-{backend}"
     part = backend
@@ -72,7 +76,10 @@ def variant_name(
 
 
 _FRAMEWORKS = {Kind.STABLE_ABI: "torch-stable-abi", Kind.TVM_FFI: "tvm-ffi", Kind.FULL: "torch"}
-_PARTS = (f"{facts.compute_prefix}[0-9]{{2,}}" if facts.compute_prefix else name for name, facts in BACKENDS.items())
+_PARTS = (
+    f"{facts.compute_prefix}[0-9]{{2,}}" if facts.compute_prefix else name
+    for name, facts in BACKENDS.items()
+)
 _COMPUTE = f"(?P<compute>{'|'.join(_PARTS)})"
 _SYSTEM = r"(?P<system>(?:x86_64|aarch64)-(?:linux|darwin|windows))"
 _FRAMEWORK = rf"(?P<framework>{'|'.join(_FRAMEWORKS.values())})(?P<vv>[0-9]{{2,}})"
@@ -82,21 +89,37 @@ _NOARCH_NAME = rf"torch-({'|'.join([*BACKENDS, *_OLD_NAMES, 'universal'])})"
 
 
 def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
-    """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits. ValueError for others."""
+    """Parse a variant name or legacy form; `known` compute versions resolve ambiguous digits.
+
+    ValueError for others.
+    """
     if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, _OLD_NAMES.get(noarch[1], noarch[1]))
     match = re.fullmatch(_ARCH_NAME, name)
-    if match is None or match["system"] not in SYSTEMS or (match["cxx"] and match["framework"] != "torch"):
+    if (
+        match is None
+        or match["system"] not in SYSTEMS
+        or (match["cxx"] and match["framework"] != "torch")
+    ):
         raise ValueError(f"{name!r} is not a variant name")
     if match["cxx"] and not match["system"].endswith("-linux"):
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
-    part, vv = match["compute"].rstrip("0123456789"), match["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
-    backend = next((backend for backend, facts in BACKENDS.items() if facts.compute_prefix == part), part)
-    compute = f"{vv[:-1]}.{vv[-1]}" if vv else None  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
+    part, vv = (
+        match["compute"].rstrip("0123456789"),
+        match["compute"].lstrip("abcdefghijklmnopqrstuvwxyz"),
+    )
+    backend = next(
+        (backend for backend, facts in BACKENDS.items() if facts.compute_prefix == part), part
+    )
+    compute = (
+        f"{vv[:-1]}.{vv[-1]}" if vv else None
+    )  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
     if compute is not None and known:
         compute = _resolve(backend, compute, known)
     kind = next(kind for kind, framework in _FRAMEWORKS.items() if framework == match["framework"])
-    return VariantName(kind, backend, match["system"], f"{match['vv'][0]}.{int(match['vv'][1:])}", compute)
+    return VariantName(
+        kind, backend, match["system"], f"{match['vv'][0]}.{int(match['vv'][1:])}", compute
+    )
 
 
 def is_variant_name(name: str) -> bool:
@@ -119,7 +142,9 @@ def this_system() -> str:
     """This machine's system, as in variant names."""
     import platform
 
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
+        platform.machine().lower(), platform.machine().lower()
+    )
     os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
     return f"{machine}-{os_name}"
 
@@ -130,7 +155,9 @@ def cpu_of(system: str) -> str:
 
 
 def artifact_stem(kernel: str, name: str) -> str:
-    """An artifact's name, `kci-<kernel>-<name>`, with characters that names do not have escaped for GitHub."""
+    """An artifact's name, `kci-<kernel>-<name>`, with characters that names do not have escaped for
+    GitHub.
+    """
     return f"kci-{_escaped(kernel)}-{_escaped(name)}"
 
 
@@ -171,7 +198,11 @@ def artifact_name(kernel: str, variant: str, *, zstd: bool = False) -> str:
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]", lambda match: "".join(f"%{byte:02x}" for byte in match[0].encode()), text)
+    return re.sub(
+        r"[^A-Za-z0-9._+-]",
+        lambda match: "".join(f"%{byte:02x}" for byte in match[0].encode()),
+        text,
+    )
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -189,23 +220,31 @@ class Variant(msgspec.Struct, frozen=True):
     """In the order of metadata.json; None for backends without archs."""
     bundled: bool
     wheel: str | None = None
-    """The exact torch of an overlay, such as `2.16.0rc1@nightly/cu132`; None for the one that kci takes."""
+    """The exact torch of an overlay, such as `2.16.0rc1@nightly/cu132`; None for the one that kci
+    takes."""
     archs_since: str | None = None
     """The day of the arch list for `archs`, of a compiled CUDA variant; None for the oldest."""
     loads: tuple[str, ...] = ()
-    """The torch versions to load it with, oldest first; none if kci has no torch for it, or kci.toml says so."""
+    """The torch versions to load it with, oldest first; none if kci has no torch for it, or
+    kci.toml says so."""
 
     @property
     def must_load(self) -> bool:
-        """True if it is not fit for publishing before it is loaded; else it is loaded where torch installs."""
+        """True if it is not fit for publishing before it is loaded; else it is loaded where torch
+        installs.
+        """
         return bool(self.loads) and must_load(self.name)
 
 
 def must_load(name: str) -> bool:
-    """True for variants whose torch is to be had wherever they are built: of the CPU, and compiled ones of CUDA."""
+    """True for variants whose torch is to be had wherever they are built: of the CPU, and compiled
+    ones of CUDA.
+    """
     parts = parse_variant_name(name)
     linux = parts.system is None or parts.system.endswith("-linux")
-    return linux and (parts.backend == HOST or (parts.backend == Backend.CUDA and parts.kind is not Kind.NOARCH))
+    return linux and (
+        parts.backend == HOST or (parts.backend == Backend.CUDA and parts.kind is not Kind.NOARCH)
+    )
 
 
 class DroppedCandidate(msgspec.Struct, frozen=True):
@@ -243,11 +282,15 @@ class KernelMatrix(msgspec.Struct, frozen=True):
 
     def loading(self, backends: Collection[str]) -> KernelMatrix:
         """The same, of which only variants of these backends are loaded."""
-        variants = (item if item.backend in backends else replace(item, loads=()) for item in self.variants)
+        variants = (
+            item if item.backend in backends else replace(item, loads=()) for item in self.variants
+        )
         return replace(self, variants=tuple(variants))
 
     def each_once(self, system: str = "x86_64-linux") -> list[Variant]:
-        """The variants by name, each once; of a noarch variant that of `system`, if there is one."""
+        """The variants by name, each once; of a noarch variant that of `system`, if there
+        is one.
+        """
         by_name: dict[str, Variant] = {}
         for variant in sorted(self.variants, key=lambda item: (item.system != system, item.system)):
             by_name.setdefault(variant.name, variant)
@@ -264,7 +307,9 @@ class Matrix(msgspec.Struct, frozen=True):
 
 
 def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
-    """The documented JSON form (schema 1) for `msgspec.json.encode`; `explain` adds all decisions."""
+    """The documented JSON form (schema 1) for `msgspec.json.encode`; `explain` adds all
+    decisions.
+    """
     kernels = []
     for kernel in matrix.kernels:
         entry: dict[str, Any] = {
@@ -283,4 +328,8 @@ def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
 def _variant(variant: Variant) -> dict[str, Any]:
     left_out = {"archs_since", *(key for key in ("loads", "wheel") if not getattr(variant, key))}
     facts = asdict(variant).items()
-    return {key: value.text if isinstance(value, Version) else value for key, value in facts if key not in left_out}
+    return {
+        key: value.text if isinstance(value, Version) else value
+        for key, value in facts
+        if key not in left_out
+    }

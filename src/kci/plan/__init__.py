@@ -1,1 +1,3 @@
-"""The workspace of one invocation, and the jobs of a run: legs, parts, runners, fingerprints, affected variants."""
+"""The workspace of one invocation, and the jobs of a run: legs, parts, runners, fingerprints,
+affected variants.
+"""

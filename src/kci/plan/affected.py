@@ -1,4 +1,6 @@
-"""`--affected`: the variants and tests that a change touches, by fingerprints at both ends, without a checkout."""
+"""`--affected`: the variants and tests that a change touches, by fingerprints at both ends, without
+a checkout.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.plan.legs import NIX, toolchain_of
 from kci.plan.workspace import Choice, Workspace
 from kci.utils.frozen import Frozen
-from kci.utils.git import GitRefusedError, changed_paths, list_blobs, read_blob, read_objects, ref_names, run_git
+from kci.utils.git import (
+    GitRefusedError,
+    changed_paths,
+    list_blobs,
+    read_blob,
+    read_objects,
+    ref_names,
+    run_git,
+)
 from kci.utils.suggest import suggestion
 
 _DIFFERENCE = re.compile(
@@ -48,41 +58,66 @@ class Changes(Frozen):
     def touch(self, places: Iterable[str]) -> bool:
         """True if a file changed at, below or above one of the places."""
         return any(
-            not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
+            not place
+            or file == place
+            or file.startswith(f"{place}/")
+            or place.startswith(f"{file}/")
             for place, file in product(places, self.files)
         )
 
 
 def changes_since(directory: Path, base: str) -> Changes:
-    """The files that changed since the merge base, new ones included; FindingsError (KCI312) without a base."""
+    """The files that changed since the merge base, new ones included; FindingsError (KCI312)
+    without a base.
+    """
     if base.startswith("-"):
-        raise rule_error("KCI312", f"{base!r} is not a revision", hint="name a branch, a tag or a commit")
-    output = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
+        raise rule_error(
+            "KCI312", f"{base!r} is not a revision", hint="name a branch, a tag or a commit"
+        )
+    output = _DIFFERENCE.fullmatch(
+        _git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b""
+    )
     if output is None or not output[2]:
         if output is not None:
             message = f"HEAD and {base!r} have no common commit here"
             hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         elif _git(directory, "rev-parse", "--show-toplevel") is None:
-            message, hint = f"{directory} is not in a git repository", "--affected needs one; plan without it"
+            message, hint = (
+                f"{directory} is not in a git repository",
+                "--affected needs one; plan without it",
+            )
         else:
             message = f"there is no commit {base!r} here"
-            hint = suggestion(base, ref_names(directory)) or "fetch it: `fetch-depth: 0` of actions/checkout does"
+            hint = (
+                suggestion(base, ref_names(directory))
+                or "fetch it: `fetch-depth: 0` of actions/checkout does"
+            )
         raise rule_error("KCI312", message, hint=hint)
     root, parted = Path(os.fsdecode(output[1])), output[2].decode()
     changed = changed_paths(root, parted)
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     if changed is None or untracked is None:
-        raise rule_error("KCI312", f"git cannot compare the files with {base!r}", hint="see what `git diff` says")
+        raise rule_error(
+            "KCI312", f"git cannot compare the files with {base!r}", hint="see what `git diff` says"
+        )
     names = changed.union(os.fsdecode(name) for name in untracked.split(b"\0") if name)
     return Changes(root, parted, tuple(sorted(names)))
 
 
 def pull_request_base(directory: Path, head: str) -> str:
-    """The target branch's newest commit: the first parent of a merge commit at HEAD, else FindingsError (KCI312)."""
+    """The target branch's newest commit: the first parent of a merge commit at HEAD, else
+    FindingsError (KCI312).
+    """
     commits = (_git(directory, "rev-parse", "HEAD^0", "HEAD^1", "HEAD^2") or b"").decode().split()
     if not commits or commits[0] == head:
-        message = "HEAD is not the merge commit that GitHub makes of a pull request, so what it changes is unknown"
-        hint = "check it out with `fetch-depth: 2` and no `ref`, as actions/checkout does, or name a commit"
+        message = (
+            "HEAD is not the merge commit that GitHub makes of a pull request, so what it changes "
+            "is unknown"
+        )
+        hint = (
+            "check it out with `fetch-depth: 2` and no `ref`, as actions/checkout does, or name a "
+            "commit"
+        )
         raise rule_error("KCI312", message, hint=hint)
     return commits[1]
 
@@ -123,8 +158,8 @@ def only_affected(
 ) -> tuple[Matrix, list[Touch]]:
     """Reduce a matrix to what a change since `base` touches, and explain it for each changed file.
 
-    A kernel with changed tests keeps the variants that they test. `container` is as for `toolchain_of`. Raises
-    as `changes_since`, and KciError for a kernel in another repository.
+    A kernel with changed tests keeps the variants that they test. `container` is as for
+    `toolchain_of`. Raises as `changes_since`, and KciError for a kernel in another repository.
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
     changes = changes_since(Path(next(iter(kernels), "")), base)
@@ -141,10 +176,16 @@ def only_affected(
             raise KciError(message, hint="plan kernels of one repository at a time with --affected")
         now = _KernelState(kernel, tree, workspace, selected, container)
         if settings or _may_be_touched(directory, now.prints.inputs, changes):
-            then = _end_at_base(now, directory, changes, old_tree, before, choice) if before is not None else None
+            then = (
+                _end_at_base(now, directory, changes, old_tree, before, choice)
+                if before is not None
+                else None
+            )
             view = _KernelChange(selected.name, directory, now, then)
             views.append(view)
-            names = view.moved.union(*(machine.variants for machine in view.machines_to_repeat.values()))
+            names = view.moved.union(
+                *(machine.variants for machine in view.machines_to_repeat.values())
+            )
             variants = tuple(item for item in selected.variants if item.name in names)
             affected += [replace(selected, variants=variants)] if variants else []
     touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
@@ -152,7 +193,9 @@ def only_affected(
 
 
 def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
-    """The directories of kernels that cannot be planned (names by directory) that a change since `base` touches."""
+    """The directories of kernels that cannot be planned (names by directory) that a change since
+    `base` touches.
+    """
     if not kernels:
         return frozenset()
     changes = changes_since(Path(next(iter(kernels))), base)
@@ -160,10 +203,15 @@ def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -
         return frozenset(kernels)
     settings = workspace.settings
     places = {
-        path: map(changes.inside, (Path(path), *(settings.root / entry for entry in settings.settings.inputs_of(name))))
+        path: map(
+            changes.inside,
+            (Path(path), *(settings.root / entry for entry in settings.settings.inputs_of(name))),
+        )
         for path, name in kernels.items()
     }
-    return frozenset(path for path, its in places.items() if changes.touch(one for one in its if one is not None))
+    return frozenset(
+        path for path, its in places.items() if changes.touch(one for one in its if one is not None)
+    )
 
 
 def _changed_settings(workspace: Workspace, changes: Changes) -> set[str | None]:
@@ -190,18 +238,28 @@ class _KernelState(Frozen, dict=True):
         variants, prints = {}, self.prints
         for variant in self.selected.each_once():
             toolchain = toolchain_of(variant, self.workspace.runners, self.container)
-            paths = prints.inputs.paths_of(variant, everything=toolchain == NIX) | dict(prints.steps).keys()
-            variants[variant.name] = prints.of_leg(variant, toolchain), (prints.facts(variant, toolchain), paths)
+            paths = (
+                prints.inputs.paths_of(variant, everything=toolchain == NIX)
+                | dict(prints.steps).keys()
+            )
+            variants[variant.name] = (
+                prints.of_leg(variant, toolchain),
+                (prints.facts(variant, toolchain), paths),
+            )
         return variants
 
     @cached_property
     def machines(self) -> dict[str, tuple[str, TestMachine]]:
         machines = machines_for(self.variants, self.workspace.runners, self.prints.inputs.marked)
-        return {machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines}
+        return {
+            machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines
+        }
 
 
 class _KernelChange(Frozen, dict=True):
-    """A kernel before and after a change; `then` is None if it was absent or could not be planned."""
+    """A kernel before and after a change; `then` is None if it was absent or could not be
+    planned.
+    """
 
     name: str
     directory: str
@@ -216,7 +274,9 @@ class _KernelChange(Frozen, dict=True):
     def machines_to_repeat(self) -> dict[str, TestMachine]:
         before = self.then.machines if self.then is not None else {}
         now = self.now.machines.items()
-        return {name: its[1] for name, its in now if name not in before or before[name][0] != its[0]}
+        return {
+            name: its[1] for name, its in now if name not in before or before[name][0] != its[0]
+        }
 
     def changed_names(self, part: int) -> list[str]:
         before, now = self.then.variants if self.then is not None else {}, self.now.variants.items()
@@ -229,7 +289,9 @@ class _KernelChange(Frozen, dict=True):
 
 
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
-    if inputs.leads_out or any(file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files):
+    if inputs.leads_out or any(
+        file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files
+    ):
         return True
     return changes.touch((directory, *inputs.declared)) or any(map(inputs.is_test, changes.files))
 
@@ -246,7 +308,12 @@ def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:
 
 
 def _end_at_base(
-    now: _KernelState, directory: str, changes: Changes, tree: SourceTree, workspace: Workspace, choice: Choice
+    now: _KernelState,
+    directory: str,
+    changes: Changes,
+    tree: SourceTree,
+    workspace: Workspace,
+    choice: Choice,
 ) -> _KernelState | None:
     path, kernel = f"{directory}/{BUILD_TOML}".removeprefix("/"), now.kernel
     try:
@@ -265,13 +332,18 @@ def _end_at_base(
 
 def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
     blobs = list_blobs(changes.root, changes.base, changes.files)
-    contents = read_objects(changes.root, sorted({blob.id for blob in blobs.values() if blob.mode != _SUBMODULE}))
+    contents = read_objects(
+        changes.root, sorted({blob.id for blob in blobs.values() if blob.mode != _SUBMODULE})
+    )
     patch: dict[str, tuple[EntryKind, bytes] | None] = dict.fromkeys(changes.files)
     for path, blob in blobs.items():
         if blob.mode == _SUBMODULE:
             patch[path] = (EntryKind.OTHER, blob.id.encode())
         elif blob.id in contents:
-            patch[path] = (EntryKind.LINK if blob.mode == "120000" else EntryKind.FILE, contents[blob.id])
+            patch[path] = (
+                EntryKind.LINK if blob.mode == "120000" else EntryKind.FILE,
+                contents[blob.id],
+            )
         else:
             message = f"{path} of {changes.base[:12]} is not here: the clone is a partial one"
             hint = "fetch it: a clone without --filter has all"
@@ -286,7 +358,12 @@ def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None
     for view in views:
         is_build_toml = path == f"{view.directory}/{BUILD_TOML}".removeprefix("/")
         touch = _by_facts(path, view, tests=False) if is_build_toml else _by_files(path, view)
-        if touch.touches or touch.tests or not view.directory or path.startswith(f"{view.directory}/"):
+        if (
+            touch.touches
+            or touch.tests
+            or not view.directory
+            or path.startswith(f"{view.directory}/")
+        ):
             touches.append(touch)
     return touches or [Touch(path, "", (), "outside of every kernel that is planned")]
 
@@ -295,17 +372,26 @@ def _by_facts(path: str, view: _KernelChange, *, tests: bool) -> Touch:
     touched = view.changed_names(1)
     reason = "the kernel could not be planned at the base"
     if view.then is not None:
-        reason = f"what it says of {'these variants changed' if touched else 'the planned variants is unchanged'}"
+        reason = (
+            "what it says of "
+            f"{'these variants changed' if touched else 'the planned variants is unchanged'}"
+        )
     return view.touched_by(path, touched, reason, tests=tests)
 
 
 def _by_files(path: str, view: _KernelChange) -> Touch:
     ends = [end for end in (view.now, view.then) if end is not None]
-    readers = {name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths}
+    readers = {
+        name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths
+    }
     touched = sorted(readers & view.moved)
     is_test = any(end.prints.inputs.is_test(path) for end in ends)
     if readers:
-        reason = "an input of these variants" if touched else "an input, the same for every planned variant"
+        reason = (
+            "an input of these variants"
+            if touched
+            else "an input, the same for every planned variant"
+        )
     elif is_test:
         now = view.now
         why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)

@@ -1,4 +1,6 @@
-"""Checks of build.toml, kci.toml and sources, and the kernels that can be planned in spite of findings."""
+"""Checks of build.toml, kci.toml and sources, and the kernels that can be planned in spite of
+findings.
+"""
 
 from __future__ import annotations
 
@@ -63,13 +65,16 @@ def check_kernels(
 ) -> CheckResult:
     """Read and lint kernels and their kci.toml; suppressed findings are left out.
 
-    `progress` hears how many kernels of a repository were checked, and of how many. The catalog is by default that of
-    kci.toml. UsageError for a missing directory or edition, FindingsError for an invalid catalog.
+    `progress` hears how many kernels of a repository were checked, and of how many. The catalog is
+    by default that of kci.toml. UsageError for a missing directory or edition, FindingsError for an
+    invalid catalog.
     """
     by_root: dict[Path, list[str]] = {}
     for directory in find_kernels(arguments, pass_over=True):
         by_root.setdefault(find_root(Path(directory))[0], []).append(directory)
-    groups = [_check_group(group, catalog, remember, progress) for _, group in sorted(by_root.items())]
+    groups = [
+        _check_group(group, catalog, remember, progress) for _, group in sorted(by_root.items())
+    ]
     diagnostics = [item for checked, _ in groups for item in checked.diagnostics]
     kernels = [kernel for _, workspace in groups for kernel in workspace.kernels]
     diagnostics += same_names((kernel.build.name, kernel.directory) for kernel in kernels)
@@ -83,8 +88,16 @@ def check_kernels(
 def lint_kernel(
     kernel: Kernel, catalog: Catalog, tree: SourceTree | None, more: Sequence[Diagnostic] = ()
 ) -> list[Diagnostic]:
-    """All findings about a kernel in file order, with `more`; without the `tree` of its files they are not checked."""
-    findings = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, catalog)]
+    """All findings about a kernel in file order, with `more`; without the `tree` of its files they
+    are not checked.
+    """
+    findings = [
+        *kernel.diagnostics,
+        *more,
+        *lint_file(kernel),
+        *source_escapes(kernel),
+        *lint_matrix(kernel, catalog),
+    ]
     if tree is not None:
         findings += lint_sources(kernel, tree)
         findings += lint_standards(kernel, catalog, tree)
@@ -92,16 +105,31 @@ def lint_kernel(
     return sorted(findings, key=in_file_order)
 
 
-def kernel_errors(workspace: Workspace, kernel: Kernel, trees: SourceTrees | None) -> list[Diagnostic]:
-    """The errors of one kernel that are not suppressed: it cannot be built. Without `trees` sources do not count."""
+def kernel_errors(
+    workspace: Workspace, kernel: Kernel, trees: SourceTrees | None
+) -> list[Diagnostic]:
+    """The errors of one kernel that are not suppressed: it cannot be built.
+
+    Without `trees` sources do not count.
+    """
 
     def of_texts() -> list[Diagnostic]:
         rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
-        return errors_in([*lint_file(kernel), *source_escapes(kernel), *lint_matrix(kernel, rows, errors_only=True)])
+        return errors_in(
+            [
+                *lint_file(kernel),
+                *source_escapes(kernel),
+                *lint_matrix(kernel, rows, errors_only=True),
+            ]
+        )
 
     def texts() -> object:
         read = (kernel.document, workspace.catalog.document, workspace.settings.document)
-        return checker_version(), workspace.catalog.name, [(one.path, one.text) for one in read if one is not None]
+        return (
+            checker_version(),
+            workspace.catalog.name,
+            [(one.path, one.text) for one in read if one is not None],
+        )
 
     tree = trees.of(kernel.directory) if trees is not None else None
     kept = tree.remembered if tree is not None else None
@@ -193,7 +221,9 @@ def split_faulty(
     for number, kernel in enumerate(workspace.kernels):
         progress(number, len(workspace.kernels))
         errors = kernel_errors(workspace, kernel, trees)
-        if all(item.rule == "KCI130" for item in errors) and not _only_without_component(workspace, kernel, choice):
+        if all(item.rule == "KCI130" for item in errors) and not _only_without_component(
+            workspace, kernel, choice
+        ):
             sound.append(kernel)
         else:
             faulty.append(_faulty(kernel, errors or lint_file(kernel, ["KCI130"])))
@@ -203,40 +233,59 @@ def split_faulty(
         error = NoSoundKernelError(*_fault_of(faulty, "nothing is planned: ", hint))
         error.faulty = in_order
         raise error
-    return workspace.with_kernels(sound) if len(sound) < len(workspace.kernels) else workspace, in_order
+    return workspace.with_kernels(sound) if len(sound) < len(
+        workspace.kernels
+    ) else workspace, in_order
 
 
 def _faulty(kernel: Kernel, errors: Sequence[Diagnostic]) -> FaultyKernel:
     return FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors))
 
 
-def _fault_of(faulty: Sequence[FaultyKernel], start: str, hint: str) -> tuple[str, str, list[Diagnostic]]:
+def _fault_of(
+    faulty: Sequence[FaultyKernel], start: str, hint: str
+) -> tuple[str, str, list[Diagnostic]]:
     every = [item for kernel in faulty for item in kernel.diagnostics]
-    return f"{start}{every[0].path}: {every[0].message}" if every[0].path else f"{start}{every[0].message}", hint, every
+    return (
+        f"{start}{every[0].path}: {every[0].message}"
+        if every[0].path
+        else f"{start}{every[0].message}",
+        hint,
+        every,
+    )
 
 
 def _backends_without_component(kernel: Kernel) -> set[str]:
     build = kernel.build
-    return {str(item) for item in build.general.backends if build.torch and not build.components(item)}
+    return {
+        str(item) for item in build.general.backends if build.torch and not build.components(item)
+    }
 
 
 def _only_without_component(workspace: Workspace, kernel: Kernel, choice: Choice) -> bool:
     bare = _backends_without_component(kernel)
     if not bare or bare >= {*kernel.build.general.backends}:
         return bool(bare)
-    chosen = {variant.backend for variant in workspace.with_kernels([kernel]).matrix(choice).kernels[0].variants}
+    chosen = {
+        variant.backend
+        for variant in workspace.with_kernels([kernel]).matrix(choice).kernels[0].variants
+    }
     asked = bare & {*choice.backends, *workspace.scopes.get(kernel.directory, ())}
     return bool(asked) or (bool(chosen) and bare >= chosen)
 
 
-def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matrix, list[UnplannedVariant]]:
+def split_without_component(
+    workspace: Workspace, matrix: Matrix
+) -> tuple[Matrix, list[UnplannedVariant]]:
     """Split off the variants that no component makes (KCI130)."""
     unplanned: list[UnplannedVariant] = []
     kernels = {item.path: item for item in matrix.kernels}
     for kernel in workspace.kernels:
         if bare := _backends_without_component(kernel):
             item = kernels[kernel.directory]
-            faults = {fault.message.partition(" ")[0]: fault for fault in lint_file(kernel, ["KCI130"])}
+            faults = {
+                fault.message.partition(" ")[0]: fault for fault in lint_file(kernel, ["KCI130"])
+            }
             for variant in (variant for variant in item.each_once() if variant.backend in bare):
                 why = faults[variant.backend]
                 where = (variant.backend, variant.system, why.rule, why.message, why.path, why.line)
@@ -247,7 +296,12 @@ def split_without_component(workspace: Workspace, matrix: Matrix) -> tuple[Matri
 
 
 def require_readable(workspace: Workspace) -> None:
-    """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans, and no sources."""
+    """Raise FindingsError if a build.toml has an error: workflow files need names, paths and plans,
+    and no sources.
+    """
     found = ((kernel, kernel_errors(workspace, kernel, None)) for kernel in workspace.kernels)
-    if wrong := [*workspace.unread, *(_faulty(kernel, errors) for kernel, errors in found if errors)]:
+    if wrong := [
+        *workspace.unread,
+        *(_faulty(kernel, errors) for kernel, errors in found if errors),
+    ]:
         raise FindingsError(*_fault_of(wrong, "", "`kci check` lists all findings"))

@@ -38,12 +38,17 @@ def recorded_minutes(entries: Iterable[Duration]) -> dict[Key, int]:
     by_variant: dict[Key, list[float]] = {}
     for entry in entries:
         by_variant.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
-    return {key: max(1, math.ceil(statistics.median(seconds) / 60)) for key, seconds in by_variant.items()}
+    return {
+        key: max(1, math.ceil(statistics.median(seconds) / 60))
+        for key, seconds in by_variant.items()
+    }
 
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
     """Read a file of `Duration`s; FindingsError (KCI611) for any other file."""
-    with reading(path, "a file of recorded durations", "remove the file; the plan then uses kci's estimates"):
+    with reading(
+        path, "a file of recorded durations", "remove the file; the plan then uses kci's estimates"
+    ):
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)
     return read.durations

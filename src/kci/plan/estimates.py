@@ -32,7 +32,9 @@ class _Estimates(Dated, frozen=True):
     def around(self, minutes: int) -> tuple[int, int]:
         """The least and most minutes that an estimate stands for."""
         compiling = minutes - self.fixed
-        return self.fixed + int(compiling / self.spread), self.fixed + math.ceil(compiling * self.spread)
+        return self.fixed + int(compiling / self.spread), self.fixed + math.ceil(
+            compiling * self.spread
+        )
 
 
 estimates = shipped("plan/data/estimates.toml", _Estimates)
@@ -81,7 +83,9 @@ def sizes(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Si
 
 
 def estimate_minutes(size: Size, backend: str, compilers: Callable[[bool], int]) -> int | None:
-    """The minutes of a variant, None for a backend without a figure; `compilers` run at once, with CUTLASS or not."""
+    """The minutes of a variant, None for a backend without a figure; `compilers` run at once, with
+    CUTLASS or not.
+    """
     data = estimates()
     if backend not in data.object:
         return None
@@ -118,7 +122,8 @@ class Estimate(msgspec.Struct, frozen=True):
     prices_as_of: str
     unpriced: int
     waves: int
-    """The number of times that the fullest pool is filled; pools of unknown size start all legs at once."""
+    """The number of times that the fullest pool is filled; pools of unknown size start all legs at
+    once."""
     wall_minutes: int
     """From the first start to the last end, with free pools."""
     wall_at_least: int
@@ -135,9 +140,20 @@ def estimate(legs: Sequence[Leg]) -> Estimate:
         Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), costs=_costs(same))
         for key, same in grouped.items()
     ]
-    parts.sort(key=lambda part: (-sum(part.costs.values()), -part.minutes, part.kernel, part.backend, part.system))
+    parts.sort(
+        key=lambda part: (
+            -sum(part.costs.values()),
+            -part.minutes,
+            part.kernel,
+            part.backend,
+            part.system,
+        )
+    )
     waves, wall = simulate(legs)
-    least, most = (simulate([msgspec.structs.replace(leg, minutes=leg.ends[end]) for leg in legs])[1] for end in (0, 1))
+    least, most = (
+        simulate([msgspec.structs.replace(leg, minutes=leg.ends[end]) for leg in legs])[1]
+        for end in (0, 1)
+    )
     return Estimate(
         legs=len(legs),
         minutes=sum(leg.minutes for leg in legs),
@@ -160,22 +176,36 @@ def _costs(legs: Iterable[Leg], *, at_most: bool = False) -> dict[str, float]:
     by_currency: dict[str, list[float]] = {}
     for leg in legs:
         if leg.rate is not None:
-            by_currency.setdefault(leg.currency, []).append((leg.ends[1] if at_most else leg.minutes) * leg.rate)
-    return {currency: round(math.fsum(by_currency[currency]), 3) for currency in sorted(by_currency)}
+            by_currency.setdefault(leg.currency, []).append(
+                (leg.ends[1] if at_most else leg.minutes) * leg.rate
+            )
+    return {
+        currency: round(math.fsum(by_currency[currency]), 3) for currency in sorted(by_currency)
+    }
 
 
 def start_minutes(legs: Sequence[Leg]) -> list[int]:
-    """The start minute of each leg if each pool takes its longest legs first and links after their parts."""
+    """The start minute of each leg if each pool takes its longest legs first and links after their
+    parts.
+    """
     start_times = [0] * len(legs)
     ends: dict[tuple[str, str], int] = {}
-    machines = {pool: [0] * min(pool.size or many, many) for pool, many in Counter(leg.pool for leg in legs).items()}
+    machines = {
+        pool: [0] * min(pool.size or many, many)
+        for pool, many in Counter(leg.pool for leg in legs).items()
+    }
     for links in (False, True):
         batch = [
-            (max((ends.get((leg.kernel, name), 0) for name in leg.takes), default=0),
-             -leg.minutes, leg.kernel, leg.name, index)
+            (
+                max((ends.get((leg.kernel, name), 0) for name in leg.takes), default=0),
+                -leg.minutes,
+                leg.kernel,
+                leg.name,
+                index,
+            )
             for index, leg in enumerate(legs)
             if (leg.role is Role.LINK) is links
-        ]  # fmt: skip
+        ]
         for ready, *_, index in sorted(batch):
             leg, busy = legs[index], machines[legs[index].pool]
             start_times[index] = max(busy[0], ready)
@@ -187,5 +217,10 @@ def start_minutes(legs: Sequence[Leg]) -> list[int]:
 def simulate(legs: Sequence[Leg]) -> tuple[int, int]:
     """The waves and wall-clock minutes of a run that starts legs as `start_minutes`."""
     pools = Counter(leg.pool for leg in legs)
-    waves = max((-(-many // min(pool.size or many, many)) for pool, many in pools.items()), default=0)
-    return waves, max((start + leg.minutes for start, leg in zip(start_minutes(legs), legs, strict=True)), default=0)
+    waves = max(
+        (-(-many // min(pool.size or many, many)) for pool, many in pools.items()), default=0
+    )
+    return waves, max(
+        (start + leg.minutes for start, leg in zip(start_minutes(legs), legs, strict=True)),
+        default=0,
+    )

@@ -1,7 +1,8 @@
-"""Fingerprints: a hash of everything that a variant is made from, so that unchanged published variants are not rebuilt.
+"""Fingerprints: a hash of everything that a variant is made from, so that unchanged published
+variants are not rebuilt.
 
-The unique id and the commit in the metadata do not count. In doubt the fingerprint changes: a needless build costs
-minutes, a missing one ships old code.
+The unique id and the commit in the metadata do not count. In doubt the fingerprint changes: a
+needless build costs minutes, a missing one ships old code.
 """
 
 from __future__ import annotations
@@ -53,23 +54,30 @@ _SELECTION_ONLY = ("cuda_minver",)
 class Fingerprints:
     """The fingerprints of one kernel's variants."""
 
-    def __init__(self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()) -> None:
+    def __init__(
+        self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()
+    ) -> None:
         self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
         self._of_files: dict[frozenset[tuple[str, str]], str] = {}
 
     def fingerprint(self, variant: Variant, toolchain: str, *, everything: bool = False) -> str:
-        """The fingerprint of a variant, 64 hexadecimal digits; FindingsError for an unreadable file.
+        """The fingerprint of a variant, 64 hexadecimal digits; FindingsError for an unreadable
+        file.
 
-        `toolchain` is that of `toolchain_of` for a leg, of `toolchain_identity` here, or empty for noarch. `everything`
-        counts all files of the kernel, for builders that may read any (nix).
+        `toolchain` is that of `toolchain_of` for a leg, of `toolchain_identity` here, or empty for
+        noarch. `everything` counts all files of the kernel, for builders that may read any (nix).
         """
         inputs = self.inputs
         compiled = inputs.everything() if everything else inputs.compiled_from(variant)
         files = self._hashed(compiled), self._hashed(inputs.package_of(variant))
-        return hashlib.sha256(b"\0".join([self.facts(variant, toolchain), *map(str.encode, files)])).hexdigest()
+        return hashlib.sha256(
+            b"\0".join([self.facts(variant, toolchain), *map(str.encode, files)])
+        ).hexdigest()
 
     def of_leg(self, variant: Variant, toolchain: str) -> str:
-        """The fingerprint of a variant that a leg builds with `toolchain_of`, after the repository's own steps."""
+        """The fingerprint of a variant that a leg builds with `toolchain_of`, after the
+        repository's own steps.
+        """
         steps = f"\n{self._hashed(files)}" if (files := self.steps) else ""
         return self.fingerprint(variant, f"{toolchain}{steps}", everything=toolchain == NIX)
 
@@ -82,7 +90,13 @@ class Fingerprints:
     def facts(self, variant: Variant, toolchain: str) -> bytes:
         """Everything but files: kci, the toolchain, build.toml and the catalog."""
         build = self.inputs.build
-        facts = [SCHEMA, builder(), toolchain, configuration(build, variant), packaging_facts(build, variant)]
+        facts = [
+            SCHEMA,
+            builder(),
+            toolchain,
+            configuration(build, variant),
+            packaging_facts(build, variant),
+        ]
         return msgspec.json.encode(facts, enc_hook=str, order="deterministic")
 
     def tests(self) -> str:
@@ -115,19 +129,25 @@ def fingerprints(
     container: bool | str = True,
     source: Callable[[Kernel], Fingerprints] = Fingerprints,
 ) -> dict[Key, str]:
-    """The fingerprint of each variant of a matrix, by kernel and variant name; raises as `Fingerprints.fingerprint`."""
+    """The fingerprint of each variant of a matrix, by kernel and variant name; raises as
+    `Fingerprints.fingerprint`.
+    """
     runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
     by_variant = {}
     for selected in matrix.kernels:
         prints = source(by_path[selected.path])
         for variant in selected.each_once():
-            by_variant[selected.name, variant.name] = prints.of_leg(variant, toolchain_of(variant, runners, container))
+            by_variant[selected.name, variant.name] = prints.of_leg(
+                variant, toolchain_of(variant, runners, container)
+            )
     return by_variant
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:
-    """The facts of build.toml and the catalog that affect compiled code, and not only which variants exist."""
+    """The facts of build.toml and the catalog that affect compiled code, and not only which
+    variants exist.
+    """
     framework = build.framework
     return {
         "name": build.name,
@@ -135,7 +155,11 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
         "src": getattr(framework, "src", None),
         "include": getattr(framework, "include", None),
         "cxx-flags": getattr(framework, "cxx_flags", None),
-        "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in _NOT_IN_BYTES},
+        "variant": {
+            key: value
+            for key, value in msgspec.structs.asdict(variant).items()
+            if key not in _NOT_IN_BYTES
+        },
         "components": [_component(part, variant) for part in active(build, variant).values()],
     }
 
@@ -156,7 +180,11 @@ def packaging_facts(build: Build, variant: Variant) -> dict[str, Any]:
 
 
 def _component(part: Component, variant: Variant) -> dict[str, Any]:
-    keys = {key: value for key, value in msgspec.structs.asdict(part).items() if key not in _SELECTION_ONLY}
+    keys = {
+        key: value
+        for key, value in msgspec.structs.asdict(part).items()
+        if key not in _SELECTION_ONLY
+    }
     if BACKENDS[part.backend].archs and variant.compute is not None:
         tables = arch_tables(variant.archs_since or OLDEST)
         keys["built for"] = component_archs(part, variant.compute, tables)
@@ -165,7 +193,9 @@ def _component(part: Component, variant: Variant) -> dict[str, Any]:
 
 @cache
 def builder() -> str:
-    """The version of kci and a hash of its code and data for builds: commits between releases share a version."""
+    """The version of kci and a hash of its code and data for builds: commits between releases share
+    a version.
+    """
     total = hashlib.sha256()
     for part in _BUILDING:
         where = PACKAGE / part
@@ -176,7 +206,9 @@ def builder() -> str:
     return f"{__version__}+{total.hexdigest()[:16]}"
 
 
-def unchanged_variants(fingerprints: Mapping[Key, str], published: Mapping[Key, str]) -> dict[Key, str]:
+def unchanged_variants(
+    fingerprints: Mapping[Key, str], published: Mapping[Key, str]
+) -> dict[Key, str]:
     """The variants that are published with the same fingerprint, and a reason to skip each."""
     return {
         key: f"published already with the same fingerprint, {now[:12]}"

@@ -1,7 +1,7 @@
 """Plans within GitHub's limits, as JSON for `fromJSON`; and the parts of a plan for forks.
 
-A caller job calls the kernel workflow for each of its kernels, which has one matrix of legs. So a kernel's state
-depends on that kernel only. Handwritten workflows have one matrix for all kernels.
+A caller job calls the kernel workflow for each of its kernels, which has one matrix of legs. So a
+kernel's state depends on that kernel only. Handwritten workflows have one matrix for all kernels.
 """
 
 from __future__ import annotations
@@ -37,9 +37,23 @@ MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 
 MAX_ARTIFACT_NAME = 255
 
-SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
+SMALLER = (
+    'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a '
+    "smaller tier"
+)
 
-LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
+LEG_KEYS = (
+    "kernel",
+    "path",
+    "name",
+    "variant",
+    "backend",
+    "system",
+    "runner",
+    "image",
+    "timeout",
+    "artifact",
+)
 
 TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
 
@@ -49,13 +63,23 @@ OBJECT_KEYS = ("part", "parts", "takes", "objects_run", "objects_from")
 
 
 def github_matrix(plan: Plan) -> str:
-    """The matrix of all legs in one line; FindingsError for too many legs (KCI305), KCI306 or KCI307."""
+    """The matrix of all legs in one line; FindingsError for too many legs (KCI305), KCI306 or
+    KCI307.
+    """
     problems = artifact_problems(plan)
     if len(plan.legs) > MAX_MATRIX:
-        message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of this workflow"
-        hint = "`kci render` writes a workflow with a matrix for each kernel; or plan fewer kernels or backends; or"
+        message = (
+            f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in the one matrix of "
+            "this workflow"
+        )
+        hint = (
+            "`kci render` writes a workflow with a matrix for each kernel; or plan fewer kernels "
+            "or backends; or"
+        )
         problems.append(finding("KCI305", message, hint=f"{hint} {SMALLER}"))
-    text = msgspec.json.encode({"include": [leg_entry(plan.tier, leg) for leg in plan.legs]}).decode()
+    text = msgspec.json.encode(
+        {"include": [leg_entry(plan.tier, leg) for leg in plan.legs]}
+    ).decode()
     refuse_errors([*problems, *_output_problems(text)])
     return text
 
@@ -71,7 +95,9 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     """A leg as an entry of the matrix."""
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
     entry |= {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
-    entry |= {key: value for key in OBJECT_KEYS if (value := getattr(leg, key)) not in (None, "", ())}
+    entry |= {
+        key: value for key in OBJECT_KEYS if (value := getattr(leg, key)) not in (None, "", ())
+    }
     if leg.kind is not Kind.NOARCH and leg.builder is None:
         entry["objects"] = objects_name(leg.kernel, leg.name)
     return entry
@@ -82,7 +108,10 @@ def _more_parts(plan: Plan, jobs: int | None) -> list[Diagnostic]:
     needed = -(-max(sizes.values(), default=0) // MAX_MATRIX)
     if jobs is None or needed <= jobs:
         return []
-    message = f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the workflow file has {jobs}"
+    message = (
+        f"the parts need {needed} jobs with a matrix of up to {MAX_MATRIX}, and the workflow file "
+        f"has {jobs}"
+    )
     return [finding("KCI305", message, hint="run `kci render`: it writes more of them")]
 
 
@@ -94,17 +123,24 @@ def artifact_problems(plan: Plan) -> list[Diagnostic]:
     names = [leg.artifact for leg in plan.legs]
     hint = "rename one of the kernels"
     problems = [
-        finding("KCI307", f"two legs have an artifact named {name}", hint=hint) for name in duplicate_names(names)
+        finding("KCI307", f"two legs have an artifact named {name}", hint=hint)
+        for name in duplicate_names(names)
     ]
     long = [name for name in names if len(name) > MAX_ARTIFACT_NAME]
-    return problems + [finding("KCI307", f"the artifact's name is too long: {name[:60]}…", hint=hint) for name in long]
+    return problems + [
+        finding("KCI307", f"the artifact's name is too long: {name[:60]}…", hint=hint)
+        for name in long
+    ]
 
 
 def _output_problems(text: str) -> list[Diagnostic]:
     units = output_units(text)
     if units <= MAX_OUTPUT_UNITS:
         return []
-    message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
+    message = (
+        f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's "
+        "outputs"
+    )
     return [finding("KCI306", message, hint=SMALLER)]
 
 
@@ -127,19 +163,29 @@ def run_jobs(plan: Plan) -> int:
 
 
 def caller_matrices(
-    plan: Plan, count: int, trees: Mapping[str, CarriedTree] | None = None, jobs: int = 1, *, unmerged: bool = False
+    plan: Plan,
+    count: int,
+    trees: Mapping[str, CarriedTree] | None = None,
+    jobs: int = 1,
+    *,
+    unmerged: bool = False,
 ) -> str:
     """The matrices of the caller jobs, as one line of JSON.
 
-    An entry has a `kernel` and its `work` for the kernel workflow: `matrix`, `parts`, `more_parts` and `links`, their
-    limits (`parallel`, `parts_parallel`), the `plan` to merge against, the `tests`; of its tree in `trees` the
-    `tree_digest`, and the `tree_run` if variants are carried. With `unmerged`, kernels with tests only are included.
+    An entry has a `kernel` and its `work` for the kernel workflow: `matrix`, `parts`, `more_parts`
+    and `links`, their limits (`parallel`, `parts_parallel`), the `plan` to merge against, the
+    `tests`; of its tree in `trees` the `tree_digest`, and the `tree_run` if variants are carried.
+    With `unmerged`, kernels with tests only are included.
     """
     return msgspec.json.encode(_work(plan, count, trees or {}, jobs, unmerged=unmerged)).decode()
 
 
-def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None) -> list[Diagnostic]:
-    """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for as many as needed."""
+def check_limits(
+    plan: Plan, callers: int | None = None, jobs: int | None = None
+) -> list[Diagnostic]:
+    """KCI305, KCI306 and KCI307 for a rendered workflow; `callers` and `jobs` (of parts) None for
+    as many as needed.
+    """
     problems = [*artifact_problems(plan), *_more_parts(plan, jobs)]
     work = _work(plan, callers or caller_count(len(plan.kernels)), {})
     limit = f"and GitHub allows {MAX_MATRIX} in a matrix"
@@ -150,7 +196,9 @@ def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None
                 problems.append(finding("KCI305", message, hint=SMALLER))
         if len(kernels) > MAX_MATRIX:
             message = f"a caller job has {len(kernels)} kernels, {limit}"
-            problems.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
+            problems.append(
+                finding("KCI305", message, hint="run `kci render`: it writes more caller jobs")
+            )
     problems += _output_problems(msgspec.json.encode(work).decode())
     if run_jobs(plan) > MAX_JOBS:
         message = f"{run_jobs(plan)} jobs; kci starts no run of more than {MAX_JOBS}"
@@ -159,7 +207,12 @@ def check_limits(plan: Plan, callers: int | None = None, jobs: int | None = None
 
 
 def _work(
-    plan: Plan, count: int, trees: Mapping[str, CarriedTree], jobs: int = 1, *, unmerged: bool = False
+    plan: Plan,
+    count: int,
+    trees: Mapping[str, CarriedTree],
+    jobs: int = 1,
+    *,
+    unmerged: bool = False,
 ) -> list[dict[str, Any]]:
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
@@ -176,14 +229,27 @@ def _work(
         tree, parts = trees.get(name), work[Role.PART]["include"]
         starts = range(0, max(1, len(parts)), MAX_MATRIX)
         first, *others = ({"include": parts[start : start + MAX_MATRIX]} for start in starts)
-        tests = ({key: getattr(test, key) for key in TEST_KEYS} for test in plan.tests if test.kernel == name)
+        tests = (
+            {key: getattr(test, key) for key in TEST_KEYS}
+            for test in plan.tests
+            if test.kernel == name
+        )
         work |= {
             "parts": first,
-            **({"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]} if jobs > 1 else {}),
+            **(
+                {"more_parts": [*others, *([NO_JOBS] * (jobs - 1 - len(others)))]}
+                if jobs > 1
+                else {}
+            ),
             "parallel": most.get((name, False), MAX_MATRIX),
-            "parts_parallel": max(1, most[name, True] // len(starts)) if (name, True) in most else MAX_MATRIX,
+            "parts_parallel": max(1, most[name, True] // len(starts))
+            if (name, True) in most
+            else MAX_MATRIX,
             "plan": replace(
-                promise, kernels=tuple(kernel for kernel in promise.kernels if kernel.name == name and not unmerged)
+                promise,
+                kernels=tuple(
+                    kernel for kernel in promise.kernels if kernel.name == name and not unmerged
+                ),
             ),
             "tests": {"include": tuple(tests)},
             "tree_run": tree.run if tree and name in carried else "",
@@ -198,15 +264,23 @@ FORK_RULE = "KCI315"
 WAITING_RULE = "KCI316"
 
 _REASON = "a pull request from a fork runs on GitHub's own machines only"
-_WAITS = "it waits for a maintainer, who starts kci-own-machines.yml with the commit that was reviewed"
+_WAITS = (
+    "it waits for a maintainer, who starts kci-own-machines.yml with the commit that was reviewed"
+)
 _ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hosts"
 
 
 def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
-    """The plan without self-hosted legs, which unreviewed code must not reach: KCI316 if `dispatched`, else KCI315."""
+    """The plan without self-hosted legs, which unreviewed code must not reach: KCI316 if
+    `dispatched`, else KCI315.
+    """
     built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}
-    tests = tuple(test for test in plan.tests if (test.run or test.kernel in built) and is_hosted(test.runner))
-    return _only(plan, tests, *((WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)), hosted=True)
+    tests = tuple(
+        test for test in plan.tests if (test.run or test.kernel in built) and is_hosted(test.runner)
+    )
+    return _only(
+        plan, tests, *((WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)), hosted=True
+    )
 
 
 def untested(whole: Plan, part: Plan) -> list[Diagnostic]:

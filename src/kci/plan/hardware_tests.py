@@ -1,4 +1,6 @@
-"""Test jobs: one for each kernel and machine, unless the same tree has passed the same tests there."""
+"""Test jobs: one for each kernel and machine, unless the same tree has passed the same
+tests there.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,16 @@ class TestMachine(Frozen):
         return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
 
 
-def machines_for(variants: Iterable[str], runners: Runners, marked: bool | None = True) -> Iterator[TestMachine]:
-    """The machines that suit some of the variants; those for the CPU only if tests are `marked` for CI."""
+def machines_for(
+    variants: Iterable[str], runners: Runners, marked: bool | None = True
+) -> Iterator[TestMachine]:
+    """The machines that suit some of the variants; those for the CPU only if tests are `marked` for
+    CI.
+    """
     variants, seen = tuple(variants), set[str]()
-    for (backend, system), runner in sorted(runners.test.items(), key=lambda item: (item[1].spare, item[0])):
+    for (backend, system), runner in sorted(
+        runners.test.items(), key=lambda item: (item[1].spare, item[0])
+    ):
         names = tuple(name for name in variants if _is_for(name, backend, system))
         tests = backend != "noarch" and (marked or needs_device(backend))
         if names and tests and not (runner.spare and backend in seen):
@@ -65,7 +73,9 @@ def machines_for(variants: Iterable[str], runners: Runners, marked: bool | None 
 
 
 def why_untested(variants: Collection[str], runners: Runners, marked: bool | None) -> str:
-    """The reason why no job runs a kernel's tests; empty if one can, or without tests (`marked` is None)."""
+    """The reason why no job runs a kernel's tests; empty if one can, or without tests (`marked` is
+    None).
+    """
     if marked is None or not variants or any(machines_for(variants, runners, marked)):
         return ""
     device = all(needs_device(parse_variant_name(name).backend) for name in variants)
@@ -84,9 +94,9 @@ def plan_tests(
 ) -> tuple[TestLeg, ...]:
     """The test legs of a run.
 
-    A kernel that is built is tested on all its machines; another one where its tree in `trees` has not passed these
-    `tests` (both by kernel name). Of kernels in `whole`, all variants of the earlier tree are tested. Without a tree
-    there is no test. `marked` is that of `PlanOptions`.
+    A kernel that is built is tested on all its machines; another one where its tree in `trees` has
+    not passed these `tests` (both by kernel name). Of kernels in `whole`, all variants of the
+    earlier tree are tested. Without a tree there is no test. `marked` is that of `PlanOptions`.
     """
     built = {leg.kernel for leg in legs}
     test_legs = []
@@ -99,7 +109,10 @@ def plan_tests(
             if kernel.name not in built:
                 if tree is None or not tree.digests.keys() >= {*machine.variants}:
                     continue
-                run, now = tree.run, TestPass(tree_under_test(tree.digests, machine.variants), inputs)
+                run, now = (
+                    tree.run,
+                    TestPass(tree_under_test(tree.digests, machine.variants), inputs),
+                )
                 if inputs and tree.passed.get(machine.name) == now:
                     continue
             limit = runners.limit(kernel.name, machine.backend)
@@ -121,13 +134,20 @@ def plan_tests(
 
 
 def tree_under_test(digests: Mapping[str, str], variants: Collection[str] = ()) -> str:
-    """The hash of these variants in a tree, as a test leg sees it, or of the whole tree; absent ones are skipped."""
-    return _hashed([f"{name} {digests[name]}" for name in sorted(variants or digests) if name in digests])
+    """The hash of these variants in a tree, as a test leg sees it, or of the whole tree; absent
+    ones are skipped.
+    """
+    return _hashed(
+        [f"{name} {digests[name]}" for name in sorted(variants or digests) if name in digests]
+    )
 
 
 def needs_hardware(variant: str, runners: Runners) -> bool:
     """True if a machine with a device under `[test]` suits the variant."""
-    return any(needs_device(backend) and _is_for(variant, backend, system) for backend, system in runners.test)
+    return any(
+        needs_device(backend) and _is_for(variant, backend, system)
+        for backend, system in runners.test
+    )
 
 
 def _is_for(variant: str, backend: str, system: str) -> bool:

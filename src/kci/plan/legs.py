@@ -14,8 +14,23 @@ from kci.config.discovery import same_names
 from kci.config.facts import BACKENDS
 from kci.config.values import Grouping, quoted, text_of
 from kci.errors import FindingsError
-from kci.matrix.catalog.runners import UNKNOWN_BUILD, Runners, default_runners, max_job_minutes, pool_of, price_of
-from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant, digits, objects_name, upload_name
+from kci.matrix.catalog.runners import (
+    UNKNOWN_BUILD,
+    Runners,
+    default_runners,
+    max_job_minutes,
+    pool_of,
+    price_of,
+)
+from kci.matrix.variants import (
+    KernelMatrix,
+    Kind,
+    Matrix,
+    Variant,
+    digits,
+    objects_name,
+    upload_name,
+)
 from kci.plan.durations import Duration, recorded_minutes
 from kci.plan.estimates import Size, estimate_minutes, estimates
 from kci.plan.hardware_tests import CarriedTree, plan_tests, why_untested
@@ -35,7 +50,10 @@ from kci.plan.plan import (
 
 
 class Assignment(NamedTuple):
-    """A variant with its runner: its leg without setup time. `setup`, and `most` of a job there, are minutes."""
+    """A variant with its runner: its leg without setup time.
+
+    `setup`, and `most` of a job there, are minutes.
+    """
 
     variant: Variant
     leg: Leg
@@ -74,7 +92,12 @@ def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
     share = _timed(whole, placed.setup, math.ceil(placed.leg.minutes / placed.parts))
     parts = [
         replace(
-            share, name=name, variants=(), artifact=objects_name(whole.kernel, name), part=number, parts=placed.parts
+            share,
+            name=name,
+            variants=(),
+            artifact=objects_name(whole.kernel, name),
+            part=number,
+            parts=placed.parts,
         )
         for number, name in enumerate(names, start=1)
     ]
@@ -83,14 +106,15 @@ def split_legs(kernel: KernelMatrix, placed: Assignment) -> list[Leg]:
 
 
 FULL_SHARE = 2
-"""A group ends when its estimate passes 1/FULL_SHARE of a job: estimates can be wrong by that much."""
+"""A group ends when its estimate passes 1/FULL_SHARE of a job: estimates can be wrong by
+that much."""
 
 
 def group(kernel: KernelMatrix, placed: Sequence[Assignment], grouping: Grouping) -> list[Leg]:
     """The legs of one kernel, whose variants are sorted by name.
 
-    Variants share a leg only on the same runner. A group that passes half of a job's time continues in another leg; its
-    timeout is the sum, at most that of a job.
+    Variants share a leg only on the same runner. A group that passes half of a job's time continues
+    in another leg; its timeout is the sum, at most that of a job.
     """
     if grouping is Grouping.VARIANT:
         return [whole_leg(kernel, [item], item.variant.name) for item in placed]
@@ -107,7 +131,13 @@ def group(kernel: KernelMatrix, placed: Sequence[Assignment], grouping: Grouping
     for parts in groups.values():
         label = _label([item for part in parts for item in part], grouping)
         for number, part in enumerate(parts, start=1):
-            own = part[0].variant.name if len(part) == 1 else label if number == 1 else f"{label}-{number}"
+            own = (
+                part[0].variant.name
+                if len(part) == 1
+                else label
+                if number == 1
+                else f"{label}-{number}"
+            )
             legs.append(whole_leg(kernel, part, own))
     return legs
 
@@ -152,7 +182,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     tests: Mapping[str, str] = {}
     """A hash of each kernel's tests."""
     marked: Mapping[str, bool | None] = {}
-    """True for each kernel with tests that are marked for CI, False if none is, None without tests."""
+    """True for each kernel with tests that are marked for CI, False if none is, None
+    without tests."""
     whole: bool = False
     """True to test all variants of an earlier tree."""
     sizes: Mapping[Key, Size] = {}
@@ -166,7 +197,9 @@ def make_plan(
     *,
     durations: Iterable[Duration] = (),
 ) -> Plan:
-    """Plan the variants of a matrix, noarch ones once for all systems; FindingsError (KCI304) for equal names."""
+    """Plan the variants of a matrix, noarch ones once for all systems; FindingsError (KCI304) for
+    equal names.
+    """
     runners, options = runners or default_runners(), options or PlanOptions()
     if problems := same_names((kernel.name, kernel.path) for kernel in matrix.kernels):
         raise FindingsError("kernels of one plan need different names", diagnostics=problems)
@@ -176,14 +209,23 @@ def make_plan(
     left_out: list[UnplannedVariant] = []
     skipped: list[SkippedVariant] = []
     for kernel in matrix.kernels:
-        placed, elsewhere, built, split = list[str](), list[str](), list[Assignment](), list[Assignment]()
+        placed, elsewhere, built, split = (
+            list[str](),
+            list[str](),
+            list[Assignment](),
+            list[Assignment](),
+        )
         for variant in kernel.each_once():
             name = variant.name
             key = kernel.name, name
             item = assign_runner(
-                variant, runners, container=options.container, kernel=kernel.name,
-                recorded=recorded.get(key), size=options.sizes.get(key),
-            )  # fmt: skip
+                variant,
+                runners,
+                container=options.container,
+                kernel=kernel.name,
+                recorded=recorded.get(key),
+                size=options.sizes.get(key),
+            )
             if not isinstance(item, Assignment):
                 left_out.append(item)
                 elsewhere.append(name)
@@ -196,7 +238,9 @@ def make_plan(
         legs += group(kernel, built, options.grouping)
         legs += [leg for item in split for leg in split_legs(kernel, item)]
         prints = options.prints
-        fingerprints = None if prints is None else {name: prints[kernel.name, name] for name in placed}
+        fingerprints = (
+            None if prints is None else {name: prints[kernel.name, name] for name in placed}
+        )
         facts = kernel.name, kernel.path, kernel.version, tuple(placed), fingerprints
         kernels.append(KernelPlan(*facts, elsewhere=tuple(elsewhere)))
     for index, leg in enumerate(legs if options.objects else ()):
@@ -205,9 +249,14 @@ def make_plan(
             legs[index] = replace(leg, objects_run=kept.run, objects_from=kept.artifact)
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     callers = caller_count(len(kernels))
-    legs = [replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
+    legs = (
+        [replace(leg, shard=shard_of(leg.kernel, callers)) for leg in legs] if callers > 1 else legs
+    )
     carried = {item.kernel for item in skipped if options.whole}
-    untested = {item.name: why_untested(item.planned, runners, options.marked.get(item.name)) for item in kernels}
+    untested = {
+        item.name: why_untested(item.planned, runners, options.marked.get(item.name))
+        for item in kernels
+    }
     return Plan(
         schema=1,
         tier=matrix.tier,
@@ -217,8 +266,19 @@ def make_plan(
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         commit=options.commit,
-        loads=tuple(sorted({str(item.backend) for kernel in matrix.kernels for item in kernel.variants if item.loads})),
-        tests=plan_tests(kernels, legs, runners, options.tests, options.trees, carried, options.marked),
+        loads=tuple(
+            sorted(
+                {
+                    str(item.backend)
+                    for kernel in matrix.kernels
+                    for item in kernel.variants
+                    if item.loads
+                }
+            )
+        ),
+        tests=plan_tests(
+            kernels, legs, runners, options.tests, options.trees, carried, options.marked
+        ),
         untested={name: why for name, why in untested.items() if why},
     )
 
@@ -237,12 +297,16 @@ def assign_runner(
     recorded: int | None = None,
     size: Size | None = None,
 ) -> Assignment | UnplannedVariant:
-    """The leg of a variant, or the reason for none; `recorded` are minutes, `size` its objects, if known."""
+    """The leg of a variant, or the reason for none; `recorded` are minutes, `size` its objects, if
+    known.
+    """
     noarch = variant.kind is Kind.NOARCH
     machines = "noarch" if noarch else variant.backend
     unplanned = partial(UnplannedVariant, kernel, variant.name, variant.backend, variant.system)
     if variant.kind is Kind.TVM_FFI and not BACKENDS[variant.backend].tvm_ffi:
-        return unplanned("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
+        return unplanned(
+            "KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}"
+        )
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine(machines, system)
     if runner is None:
@@ -251,10 +315,16 @@ def assign_runner(
     compiled = build is not None and (noarch or system in build.image)
     foreign = size.foreign if size is not None and compiled else ""
     compiled = compiled and not foreign
-    if not compiled and (system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))):
+    if not compiled and (
+        system.endswith("-windows") or runners.nix.isdisjoint((system, variant.backend))
+    ):
         return unplanned("KCI303", _not_compiled(variant.backend, system, foreign))
     build = build or UNKNOWN_BUILD
-    image = build.image_for(system, text_of(variant.compute)) if container and compiled and not noarch else ""
+    image = (
+        build.image_for(system, text_of(variant.compute))
+        if container and compiled and not noarch
+        else ""
+    )
     limit = runners.limit(kernel, variant.backend)
     cpus, memory = runner.cpus or _CPUS, runner.memory_gb or _MEMORY_GB
 
@@ -262,7 +332,11 @@ def assign_runner(
         fitting = memory * 2**30 // runners.compiler_memory(variant.backend, cutlass=cutlass)
         return max(1, min(limit.max_jobs or cpus, cpus, fitting))
 
-    guess = estimate_minutes(size, variant.backend, compilers) if size is not None and not noarch else None
+    guess = (
+        estimate_minutes(size, variant.backend, compilers)
+        if size is not None and not noarch
+        else None
+    )
     rate, currency = price_of(runner) or (None, "")
     leg = Leg(
         kernel=kernel,
@@ -299,9 +373,14 @@ def _not_compiled(backend: str, system: str, foreign: str) -> str:
         reason = f"kci has no compiler for {quoted(foreign[-60:])}"
         return f'{reason}; [nix] of kci.toml leaves {backend} to Nix: `backends = ["{backend}"]`'
     if system.endswith("-windows"):
-        return f"kci's builders do not compile for {backend} on {system}, and Nix does not run there"
+        return (
+            f"kci's builders do not compile for {backend} on {system}, and Nix does not run there"
+        )
     if system.endswith("-linux"):
-        reason = f"kci knows no image that compiles for {backend} on {system}; [images] of kci.toml can name it"
+        reason = (
+            f"kci knows no image that compiles for {backend} on {system}; [images] of kci.toml "
+            "can name it"
+        )
         return f'{reason}, or [nix] leave it to Nix: `backends = ["{backend}"]`'
     reason = f"kci's builders do not compile for {backend} on {system}"
     return f'{reason}; [nix] of kci.toml leaves it to Nix: `systems = ["{system}"]`'
@@ -316,7 +395,8 @@ def image_of(variant: Variant, runners: Runners) -> str:
 def toolchain_of(variant: Variant, runners: Runners, container: bool | str) -> str:
     """The toolchain of a variant's leg, for its fingerprint: an image, `nix`, or empty.
 
-    A text in place of `container` is what the repository variable KCI_CONTAINER replaces all images with.
+    A text in place of `container` is what the repository variable KCI_CONTAINER replaces all images
+    with.
     """
     placed = assign_runner(variant, runners, container=container)
     if not isinstance(placed, Assignment) or variant.kind is Kind.NOARCH:

@@ -42,7 +42,9 @@ def runs_on(runner: Runner) -> RunsOn:
 
 
 def _runner_text(runner: RunsOn) -> str:
-    return " ".join(runner if isinstance(runner, tuple) else (f"group:{runner.group}", *runner.labels))
+    return " ".join(
+        runner if isinstance(runner, tuple) else (f"group:{runner.group}", *runner.labels)
+    )
 
 
 class Role(enum.StrEnum):
@@ -63,7 +65,9 @@ class KeptObjects(Frozen):
 
 
 def stop_after(timeout: int) -> int:
-    """The minutes after which a build stops itself, so that a job with this timeout can upload what is done."""
+    """The minutes after which a build stops itself, so that a job with this timeout can upload what
+    is done.
+    """
     return max(1, timeout - max(2, timeout // 20))
 
 
@@ -244,30 +248,47 @@ class Plan(Frozen, omit_defaults=True):
 
     @property
     def untested_sentence(self) -> str:
-        named = {why: [name for name, its in self.untested.items() if its == why] for why in self.untested.values()}
+        named = {
+            why: [name for name, its in self.untested.items() if its == why]
+            for why in self.untested.values()
+        }
         return "; ".join(f"{why} ({', '.join(names)})" for why, names in sorted(named.items()))
 
     def kernel(self, name: str) -> KernelPlan | None:
         return next((kernel for kernel in self.kernels if kernel.name == name), None)
 
     def as_json(self) -> dict[str, Any]:
-        """The documented JSON form (schema 1) for `msgspec.json.encode`, with all keys and `has_work`."""
+        """The documented JSON form (schema 1) for `msgspec.json.encode`, with all keys and
+        `has_work`.
+        """
         return msgspec.structs.asdict(self) | {"has_work": bool(self.legs)}
 
     def tree_plan(self) -> Plan:
         """The plan without legs: what the merged tree must have.
 
-        Skipped variants stay planned, since merging carries them over; fingerprints stay for the next run.
+        Skipped variants stay planned, since merging carries them over; fingerprints stay for the
+        next run.
         """
         expected = {(leg.kernel, name) for leg in self.legs for name in leg.variants}
         expected |= {(item.kernel, item.variant) for item in self.skipped}
         kernels = []
         for kernel in self.kernels:
             planned = tuple(name for name in kernel.planned if (kernel.name, name) in expected)
-            prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
+            prints = {
+                name: text for name, text in (kernel.fingerprints or {}).items() if name in planned
+            }
             if planned:
-                kernels.append(msgspec.structs.replace(kernel, planned=planned, fingerprints=prints or None))
-        return Plan(1, self.tier, tuple(kernels), commit=self.commit, suppressions=self.suppressions, loads=self.loads)
+                kernels.append(
+                    msgspec.structs.replace(kernel, planned=planned, fingerprints=prints or None)
+                )
+        return Plan(
+            1,
+            self.tier,
+            tuple(kernels),
+            commit=self.commit,
+            suppressions=self.suppressions,
+            loads=self.loads,
+        )
 
 
 _MAX_BYTES = 64 * 1024 * 1024
@@ -299,14 +320,18 @@ def caller_count(kernels: int) -> int:
 
 def shard_of(kernel: str, count: int) -> int:
     """The caller job of a kernel, by rendezvous hashing."""
-    return max(range(count), key=lambda index: hashlib.sha256(f"{index}\0{kernel}".encode()).digest())
+    return max(
+        range(count), key=lambda index: hashlib.sha256(f"{index}\0{kernel}".encode()).digest()
+    )
 
 
 def allowances(legs: Iterable[tuple[str, Leg]]) -> dict[tuple[str, bool], int]:
-    """The `max-parallel` of each group's whole legs, and of its part legs (True), where there is a limit.
+    """The `max-parallel` of each group's whole legs, and of its part legs (True), where there is a
+    limit.
 
-    `max-parallel` limits one matrix, so each pool's size is split over the matrices by their legs. Pools without a
-    size, or that GitHub queues itself, do not limit. Link legs take the place of parts.
+    `max-parallel` limits one matrix, so each pool's size is split over the matrices by their legs.
+    Pools without a size, or that GitHub queues itself, do not limit. Link legs take the place of
+    parts.
     """
     sizes, allowed = Counter[tuple[str, bool]](), Counter[tuple[str, bool]]()
     by_pool: dict[Pool, Counter[tuple[str, bool]]] = {}
@@ -322,11 +347,15 @@ def allowances(legs: Iterable[tuple[str, Leg]]) -> dict[tuple[str, bool], int]:
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:
-    """Split a number by weights, with at least 1 and at most the weight for each positive weight."""
+    """Split a number by weights, with at least 1 and at most the weight for each positive
+    weight.
+    """
     beyond = [max(0, weight - 1) for weight in weights]
     rest = min(sum(beyond), max(0, total - sum(weight > 0 for weight in weights)))
     whole = max(1, sum(beyond))
-    parts = [min(1, weight) + rest * more // whole for weight, more in zip(weights, beyond, strict=True)]
+    parts = [
+        min(1, weight) + rest * more // whole for weight, more in zip(weights, beyond, strict=True)
+    ]
     # Largest remainder first; ties by position.
     order = sorted(range(len(weights)), key=lambda index: (-(rest * beyond[index] % whole), index))
     for index in order[: rest - sum(rest * more // whole for more in beyond)]:

@@ -74,12 +74,14 @@ class PlannedRun(msgspec.Struct, frozen=True):
         return github_matrix(self.plan)
 
 
-def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no_progress) -> PlannedRun:
+def plan_run(
+    workspace: Workspace, request: PlanRequest, progress: Progress = no_progress
+) -> PlannedRun:
     """Plan a run; faulty kernels are listed and not planned (of a change, only touched ones).
 
-    `progress` hears how many kernels were checked, and of how many: the first check of many takes seconds.
-    UsageError for an unknown name in the choice; FindingsError if all kernels are faulty, nothing is selected, names
-    collide, a file is unreadable, or the budget is exceeded.
+    `progress` hears how many kernels were checked, and of how many: the first check of many takes
+    seconds. UsageError for an unknown name in the choice; FindingsError if all kernels are faulty,
+    nothing is selected, names collide, a file is unreadable, or the budget is exceeded.
     """
     trees = SourceTrees(request.digests)
     try:
@@ -120,18 +122,29 @@ def plan_run(workspace: Workspace, request: PlanRequest, progress: Progress = no
     problems = check_budget(totals, request.max_jobs, request.max_cost)
     problems += check_limits(plan, request.callers, request.part_jobs)
     problems += check_time(plan.legs, workspace.runners)
-    return PlannedRun(plan, totals, tuple(touches) if touches is not None else None, tuple(problems))
+    return PlannedRun(
+        plan, totals, tuple(touches) if touches is not None else None, tuple(problems)
+    )
 
 
 def plan_everything(workspace: Workspace, tier: str, *, split: bool = False) -> Plan:
     """All legs of a tier, for kernels that pass `require_readable`."""
     matrix, _ = split_without_component(workspace, workspace.matrix(Choice(tier=tier)))
-    return make_plan(matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix))
+    return make_plan(
+        matrix, workspace.runners, _complete(PlanRequest(split=split), workspace, matrix)
+    )
 
 
 def _complete(request: PlanRequest, workspace: Workspace, matrix: Matrix) -> PlanRequest:
-    grouping, trees, kernels = workspace.settings.settings.plan.group, SourceTrees(), workspace.kernels
-    inputs = [KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory)) for kernel in kernels]
+    grouping, trees, kernels = (
+        workspace.settings.settings.plan.group,
+        SourceTrees(),
+        workspace.kernels,
+    )
+    inputs = [
+        KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory))
+        for kernel in kernels
+    ]
     marked = {item.build.name: item.marked for item in inputs}
     return replace(request, grouping=grouping, sizes=sizes(kernels, matrix), marked=marked)
 
@@ -140,36 +153,61 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
     entries = tree_suppressions(workspace.settings)
     if not entries:
         return plan
-    places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
+    places = {
+        kernel.build.name: tree_place(workspace.settings, kernel.directory)
+        for kernel in workspace.kernels
+    }
     kernels = tuple(replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
     return replace(plan, kernels=kernels, suppressions=entries)
 
 
-def current_variants(workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]) -> frozenset[Key]:
-    """The published variants of a matrix with an unchanged fingerprint, by kernel and variant name."""
+def current_variants(
+    workspace: Workspace, matrix: Matrix, published: Mapping[Key, str]
+) -> frozenset[Key]:
+    """The published variants of a matrix with an unchanged fingerprint, by kernel and
+    variant name.
+    """
     request = PlanRequest(published=published)
     return frozenset(_with_fingerprints(request, workspace, matrix, SourceTrees()).skip)
 
 
 def _with_fingerprints(
-    request: PlanRequest, workspace: Workspace, matrix: Matrix, trees: SourceTrees, tested: Collection[str] = ()
+    request: PlanRequest,
+    workspace: Workspace,
+    matrix: Matrix,
+    trees: SourceTrees,
+    tested: Collection[str] = (),
 ) -> PlanRequest:
     by_kernel: dict[str, Fingerprints] = {}
 
     def source(kernel: Kernel) -> Fingerprints:
         name = kernel.build.name
-        by_kernel[name] = Fingerprints(kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name))
+        by_kernel[name] = Fingerprints(
+            kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name)
+        )
         return by_kernel[name]
 
-    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=request.container, source=source)
+    prints = fingerprints(
+        workspace.kernels, matrix, workspace.runners, container=request.container, source=source
+    )
     unchanged = unchanged_variants(prints, request.published)
     lacking = prints.keys() - unchanged.keys()
     if lacking and request.published and request.affected is not None:
         # The release tier may build a variant of this name with another torch.
-        kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
-        loaded = workspace.with_kernels(kernels).matrix(replace(request.choice, tier=str(Tier.RELEASE)))
-        others = fingerprints(kernels, loaded, workspace.runners, container=request.container, source=source)
-        also = unchanged_variants({key: others[key] for key in lacking & others.keys()}, request.published)
+        kernels = [
+            kernel
+            for kernel in workspace.kernels
+            if kernel.build.name in {name for name, _ in lacking}
+        ]
+        loaded = workspace.with_kernels(kernels).matrix(
+            replace(request.choice, tier=str(Tier.RELEASE))
+        )
+        others = fingerprints(
+            kernels, loaded, workspace.runners, container=request.container, source=source
+        )
+        also = unchanged_variants(
+            {key: others[key] for key in lacking & others.keys()}, request.published
+        )
         unchanged, prints = unchanged | also, prints | {key: others[key] for key in also}
     tests = {name: by_kernel[name].tests() for name in by_kernel}
     # What is tested again is in the tree of an earlier run, or is built.

@@ -33,18 +33,26 @@ class _Subject(NamedTuple):
                     yield (name, backend, system), machine
 
 
-def lint_settings(settings: RepositorySettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
-    """The findings of `SETTINGS_LINTS` in file order; names of kernels are checked only if `kernels` is given."""
+def lint_settings(
+    settings: RepositorySettings, kernels: Collection[str] | None = None
+) -> list[Diagnostic]:
+    """The findings of `SETTINGS_LINTS` in file order; names of kernels are checked only if
+    `kernels` is given.
+    """
     document = settings.document
     if document is None:
         return []
-    return findings_of(document, SETTINGS_LINTS, _Subject(settings.settings, kernels, document.data), ("KCI328",))
+    return findings_of(
+        document, SETTINGS_LINTS, _Subject(settings.settings, kernels, document.data), ("KCI328",)
+    )
 
 
 def label_malformed(subject: _Subject) -> Iterator[LintFinding]:
     """KCI322: a label or group that no runner can have."""
     for path, machine in subject.machines():
-        labels = [((*path, "labels", index), label) for index, label in enumerate(machine.labels or ())]
+        labels = [
+            ((*path, "labels", index), label) for index, label in enumerate(machine.labels or ())
+        ]
         if machine.group is not None:
             labels.append(((*path, "group"), machine.group))
         for place, label in labels:
@@ -60,28 +68,44 @@ _OF_GITHUB = re.compile(r"(?:ubuntu|macos|windows)-\d[\d.]*(?:-arm|-intel)?")
 
 
 def label_of_no_runner(subject: _Subject) -> Iterator[LintFinding]:
-    """KCI323: a label that looks like one of GitHub's and is unknown, retired or of another system."""
+    """KCI323: a label that looks like one of GitHub's and is unknown, retired or of another
+    system.
+    """
     hosted = hosted_runners()
     for path, machine in subject.machines():
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
         system = str(path[2])
-        instead = one_of(label for label, its in hosted.labels.items() if its == system and label not in hosted.short)
+        instead = one_of(
+            label
+            for label, its in hosted.labels.items()
+            if its == system and label not in hosted.short
+        )
         for index, text in enumerate(machine.labels or ()):
             label, place = text.lower(), (*path, "labels", index)
             if label in hosted.retired:
-                yield place, f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever", instead
+                yield (
+                    place,
+                    f"GitHub has retired {quoted(label)}: its jobs fail, or wait forever",
+                    instead,
+                )
             elif label in hosted.labels:
                 if hosted.labels[label] != system:
-                    yield place, f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}", instead
+                    yield (
+                        place,
+                        f"{quoted(label)} is a machine of {hosted.labels[label]}, not of {system}",
+                        instead,
+                    )
                 elif label in hosted.short and path[0] == "runners" and path[1] != "noarch":
                     message = (
-                        f"a job on {quoted(label)} ends after {hosted.short[label]} minutes, and has no containers"
+                        f"a job on {quoted(label)} ends after {hosted.short[label]} minutes, and "
+                        "has no containers"
                     )
                     yield place, message, instead
             elif _OF_GITHUB.fullmatch(label):
                 message = (
-                    f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted one, jobs wait forever"
+                    f"GitHub has no hosted runner {quoted(text[:60])}: without a self-hosted one, "
+                    "jobs wait forever"
                 )
                 yield place, message, instead
 
@@ -110,7 +134,11 @@ def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
     for name in subject.settings.tiers:
         if name in list(Tier):
             message = f"`{name}` is a built-in tier: a custom tier needs another name"
-            yield ("tiers", name), message, f'for example `[tiers.my-{name}]` with `base = "{name}"`'
+            yield (
+                ("tiers", name),
+                message,
+                f'for example `[tiers.my-{name}]` with `base = "{name}"`',
+            )
         elif not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name, re.ASCII):
             message = f"{quoted(name[:60])} cannot be a tier's name"
             yield ("tiers", name), message, "lower-case letters, digits and dashes"
@@ -119,7 +147,10 @@ def tier_name_taken(subject: _Subject) -> Iterator[LintFinding]:
 def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
     """KCI329: a pull request or schedule with an unknown tier."""
     settings, names = subject.settings, [*map(str, Tier), *subject.settings.tiers]
-    for key, tier in (("pull-request", settings.pull_request.tier), ("schedule", settings.schedule.tier)):
+    for key, tier in (
+        ("pull-request", settings.pull_request.tier),
+        ("schedule", settings.schedule.tier),
+    ):
         if tier not in names:
             yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, names)
 
@@ -165,7 +196,9 @@ def value_impossible(subject: _Subject) -> Iterator[LintFinding]:
     if ref is not None and not is_branch(ref):
         wrong.append((("actions", "ref"), "a tag, a branch or a full commit id"))
     if branch is not None and not is_branch(branch):
-        wrong.append((("publish", "branch"), "the name of a branch; only {version} stands for something"))
+        wrong.append(
+            (("publish", "branch"), "the name of a branch; only {version} stands for something")
+        )
     if cron is not None and (problem := cron_problem(cron)):
         wrong.append((("schedule", "cron"), problem))
     for path, expected in wrong:
@@ -176,7 +209,13 @@ def _places(data: Any, path: Sequence[str]) -> Iterator[tuple[KeyPath, Any]]:
     if not path:
         yield (), data
         return
-    for key, inner in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+    for key, inner in (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    ):
         if path[0] in ("*", key):
             yield from (((key, *place), value) for place, value in _places(inner, path[1:]))
 
@@ -185,7 +224,10 @@ _CRON: tuple[tuple[range, list[str]], ...] = (
     (range(60), []),
     (range(24), []),
     (range(1, 32), []),
-    (range(1, 13), ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
+    (
+        range(1, 13),
+        ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    ),
     (range(8), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
 )
 _CRON_PART = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/0*([1-9]\d{0,8}))?")
@@ -203,14 +245,22 @@ def cron_problem(text: str) -> str:
     for field, (allowed, names) in zip(fields, _CRON, strict=True):
         parts = [_cron_values(part, allowed, names) for part in field.lower().split(",")]
         if not all(parts):
-            return f"five fields, with values from {allowed[0]} to {allowed[-1]} in {quoted(field[:60])}"
+            return (
+                f"five fields, with values from {allowed[0]} to {allowed[-1]} in "
+                f"{quoted(field[:60])}"
+            )
         values.append({value for part in parts for value in part})
     minutes, hours, days, months, _ = values
-    if fields[4].startswith("*") and not any(day <= _DAYS[month - 1] for day in days for month in months):
+    if fields[4].startswith("*") and not any(
+        day <= _DAYS[month - 1] for day in days for month in months
+    ):
         return "a cron line with a day that comes: no month of it has one"
     starts = sorted(60 * hour + minute for hour in hours for minute in minutes)
     if any(later - start < _CLOSEST for start, later in pairwise([*starts, starts[0] + 24 * 60])):
-        return f"a cron line with {_CLOSEST} minutes between two runs: GitHub starts no schedule more often"
+        return (
+            f"a cron line with {_CLOSEST} minutes between two runs: GitHub starts no schedule "
+            "more often"
+        )
     return ""
 
 
@@ -218,9 +268,15 @@ def _cron_values(part: str, allowed: range, names: list[str]) -> range:
     match = _CRON_PART.fullmatch(part)
     first, last, step = match.groups() if match else ("none", None, None)
     last = last or (first if first and not step else str(allowed[-1]))
-    ends = [names.index(end) + allowed[0] if end in names else int(end[:9]) if end.isdigit() else -1
-            for end in (first or str(allowed[0]), last)]  # fmt: skip
-    return range(ends[0], ends[1] + 1, int(step or 1)) if all(end in allowed for end in ends) else range(0)
+    ends = [
+        names.index(end) + allowed[0] if end in names else int(end[:9]) if end.isdigit() else -1
+        for end in (first or str(allowed[0]), last)
+    ]
+    return (
+        range(ends[0], ends[1] + 1, int(step or 1))
+        if all(end in allowed for end in ends)
+        else range(0)
+    )
 
 
 SETTINGS_LINTS: Lints[_Subject] = {

@@ -1,4 +1,6 @@
-"""The workspace: kernels, kci.toml and catalog of one invocation, read once; it knows which variants exist."""
+"""The workspace: kernels, kci.toml and catalog of one invocation, read once; it knows which
+variants exist.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,10 @@ BACKENDS = tuple(map(str, Backend))
 
 
 class Choice(Frozen, kw_only=True):
-    """A tier and filters. Different filters narrow, several entries of one filter widen; empty means all."""
+    """A tier and filters.
+
+    Different filters narrow, several entries of one filter widen; empty means all.
+    """
 
     tier: str = str(Tier.RELEASE)
     """`pr`, `release`, `compat`, `all`, or a custom tier of kci.toml."""
@@ -55,8 +60,14 @@ class Choice(Frozen, kw_only=True):
         return bool(self.systems or self.backends or self.only) or self.where is not None
 
     def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
-        """The filters for `compute_matrix`; `scopes` are backends by directory. UsageError for an unknown name."""
-        for kind, values, allowed in (("system", self.systems, SYSTEMS), ("backend", self.backends, BACKENDS)):
+        """The filters for `compute_matrix`; `scopes` are backends by directory.
+
+        UsageError for an unknown name.
+        """
+        for kind, values, allowed in (
+            ("system", self.systems, SYSTEMS),
+            ("backend", self.backends, BACKENDS),
+        ):
             for name in values:
                 if name not in allowed:
                     raise UsageError(f"{name[:60]!r} is not a {kind}", hint=nearest(name, allowed))
@@ -105,7 +116,9 @@ class Workspace(Frozen, dict=True):
         matches = [kernel for kernel in self.kernels if kernel.build.name == name]
         if len(matches) > 1:
             places = ", ".join(kernel.directory for kernel in matches)
-            raise UsageError(f"{len(matches)} kernels are named {name!r}: {places}", hint="name one's directory")
+            raise UsageError(
+                f"{len(matches)} kernels are named {name!r}: {places}", hint="name one's directory"
+            )
         if not matches:
             hint = nearest(name, (kernel.build.name for kernel in self.kernels))
             raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
@@ -114,16 +127,24 @@ class Workspace(Frozen, dict=True):
     def only_kernel(self) -> Kernel:
         """The one kernel; UsageError for several."""
         if len(self.kernels) != 1:
-            raise UsageError(f"there are {len(self.kernels)} kernels here", hint="name one's directory")
+            raise UsageError(
+                f"there are {len(self.kernels)} kernels here", hint="name one's directory"
+            )
         return self.kernels[0]
 
     def whole(self, choice: Choice = _ALL) -> Matrix:
-        """The superset of a tier: without pairwise thinning, and the release for `pr`. Raises as `matrix`."""
+        """The superset of a tier: without pairwise thinning, and the release for `pr`.
+
+        Raises as `matrix`.
+        """
         release = replace(choice, tier=str(Tier.RELEASE))
         return self.matrix(release if choice.tier == Tier.PR else choice, thinned=False)
 
-    def matrix(self, choice: Choice = _ALL, *, explain: bool = False, thinned: bool = True) -> Matrix:
-        """The variants of a choice, with `explain` also the reason of each decision; pairwise tiers are `thinned`.
+    def matrix(
+        self, choice: Choice = _ALL, *, explain: bool = False, thinned: bool = True
+    ) -> Matrix:
+        """The variants of a choice, with `explain` also the reason of each decision; pairwise tiers
+        are `thinned`.
 
         UsageError for an unknown name, FindingsError for an invalid custom tier.
         """
@@ -139,7 +160,11 @@ class Workspace(Frozen, dict=True):
             self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain
         )
         chosen = self.settings.settings.plan.load
-        kernels = matrix.kernels if chosen is None else tuple(kernel.loading(chosen) for kernel in matrix.kernels)
+        kernels = (
+            matrix.kernels
+            if chosen is None
+            else tuple(kernel.loading(chosen) for kernel in matrix.kernels)
+        )
         return replace(matrix, tier=choice.tier, kernels=kernels)
 
     def with_kernels(self, kernels: Sequence[Kernel]) -> Workspace:
@@ -151,24 +176,38 @@ class Workspace(Frozen, dict=True):
         return Path(name) if name is not None and Path(name).is_file() else None
 
     def at(self, read: Callable[[Path], bytes | None]) -> Workspace:
-        """The same kernels with the kci.toml and catalog of another time; FindingsError if they were invalid.
+        """The same kernels with the kci.toml and catalog of another time; FindingsError if they
+        were invalid.
 
         `read` returns the content of a file then, None if it was absent.
         """
-        raw, repository = read(self.settings.root / KCI_TOML), RepositorySettings(root=self.settings.root)
+        raw, repository = (
+            read(self.settings.root / KCI_TOML),
+            RepositorySettings(root=self.settings.root),
+        )
         if raw is not None:
             document = parse_document(raw, KCI_TOML)
-            repository = replace(repository, settings=read_as(document, Settings), document=document)
+            repository = replace(
+                repository, settings=read_as(document, Settings), document=document
+            )
         name = self.catalog_name or repository.catalog
         file = Path(name) if name is not None and name not in editions() else None
         old = read(file) if file is not None else None
-        if file is not None and old is None and file.resolve().is_relative_to(self.settings.root.resolve()):
+        if (
+            file is not None
+            and old is None
+            and file.resolve().is_relative_to(self.settings.root.resolve())
+        ):
             raise FindingsError(f"the catalog {name} did not exist")
         rows = load_catalog(name) if old is None else catalog_of(parse_document(old, str(name)))
-        return replace(self, settings=repository, catalog=rows, overlays=tuple(overlays_of(repository)))
+        return replace(
+            self, settings=repository, catalog=rows, overlays=tuple(overlays_of(repository))
+        )
 
     def only(self, names: Sequence[str]) -> Workspace:
-        """The same workspace with the kernels of these names; FindingsError for one with an invalid build.toml."""
+        """The same workspace with the kernels of these names; FindingsError for one with an invalid
+        build.toml.
+        """
         chosen = [kernel for kernel in self.kernels if kernel.build.name in names]
         unread = [item for item in self.unread if Path(item.path).name in names]
         for name in names:
@@ -182,7 +221,11 @@ class Workspace(Frozen, dict=True):
         """KCI217 for an empty selection: in CI it would be a green run that built nothing."""
         if any(kernel.variants for kernel in matrix.kernels):
             return
-        names = " and ".join(kernel.name for kernel in matrix.kernels) if len(matrix.kernels) < 4 else ""
+        names = (
+            " and ".join(kernel.name for kernel in matrix.kernels)
+            if len(matrix.kernels) < 4
+            else ""
+        )
         what = names or count(len(matrix.kernels), "kernel")
         if choice.filtered or self.scopes:
             message = f"nothing is selected: no variant of {what} in the tier {matrix.tier} matches"
@@ -197,7 +240,11 @@ class Workspace(Frozen, dict=True):
         words = sorted({word for name in names for word in name.split("-")})
         hints = []
         for glob in choice.only:
-            near = suggestion(glob, names) or suggestion(glob.casefold(), names) or containing(glob, names)
+            near = (
+                suggestion(glob, names)
+                or suggestion(glob.casefold(), names)
+                or containing(glob, names)
+            )
             hints.append(near or containing(nearest_name(glob.strip("*"), words), names))
         for key, values in (("system", choice.systems), ("backend", choice.backends)):
             available = {str(getattr(variant, key)) for variant in variants}
@@ -210,39 +257,54 @@ class Workspace(Frozen, dict=True):
         shown = next(filter(None, hints), "")
         return f"{shown} " * bool(shown) + "`kci matrix --explain` says why"
 
-    def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
+    def variant(
+        self, name: str, *, kernel: Kernel | None = None, tier: str | None = None
+    ) -> Variant:
         """The variant of a name, of the only kernel by default; UsageError for none.
 
-        Of several variants of one name (stable ABI, noarch), the release tier and this machine's system go first. A
-        noarch variant without catalog rows is in no tier and can still be named.
+        Of several variants of one name (stable ABI, noarch), the release tier and this machine's
+        system go first. A noarch variant without catalog rows is in no tier and can still be named.
         """
         kernel = kernel or self.only_kernel()
-        tiers, here = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)], this_system()
+        tiers, here = (
+            [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)],
+            this_system(),
+        )
         one = replace(self, kernels=(kernel,), scopes={})
-        variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
+        variants = [
+            variant
+            for item in tiers
+            for variant in one.matrix(Choice(tier=item)).kernels[0].variants
+        ]
         for variant in sorted(variants, key=lambda item: item.system != here):
             if variant.name == name:
                 return variant
         if tier is None and (noarch := noarch_by_name(kernel.build, name, here)):
             return noarch
-        names = sorted({variant.name for variant in variants}, key=lambda item: (not item.endswith(here), item))
-        hint = (
-            suggestion(name, names)
-            or containing(name, names)
-            or f"`{command_line('matrix', f'--tier={tiers[-1]}', '--format=names', place=kernel.directory)}` lists them"
+        names = sorted(
+            {variant.name for variant in variants}, key=lambda item: (not item.endswith(here), item)
         )
+        options = f"--tier={tiers[-1]}", "--format=names"
+        listing = command_line("matrix", *options, place=kernel.directory)
+        hint = suggestion(name, names) or containing(name, names) or f"`{listing}` lists them"
         where = f" in the tier {tier}" if tier is not None else ""
-        raise UsageError(f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint)
+        raise UsageError(
+            f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint
+        )
 
 
 def open_workspace(
-    kernels: Sequence[str | os.PathLike[str]] = (), *, catalog: str | None = None, set_aside: bool = False
+    kernels: Sequence[str | os.PathLike[str]] = (),
+    *,
+    catalog: str | None = None,
+    set_aside: bool = False,
 ) -> Workspace:
     """Read kernels with their kci.toml and catalog.
 
-    `kernels` are directories with or above a build.toml, optionally as `path[cuda,rocm]`; the working directory by
-    default. `catalog` is an edition or file in place of kci.toml's. `set_aside` tolerates an invalid build.toml among
-    others. UsageError for an unknown name or several kci.toml, FindingsError for an invalid file.
+    `kernels` are directories with or above a build.toml, optionally as `path[cuda,rocm]`; the
+    working directory by default. `catalog` is an edition or file in place of kci.toml's.
+    `set_aside` tolerates an invalid build.toml among others. UsageError for an unknown name or
+    several kci.toml, FindingsError for an invalid file.
     """
     paths, scopes = _scoped([os.fspath(kernel) for kernel in kernels])
     read, unread = read_kernels(paths)
@@ -251,14 +313,18 @@ def open_workspace(
     return replace(_assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
 
 
-def _assemble(kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping[str, Sequence[str]]) -> Workspace:
+def _assemble(
+    kernels: Sequence[Kernel], *, catalog: str | None, scopes: Mapping[str, Sequence[str]]
+) -> Workspace:
     settings = settings_for([kernel.directory for kernel in kernels])
     if settings.document is not None:
         from kci.plan.settings_lints import lint_settings
 
         if errors := errors_in(lint_settings(settings)) + tier_errors(settings):
             message = f"{settings.document.path} is not valid"
-            raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=errors)
+            raise FindingsError(
+                message, hint="`kci check` shows all that is wrong", diagnostics=errors
+            )
     rows = load_catalog(catalog or settings.catalog)
     return Workspace(tuple(kernels), settings, rows, tuple(overlays_of(settings)), scopes, catalog)
 
@@ -278,11 +344,15 @@ def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
         backends = [name.strip() for name in names.split(",")]
         for name in backends:
             if name not in BACKENDS:
-                raise UsageError(f"{argument}: {name!r} is not a backend", hint=nearest(name, BACKENDS))
+                raise UsageError(
+                    f"{argument}: {name!r} is not a backend", hint=nearest(name, BACKENDS)
+                )
         paths.append(path or ".")
         for directory in find_kernels([path or "."]):
             scopes[directory] = list(dict.fromkeys([*scopes.get(directory, []), *backends]))
-    return paths, {directory: names for directory, names in scopes.items() if directory not in everything}
+    return paths, {
+        directory: names for directory, names in scopes.items() if directory not in everything
+    }
 
 
 def tier_errors(settings: RepositorySettings) -> list[Diagnostic]:

@@ -1,4 +1,6 @@
-"""The changes that bring a branch to a tree, and the rules (KCI813 to KCI815) on whether it may be replaced."""
+"""The changes that bring a branch to a tree, and the rules (KCI813 to KCI815) on whether it may be
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -73,9 +75,13 @@ class Release(Frozen):
 
 
 def read_release(
-    tree: Path, sources: Path | None = None, report: Callable[[Diagnostic], None] = lambda _finding: None
+    tree: Path,
+    sources: Path | None = None,
+    report: Callable[[Diagnostic], None] = lambda _finding: None,
 ) -> Release:
-    """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError for a link."""
+    """Verify a tree and list its files; FindingsError for an incomplete one (KCI811), UnsafeError
+    for a link.
+    """
     manifest = _read_complete_manifest(tree)
     findings = verify(tree, kernel=sources)
     if errors := errors_in(findings):
@@ -88,11 +94,17 @@ def read_release(
     for file in walk(tree):
         if not is_bytecode(file.name):
             if file.link or not file.regular:
-                raise UnsafeError(f"not published, {file.path} is not a plain file", "merge the tree again")
+                raise UnsafeError(
+                    f"not published, {file.path} is not a plain file", "merge the tree again"
+                )
             inside[file.name] = local_file(file.path)
     for entry in manifest.present:
         prefix = f"{entry.variant}/"
-        hashes = {name.removeprefix(prefix): inside[name].sha256 for name in inside if name.startswith(prefix)}
+        hashes = {
+            name.removeprefix(prefix): inside[name].sha256
+            for name in inside
+            if name.startswith(prefix)
+        }
         if directory_digest(hashes) != entry.digest:
             raise _changed_error(tree / entry.variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
@@ -104,17 +116,29 @@ def read_release(
 
 def _read_complete_manifest(tree: Path) -> Manifest:
     if not tree.is_dir():
-        raise FindingsError(f"{tree} does not exist", "`kci merge` makes one, and `kci run` all of it")
+        raise FindingsError(
+            f"{tree} does not exist", "`kci merge` makes one, and `kci run` all of it"
+        )
     manifest = read_manifest(tree)
     if not manifest:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
         raise rule_error("KCI811", message, tree, hint="merge its variants with `kci merge --plan`")
     for entry in sorted(tree.iterdir()):
-        if entry.name not in TOP_ENTRIES and not is_variant_dir(entry) and not is_bytecode(entry.name):
-            raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
+        if (
+            entry.name not in TOP_ENTRIES
+            and not is_variant_dir(entry)
+            and not is_bytecode(entry.name)
+        ):
+            raise FindingsError(
+                f"not published, {tree} is not a merged tree: it holds {entry.name!r}"
+            )
     if manifest.planned is None:
-        message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
-        raise rule_error("KCI811", message, tree, hint="merge with --plan, from `kci plan --format json`")
+        message = (
+            f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
+        )
+        raise rule_error(
+            "KCI811", message, tree, hint="merge with --plan, from `kci plan --format json`"
+        )
     if manifest.missing or not manifest.complete:
         names = first_of(manifest.missing, 3) or "something that was planned"
         message = f"not published, {tree} lacks {names}"
@@ -142,7 +166,9 @@ def plain_page(release: Release, repo_id: str, branch: str) -> LocalFile:
         repo_id=repo_id,
         at=f"version={made.version}" if branch == f"v{made.version}" else f'revision="{branch}"',
         backends=sorted({entry.backend for entry in made.present}),
-        license=next((metadata.decode(file.content()).license for file in release.metadata_files), ""),
+        license=next(
+            (metadata.decode(file.content()).license for file in release.metadata_files), ""
+        ),
         variants=[entry.variant for entry in made.present],
         mark=_PLAIN,
     )
@@ -158,11 +184,17 @@ def front_page(text: str, source: Path = Path(README)) -> LocalFile:
 def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> bool:
     """True if a plain page would replace one that kci did not write."""
     mark = _PLAIN.encode()
-    return page.data is not None and mark in page.data and (there.size > MAX_BYTES or mark not in read(README))
+    return (
+        page.data is not None
+        and mark in page.data
+        and (there.size > MAX_BYTES or mark not in read(README))
+    )
 
 
 def _changed_error(path: Path) -> FindingsError:
-    return FindingsError(f"{path} changed while it was published", "let no other program write there meanwhile")
+    return FindingsError(
+        f"{path} changed while it was published", "let no other program write there meanwhile"
+    )
 
 
 MAIN_VERSION = 1
@@ -195,33 +227,49 @@ class BranchGoal(Frozen):
     variants: frozenset[str] = frozenset()
     """Variants whose directories are replaced as a whole."""
     expected: frozenset[str] | None = None
-    """Variants that the kernel should have; others outside of the tree are removed. None removes none."""
+    """Variants that the kernel should have; others outside of the tree are removed. None removes
+    none."""
     version: int = MAIN_VERSION
     removed: frozenset[str] = frozenset()
 
-    def changes(self, remote_files: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
+    def changes(
+        self, remote_files: Mapping[str, HubFile], *, inherited: bool = False
+    ) -> BranchChanges:
         """Compare the files of a branch with this goal.
 
-        A branch without a commit of its own has `inherited` its `build/` from the main branch, of another version.
+        A branch without a commit of its own has `inherited` its `build/` from the main branch, of
+        another version.
         """
         others = variants_on(remote_files) - self.variants
-        removed = others if inherited else others - self.expected if self.expected is not None else set()
+        removed = (
+            others if inherited else others - self.expected if self.expected is not None else set()
+        )
         removed |= others & self.removed
         here, there = self.files.keys(), remote_files.keys()
         same = {path for path in here & there if same_content(remote_files[path], self.files[path])}
         owned = {
             path
             for path in there
-            if self._owns(path) or (inherited and path.startswith(FOLDER)) or variant_in_path(path) in removed
+            if self._owns(path)
+            or (inherited and path.startswith(FOLDER))
+            or variant_in_path(path) in removed
         }
         # A signature stays while what it signs is the same.
-        signatures = {f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}" for path in same if path.endswith(METADATA_NAME)}
+        signatures = {
+            f"{path}{SIGNATURE.removeprefix(METADATA_NAME)}"
+            for path in same
+            if path.endswith(METADATA_NAME)
+        }
         groups = here - there, here & there - same, owned - here - signatures
-        added, changed, deleted, gone, kept = (tuple(sorted(names)) for names in (*groups, removed, others - removed))
+        added, changed, deleted, gone, kept = (
+            tuple(sorted(names)) for names in (*groups, removed, others - removed)
+        )
         return BranchChanges(added, changed, deleted, len(same), gone, kept)
 
     def part(self, remote_files: Mapping[str, HubFile]) -> dict[str, HubFile]:
-        """The files that publishing replaces: a concurrent change of them is a conflict (KCI812)."""
+        """The files that publishing replaces: a concurrent change of them is a conflict
+        (KCI812).
+        """
         return {path: file for path, file in remote_files.items() if self._owns(path)}
 
     def _owns(self, path: str) -> bool:
@@ -230,7 +278,11 @@ class BranchGoal(Frozen):
         name = path.removeprefix(FOLDER)
         if self.variants and path.startswith(FOLDER):
             return name in _RECORDS or name.partition("/")[0] in self.variants
-        script = path.startswith(f"{BENCHMARKS}benchmark") and path.endswith(".py") and path.count("/") == 1
+        script = (
+            path.startswith(f"{BENCHMARKS}benchmark")
+            and path.endswith(".py")
+            and path.count("/") == 1
+        )
         return script and any(goal_path.startswith(BENCHMARKS) for goal_path in self.files)
 
 
@@ -246,13 +298,18 @@ def variants_on(paths: Iterable[str]) -> set[str]:
 
 
 def same_content(remote: HubFile, local: LocalFile) -> bool:
-    """True if the Hub's file is equal to the local one, by sha256, or by git blob id for a small file."""
+    """True if the Hub's file is equal to the local one, by sha256, or by git blob id for a small
+    file.
+    """
     if remote.sha256 is not None:
         return remote.sha256 == local.sha256
     if remote.size != local.size:
         return False
     data = local.content()
-    return remote.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    return (
+        remote.git_oid
+        == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+    )
 
 
 class ReplacementPolicy(Frozen):
@@ -280,7 +337,8 @@ class BranchReplacement(Frozen):
     def resolve_variants(self, goal: BranchGoal, changes: BranchChanges) -> BranchGoal:
         """The goal with the variants to remove.
 
-        FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones (KCI815).
+        FindingsError for another version (KCI813), undecided variants (KCI814) or newer ones
+        (KCI815).
         """
         self._require_version(goal)
         before = self._manifest()
@@ -302,8 +360,14 @@ class BranchReplacement(Frozen):
         version = self.version_there(goal.version)
         if version != goal.version:
             kernel = self.release.manifest.kernel
-            message = f"{self.place} has version {version} of {kernel}, and the tree is version {goal.version}"
-            hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
+            message = (
+                f"{self.place} has version {version} of {kernel}, and the tree is version "
+                f"{goal.version}"
+            )
+            hint = (
+                'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` '
+                "at all"
+            )
             raise rule_error("KCI813", message, hint=hint)
 
     def _require_newer(self, before: Manifest) -> None:
@@ -324,9 +388,14 @@ class BranchReplacement(Frozen):
             if old.commit != new.commit:
                 self.log(f"{self.place}: {what} are replaced by builds from {_source(new)}")
             return
-        message = f"{self.place} is newer than the tree: {what} would be replaced by builds from {_source(new)}"
+        message = (
+            f"{self.place} is newer than the tree: {what} would be replaced by builds from "
+            f"{_source(new)}"
+        )
         if not self.terms.older:
-            raise rule_error("KCI815", message, hint="publish a newer tree; to go back to this one, pass --older")
+            raise rule_error(
+                "KCI815", message, hint="publish a newer tree; to go back to this one, pass --older"
+            )
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
@@ -334,17 +403,36 @@ class BranchReplacement(Frozen):
             for first, second in permutations((new.commit, old.commit)):
                 if identity.is_ancestor(self.terms.sources, first, second):
                     return first == new.commit
-        return new.committed is not None and old.committed is not None and new.committed < old.committed
+        return (
+            new.committed is not None
+            and old.committed is not None
+            and new.committed < old.committed
+        )
 
     def _left_out(self, kept_variants: Collection[str]) -> frozenset[str]:
-        names = [name for name in kept_variants if self.terms.expected is None or name in self.terms.expected]
+        names = [
+            name
+            for name in kept_variants
+            if self.terms.expected is None or name in self.terms.expected
+        ]
         version = self.release.manifest.version
-        own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files if names}
+        own = {
+            (version, metadata.decode(file.content()).unique)
+            for file in self.release.metadata_files
+            if names
+        }
         found = {name: self._metadata(name) for name in names}
-        stale = [name for name, entry in found.items() if not entry or (entry.version, entry.unique) not in own]
+        stale = [
+            name
+            for name, entry in found.items()
+            if not entry or (entry.version, entry.unique) not in own
+        ]
         if not stale:
             return frozenset()
-        message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "
+        message = (
+            f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree "
+            "leaves out: "
+        )
         message += first_of(sorted(stale), _SHOWN)
         match self.terms.leave_out:
             case StaleVariants.REMOVE:
@@ -371,12 +459,19 @@ class BranchReplacement(Frozen):
 
 
 def _newest(entries: Iterable[Present]) -> Origin:
-    return max((entry.origin for entry in entries), key=lambda origin: (origin.committed or 0, origin.commit or ""))
+    return max(
+        (entry.origin for entry in entries),
+        key=lambda origin: (origin.committed or 0, origin.commit or ""),
+    )
 
 
 def _source(origin: Origin) -> str:
     if origin.commit is None:
         return "an unknown commit"
     moment = origin.committed
-    day = f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}" if moment is not None else ""
+    day = (
+        f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}"
+        if moment is not None
+        else ""
+    )
     return f"commit {origin.commit[:12]}{day}"

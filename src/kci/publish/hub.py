@@ -1,4 +1,6 @@
-"""The variants of a tree or a Hub repository, and their problems; the Hub lists digests, so libraries stay there."""
+"""The variants of a tree or a Hub repository, and their problems; the Hub lists digests, so
+libraries stay there.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kci.diagnostics import printable
-from kci.errors import FindingsError, KciError, MissingToolError, UsageError, first_line_of, without_secrets
+from kci.errors import (
+    FindingsError,
+    KciError,
+    MissingToolError,
+    UsageError,
+    first_line_of,
+    without_secrets,
+)
 from kci.matrix.variants import is_variant_name
 from kci.tree.identity import SIGNATURE, Digest, make_digest, validate
 from kci.tree.manifest import read_manifest, read_sealed
@@ -40,18 +49,29 @@ _EXCHANGE = {
 
 
 def hub_client(token: str | bool) -> Any:
-    """The client of the Hub; False is anonymous. MissingToolError if it is too old, UsageError for invalid settings."""
+    """The client of the Hub; False is anonymous.
+
+    MissingToolError if it is too old, UsageError for invalid settings.
+    """
     try:
         from huggingface_hub import HfApi, __version__
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
-        raise MissingToolError("huggingface_hub, which kci needs for the Hub, is not installed", hint) from None
+        raise MissingToolError(
+            "huggingface_hub, which kci needs for the Hub, is not installed", hint
+        ) from None
     except ValueError as error:
-        raise UsageError(f"huggingface_hub does not accept HF_ENDPOINT: {first_line_of(error)}") from None
+        raise UsageError(
+            f"huggingface_hub does not accept HF_ENDPOINT: {first_line_of(error)}"
+        ) from None
     if tuple(map(int, re.findall(r"\d+", __version__)[:2])) < OLDEST_CLIENT:
         needed = f"kci needs {'.'.join(map(str, OLDEST_CLIENT))} or newer"
-        raise MissingToolError(f"huggingface_hub is {__version__} here; {needed}", "pip install --upgrade 'kci[hf]'")
-    for handler in logging.getLogger("huggingface_hub").handlers:  # it logs the address that it asks again
+        raise MissingToolError(
+            f"huggingface_hub is {__version__} here; {needed}", "pip install --upgrade 'kci[hf]'"
+        )
+    for handler in logging.getLogger(
+        "huggingface_hub"
+    ).handlers:  # it logs the address that it asks again
         handler.addFilter(_without_secrets)
     return HfApi(token=_sendable(token) if isinstance(token, str) else token)
 
@@ -64,13 +84,17 @@ def _without_secrets(record: logging.LogRecord) -> bool:
 def _sendable(token: str) -> str:
     # clients print a header that they cannot send
     if re.search(r"[^!-~]", token):
-        hint = "set it again, as one line: a token has no line breaks, spaces and letters beyond ASCII"
+        hint = (
+            "set it again, as one line: a token has no line breaks, spaces and letters beyond ASCII"
+        )
         raise UsageError("the token for the Hub cannot be sent", hint)
     return token
 
 
 def publisher_access(repo_id: str) -> TokenSource:
-    """The publisher's token: HF_TOKEN, OIDC of the CI job, or the stored login; MissingToolError without one."""
+    """The publisher's token: HF_TOKEN, OIDC of the CI job, or the stored login; MissingToolError
+    without one.
+    """
     hub_client(token=False)  # raises if huggingface_hub is absent
     if stored := os.environ.get("HF_TOKEN", "").strip():
         return lambda: stored
@@ -79,7 +103,10 @@ def publisher_access(repo_id: str) -> TokenSource:
     if token := _stored_token():
         return lambda: token
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        hint = "give the job `permissions: id-token: write` and the repository on the Hub a trusted publisher"
+        hint = (
+            "give the job `permissions: id-token: write` and the repository on the Hub a trusted "
+            "publisher"
+        )
     else:
         hint = "run `hf auth login`, or set HF_TOKEN"
     raise MissingToolError("there is no token for the Hub", hint)
@@ -98,7 +125,9 @@ def _stored_token() -> str | None:
     try:
         return get_token()
     except Exception as error:  # HF_OIDC_RESOURCE asks for an identity outside of CI
-        raise MissingToolError(f"there is no token for the Hub: {first_line_of(error)}", "set HF_TOKEN") from error
+        raise MissingToolError(
+            f"there is no token for the Hub: {first_line_of(error)}", "set HF_TOKEN"
+        ) from error
 
 
 def _exchange_identity(repo_id: str) -> str:
@@ -110,7 +139,10 @@ def _exchange_identity(repo_id: str) -> str:
     try:
         return str(_ask("POST", f"{endpoint}/oauth/token", json=question)["access_token"])
     except Exception as error:
-        hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
+        hint = (
+            f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a "
+            "trusted publisher"
+        )
         message = f"the Hub gives this job no token for {repo_id}: {first_line_of(error)}"
         raise FindingsError(message, hint) from error
 
@@ -120,7 +152,9 @@ def _identity(audience: str) -> str:
     url, bearer = (os.environ[name] for name in _REQUEST)
     url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"audience": audience})
     try:
-        return str(_ask("GET", url, headers={"Authorization": f"Bearer {_sendable(bearer)}"})["value"])
+        return str(
+            _ask("GET", url, headers={"Authorization": f"Bearer {_sendable(bearer)}"})["value"]
+        )
     except Exception as error:
         raise FindingsError(f"GitHub gives this job no identity: {first_line_of(error)}") from error
 
@@ -183,11 +217,15 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
     try:
         metadata = read_sealed(directory).metadata
     except KciError as error:
-        return ListedVariant(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
+        return ListedVariant(
+            name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", "")
+        )
     problem, signature = "", directory / SIGNATURE
     if signature.exists():
         try:
-            bundle, signed = (read_bounded(file, MAX_BYTES) for file in (signature, directory / FILE_NAME))
+            bundle, signed = (
+                read_bounded(file, MAX_BYTES) for file in (signature, directory / FILE_NAME)
+            )
             problem = signature_problem(bundle, signed)
         except (OSError, ValueError) as error:
             problem = f"its signature cannot be read: {error}"
@@ -205,9 +243,13 @@ class HubFile(Frozen):
     """The git blob id; of a large file, that of its LFS pointer."""
 
 
-def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = None) -> list[HubFile]:
+def listed_files(
+    client: Any, repo_id: str, revision: str, folder: str | None = None
+) -> list[HubFile]:
     """The files of a kernel repository or of a folder in it; errors of the client pass through."""
-    entries = client.list_repo_tree(repo_id, folder, recursive=True, revision=revision, repo_type="kernel")
+    entries = client.list_repo_tree(
+        repo_id, folder, recursive=True, revision=revision, repo_type="kernel"
+    )
     return [
         HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
         for entry in entries
@@ -225,20 +267,30 @@ def list_hub_tree(repo_id: str, revision: str, client: Any = None) -> TreeListin
             return question()
         except Exception as error:  # the client raises its own errors and those of its HTTP library
             reason = printable(first_line_of(error), " ")
-            hint = "check that the repository has this branch, that the network works, and that HF_TOKEN gives access"
+            hint = (
+                "check that the repository has this branch, that the network works, and that "
+                "HF_TOKEN gives access"
+            )
             raise FindingsError(f"{source} cannot be read: {reason}", hint) from error
 
     def read(file: HubFile) -> bytes | None:
         if file.size > MAX_BYTES:
             return None
-        local: str = ask(lambda: client.hf_hub_download(repo_id, file.path, revision=revision, repo_type="kernel"))
+        local: str = ask(
+            lambda: client.hf_hub_download(
+                repo_id, file.path, revision=revision, repo_type="kernel"
+            )
+        )
         return read_bounded(Path(local), MAX_BYTES)
 
     variants: dict[str, dict[str, HubFile]] = {}
     for file in ask(lambda: listed_files(client, repo_id, revision, FOLDER.rstrip("/"))):
         if variant := variant_in_path(file.path):
             variants.setdefault(variant, {})[file.path.removeprefix(f"{FOLDER}{variant}/")] = file
-    return TreeListing(source, tuple(_hub_variant(variant, files, read) for variant, files in sorted(variants.items())))
+    return TreeListing(
+        source,
+        tuple(_hub_variant(variant, files, read) for variant, files in sorted(variants.items())),
+    )
 
 
 _Read = Callable[[HubFile], bytes | None]
@@ -265,7 +317,9 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
         return ""
-    covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
+    covered = {
+        path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)
+    }
     actual = make_digest({path: _sha256(files[path], read) for path in covered})
     return first_of([message for _, message in validate(digest, actual)], 3)
 

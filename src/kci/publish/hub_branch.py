@@ -54,7 +54,9 @@ class HubAnswerError(Exception):
 
 
 class HubKernel:
-    """A repository of type `kernel`, through `huggingface_hub`; each method raises HubAnswerError."""
+    """A repository of type `kernel`, through `huggingface_hub`; each method raises
+    HubAnswerError.
+    """
 
     def __init__(self, repo_id: str, access: TokenSource) -> None:
         self.repo_id = repo_id
@@ -62,7 +64,9 @@ class HubKernel:
 
     def heads(self) -> dict[str, str]:
         """The head commit of each branch."""
-        return {branch.name: branch.target_commit for branch in self._call("list_repo_refs").branches}
+        return {
+            branch.name: branch.target_commit for branch in self._call("list_repo_refs").branches
+        }
 
     def files(self, commit: str) -> dict[str, HubFile]:
         """The files of a commit, by path."""
@@ -72,13 +76,17 @@ class HubKernel:
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file."""
         with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
-            return read_bounded(Path(self._call("hf_hub_download", path, revision=commit, cache_dir=folder)))
+            return read_bounded(
+                Path(self._call("hf_hub_download", path, revision=commit, cache_dir=folder))
+            )
 
     def proposals(self) -> dict[str, str]:
         """The newest pull requests and their commits, newest first."""
         listed = self._call("list_repo_refs", include_pull_requests=True).pull_requests or ()
         commits = {item.ref: item.target_commit for item in listed if _PROPOSAL(item.ref)}
-        return dict(sorted(commits.items(), key=lambda item: -int(item[0].rpartition("/")[2]))[:_PROPOSALS])
+        return dict(
+            sorted(commits.items(), key=lambda item: -int(item[0].rpartition("/")[2]))[:_PROPOSALS]
+        )
 
     def create_branch(self, branch: str) -> None:
         """Create a branch from the main one unless it exists."""
@@ -111,14 +119,18 @@ class HubKernel:
         *,
         propose: bool,
     ) -> str:
-        """Upload files and commit them to a branch that is still at `parent`, or propose that; returns the commit."""
+        """Upload files and commit them to a branch that is still at `parent`, or propose that;
+        returns the commit.
+        """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         if not sys.stderr.isatty():
             importlib.import_module("huggingface_hub.utils").disable_progress_bars()
         operations: list[Any] = []
         for path, file in sorted(add.items()):
-            operation = CommitOperationAdd(path, file.content() if file.size <= _SMALL else file.path)
+            operation = CommitOperationAdd(
+                path, file.content() if file.size <= _SMALL else file.path
+            )
             if operation.upload_info.sha256.hex() != file.sha256:
                 raise FindingsError(f"{file.path} changed while it was published")
             operations.append(operation)
@@ -127,10 +139,15 @@ class HubKernel:
         return str(self._call("create_commit", operations, commit_message=message, **place).oid)
 
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        return self._ask(lambda api: getattr(api, method)(self.repo_id, *arguments, repo_type="kernel", **options))
+        return self._ask(
+            lambda api: getattr(api, method)(
+                self.repo_id, *arguments, repo_type="kernel", **options
+            )
+        )
 
     def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
-        # A CI token is valid for an hour and an upload may take longer, so each request gets a new one.
+        # A CI token is valid for an hour and an upload may take longer, so each request gets a new
+        # one.
         client = hub_client(self.access())
         try:
             return question(client)
@@ -141,16 +158,26 @@ class HubKernel:
 
 
 _LOST = {
-    "ConnectionError", "NetworkError", "RemoteProtocolError", "RuntimeError", "TimeoutError", "TimeoutException",
+    "ConnectionError",
+    "NetworkError",
+    "RemoteProtocolError",
+    "RuntimeError",
+    "TimeoutError",
+    "TimeoutException",
     "XetDownloadError",
-}  # fmt: skip
-"""Errors of a connection, by name: the client changes its HTTP library. Uploads in Rust raise RuntimeError."""
+}
+"""Errors of a connection, by name: the client changes its HTTP library. Uploads in Rust raise
+RuntimeError."""
 _SETTINGS = re.compile(r"HF_ENDPOINT|HF_HUB_OFFLINE|(?:all|https?|no)_proxy", re.IGNORECASE)
 
 
 def _is_lost(error: Exception) -> bool:
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    return bool(kinds & _LOST) and "OfflineModeIsEnabled" not in kinds and "CERTIFICATE_VERIFY" not in str(error)
+    return (
+        bool(kinds & _LOST)
+        and "OfflineModeIsEnabled" not in kinds
+        and "CERTIFICATE_VERIFY" not in str(error)
+    )
 
 
 def _answer(error: Exception, repo_id: str) -> Exception:
@@ -160,28 +187,41 @@ def _answer(error: Exception, repo_id: str) -> Exception:
     cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
     response = getattr(cause, "response", None)
     said = getattr(cause, "server_message", None)
-    reason = without_secrets(said) if said else ": ".join(dict.fromkeys(first_line_of(item) for item in (error, cause)))
+    reason = (
+        without_secrets(said)
+        if said
+        else ": ".join(dict.fromkeys(first_line_of(item) for item in (error, cause)))
+    )
     if response is None:
         if any(map(_is_lost, chain)):
             return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {reason[:300]}")
         own = ", ".join(sorted(filter(_SETTINGS.fullmatch, os.environ)))
-        hint = f"set here, and asked by the client: {own}" if own else "check the network of this machine"
+        hint = (
+            f"set here, and asked by the client: {own}"
+            if own
+            else "check the network of this machine"
+        )
         return FindingsError(f"{repo_id} cannot be asked: {reason[:300]}", hint)
     status = int(response.status_code)
     known = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY}
-    obstacle = known.get(status, Obstacle.UNCLEAR if status == 408 or status >= 500 else Obstacle.REFUSED)
+    obstacle = known.get(
+        status, Obstacle.UNCLEAR if status == 408 or status >= 500 else Obstacle.REFUSED
+    )
     message = f"{status}: {reason[:300]}{_WHY.get(status, '').format(repo_id)}"
     return HubAnswerError(obstacle, message, _wait(response.headers, reason))
 
 
 _WHY = {
     401: " (the token is not valid)",
-    403: " (the token may not write to {}; kernels can be published by accounts that the Hub has approved)",
+    403: " (the token may not write to {}; kernels can be published by accounts that the Hub has "
+    "approved)",
     404: " (is there a kernel repository {}, and may this token see it?)",
 }
 
 
-_IN_WORDS = re.compile(r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|minute|hour)s?\b", re.IGNORECASE)
+_IN_WORDS = re.compile(
+    r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|minute|hour)s?\b", re.IGNORECASE
+)
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 
 
@@ -195,4 +235,8 @@ def _wait(headers: Mapping[str, str], reason: str) -> float | None:
         date = email.utils.parsedate_to_datetime(after)
         return max((date - datetime.datetime.now(date.tzinfo)).total_seconds(), 0.0)
     match = _IN_WORDS.search(reason)
-    return float(int(match[1]) if match[1].isdecimal() else 1) * _SECONDS[match[2].lower()] if match else None
+    return (
+        float(int(match[1]) if match[1].isdecimal() else 1) * _SECONDS[match[2].lower()]
+        if match
+        else None
+    )

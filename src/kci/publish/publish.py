@@ -1,7 +1,7 @@
 """Publishing: one commit with a tree on the version branch, and the card on the main branch last.
 
-Each attempt starts from the present state of the branch: a killed run resumes, a commit whose reply was lost is found,
-and a concurrent commit is built upon or reported, never overwritten.
+Each attempt starts from the present state of the branch: a killed run resumes, a commit whose reply
+was lost is found, and a concurrent commit is built upon or reported, never overwritten.
 """
 
 from __future__ import annotations
@@ -88,17 +88,26 @@ class Publisher(Frozen):
     attempts: int = ATTEMPTS
 
     def publish(
-        self, release: Release, branch: str, terms: ReplacementPolicy | None = None, *, mirror: bool = False
+        self,
+        release: Release,
+        branch: str,
+        terms: ReplacementPolicy | None = None,
+        *,
+        mirror: bool = False,
     ) -> Publication:
         """Publish a release and its front page; with `mirror` the main branch gets the builds too.
 
-        FindingsError if the target refuses, another one interferes (KCI812), or `BranchReplacement` does.
+        FindingsError if the target refuses, another one interferes (KCI812), or `BranchReplacement`
+        does.
         """
         terms = terms or ReplacementPolicy()
         expected = terms.expected if terms.prune else None
         front = release.card
         if not front and not self.propose:
-            self.log(f"{release.manifest.kernel} has no {CARD}: {self.name} gets a plain front page, unless it has one")
+            self.log(
+                f"{release.manifest.kernel} has no {CARD}: {self.name} gets a plain front page, "
+                "unless it has one"
+            )
             front = plain_page(release, self.name, branch)
         card = {README: front} if front else {}
         self._require_page(release.card)
@@ -114,7 +123,9 @@ class Publisher(Frozen):
         builds = self.commit_goal(goal, title, replacement)
         if mirror:
             return Publication(builds, self.commit_goal(main, title, replacement))
-        page = self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)") if card else None
+        page = (
+            self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)") if card else None
+        )
         return Publication(builds, page)
 
     def _require_page(self, card: LocalFile | None) -> None:
@@ -125,13 +136,22 @@ class Publisher(Frozen):
         except HubAnswerError as answer:
             if answer.obstacle is Obstacle.REFUSED:
                 message = f"{self.name} would refuse the front page: {answer.message}"
-                raise FindingsError(message, f"correct {card.path}; nothing was published") from answer
-            self.log(f"{self.name} does not say whether it accepts the front page: {answer.message}")
+                raise FindingsError(
+                    message, f"correct {card.path}; nothing was published"
+                ) from answer
+            self.log(
+                f"{self.name} does not say whether it accepts the front page: {answer.message}"
+            )
 
     def commit_goal(
-        self, goal: BranchGoal, message: str, replacement: tuple[Release, ReplacementPolicy] | None = None
+        self,
+        goal: BranchGoal,
+        message: str,
+        replacement: tuple[Release, ReplacementPolicy] | None = None,
     ) -> PublishedBranch:
-        """Commit a goal to its branch and keep other files; FindingsError if the target refuses or does not answer."""
+        """Commit a goal to its branch and keep other files; FindingsError if the target refuses or
+        does not answer.
+        """
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
@@ -156,19 +176,32 @@ class Publisher(Frozen):
                     return proposal
                 part = final_goal.part(remote_files)
                 if before is not None and part != before:
-                    other = min(path for path in before.keys() | part.keys() if before.get(path) != part.get(path))
-                    message = f"another publisher has changed {other} on {self.name}@{goal.branch} meanwhile"
+                    other = min(
+                        path
+                        for path in before.keys() | part.keys()
+                        if before.get(path) != part.get(path)
+                    )
+                    message = (
+                        f"another publisher has changed {other} on {self.name}@{goal.branch} "
+                        "meanwhile"
+                    )
                     hint = "find out which of the two is right, then publish that one again"
                     raise rule_error("KCI812", message, hint=hint)
                 before, sent = part, changes
                 add = {path: final_goal.files[path] for path in (*changes.added, *changes.changed)}
-                commit = self.target.commit(goal.branch, head, add, changes.deleted, message, propose=self.propose)
+                commit = self.target.commit(
+                    goal.branch, head, add, changes.deleted, message, propose=self.propose
+                )
                 return self._confirm(final_goal, commit, changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", _HINT) from answer
                 problem = answer
-        what = "cannot be read" if self.dry_run else f"did not accept the commit in {self.attempts} attempts"
+        what = (
+            "cannot be read"
+            if self.dry_run
+            else f"did not accept the commit in {self.attempts} attempts"
+        )
         message, when = f"{self.name} {what}: {problem.message}", "later"
         if (seconds := problem.wait or 0.0) > _MAX_WAIT_SECONDS:
             at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
@@ -189,14 +222,20 @@ class Publisher(Frozen):
         except HubAnswerError as answer:
             if not self.propose or answer.obstacle is not Obstacle.REFUSED:
                 raise
-            hint = f"make it first, as an account that may write to {self.name}; a pull request is against a branch"
-            raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint) from answer
+            hint = (
+                f"make it first, as an account that may write to {self.name}; a pull request is "
+                "against a branch"
+            )
+            raise FindingsError(
+                f"{self.name} has no branch {branch}: {answer.message}", hint
+            ) from answer
         self.log(f"{self.name}: made the branch {branch}")
 
     def _compare(
         self, goal: BranchGoal, replacement: tuple[Release, ReplacementPolicy] | None
     ) -> tuple[str, dict[str, HubFile], BranchGoal, BranchChanges]:
-        # A branch without a commit of its own has what the main one has: a killed kci leaves such a branch too
+        # A branch without a commit of its own has what the main one has: a killed kci leaves such a
+        # branch too
         heads = self.target.heads()
         head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
@@ -204,11 +243,16 @@ class Publisher(Frozen):
         page, there = goal.files.get(README), remote_files.get(README)
         read = partial(self.target.read, at)
         if page and there and gives_way(page, there, read):
-            goal = replace(goal, files={path: file for path, file in goal.files.items() if file is not page})
+            goal = replace(
+                goal, files={path: file for path, file in goal.files.items() if file is not page}
+            )
         if not replacement:
             return head, remote_files, goal, goal.changes(remote_files)
-        check = BranchReplacement(*replacement, f"{self.name}@{goal.branch}", remote_files, read, self.log)
-        # The main branch may be at the commit of a version: what is of this version is the branch's own.
+        check = BranchReplacement(
+            *replacement, f"{self.name}@{goal.branch}", remote_files, read, self.log
+        )
+        # The main branch may be at the commit of a version: what is of this version is the branch's
+        # own.
         at_main = goal.branch != MAIN and at == heads.get(MAIN)
         inherited = at_main and check.version_there(MAIN_VERSION) != goal.version
         changes = goal.changes(remote_files, inherited=inherited)
@@ -263,22 +307,28 @@ class PublishedTree(Frozen):
 
     @property
     def url(self) -> str:
-        return without_secrets(f"{endpoint()}/kernels/{self.target.repo_id}/tree/{self.target.branch}")
+        return without_secrets(
+            f"{endpoint()}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
+        )
 
 
 def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
-    """The tree and, if known, the kernel that the arguments mean: `place` is a kernel with a `build/`, or a tree."""
+    """The tree and, if known, the kernel that the arguments mean: `place` is a kernel with a
+    `build/`, or a tree.
+    """
     sources = place if (place / BUILD_TOML).is_file() else kernel
     return place / "build" if sources == place else place, sources
 
 
 def publish_tree(
-    request: PublishRequest, log: Log = lambda _line: None, report: Callable[[Diagnostic], None] = lambda _finding: None
+    request: PublishRequest,
+    log: Log = lambda _line: None,
+    report: Callable[[Diagnostic], None] = lambda _finding: None,
 ) -> PublishedTree:
     """Publish a tree; `report` takes the findings that do not prevent it.
 
-    UsageError without a target or for another kernel's tree, FindingsError if the tree or the Hub refuses, UnsafeError
-    for a link, MissingToolError without a token or huggingface_hub.
+    UsageError without a target or for another kernel's tree, FindingsError if the tree or the Hub
+    refuses, UnsafeError for a link, MissingToolError without a token or huggingface_hub.
     """
     workspace = request.workspace
     kernel = workspace.only_kernel() if workspace else None
@@ -286,20 +336,32 @@ def publish_tree(
     name, version = release.manifest.kernel, release.manifest.version
     build = kernel.build if kernel else None
     if build and (build.name, build.general.version) != (name, version):
-        message = f"{request.tree} is {name} version {version}, not {build.name} version {build.general.version}"
+        message = (
+            f"{request.tree} is {name} version {version}, not {build.name} version "
+            f"{build.general.version}"
+        )
         raise UsageError(message, "name the kernel that the tree was made of")
     if kernel and (release.card is None or release.manifest.card is not None):
         # a tree outlives changes of CARD.md, for which no variant is built again
         text = render_card(kernel).text
-        release = replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
-    settings = (workspace.settings if workspace else settings_of_tree(request.tree)).settings.publish
-    target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
+        release = (
+            replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
+        )
+    settings = (
+        workspace.settings if workspace else settings_of_tree(request.tree)
+    ).settings.publish
+    target = target_of(
+        name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch
+    )
     terms = _terms(request, settings, release)
     access = reader_access() if request.dry_run else publisher_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    propose, attempts = request.create_pr or settings.proposes(name), 1 if request.dry_run else ATTEMPTS
+    propose, attempts = (
+        request.create_pr or settings.proposes(name),
+        1 if request.dry_run else ATTEMPTS,
+    )
     publisher = Publisher(hub, target.repo_id, request.dry_run, propose, log, attempts=attempts)
     publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, publication, request.dry_run)

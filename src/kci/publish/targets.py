@@ -41,30 +41,51 @@ class HubBranch(Frozen):
 
 
 def target_of(
-    kernel: str, version: int, settings: Publish, *, build: Build | None = None, repo_id: str = "", branch: str = ""
+    kernel: str,
+    version: int,
+    settings: Publish,
+    *,
+    build: Build | None = None,
+    repo_id: str = "",
+    branch: str = "",
 ) -> HubBranch:
-    """The repository and branch of a kernel: arguments, then `build`, then `settings`; UsageError if none names one."""
+    """The repository and branch of a kernel: arguments, then `build`, then `settings`; UsageError
+    if none names one.
+    """
     hub, prefix = build.general.hub if build else None, settings.repo_prefix
     repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
     branch_name = branch or (hub and hub.branch) or settings.branch
     branch = (branch_name or "v{version}").replace("{version}", str(version))
     if not repo_id:
-        hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
+        hint = (
+            "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or "
+            "--repo-id"
+        )
         raise UsageError(f"nothing says where {kernel} is published", hint)
     if repo_id.startswith(f"{PLACEHOLDER_OWNER}/"):
-        raise UsageError(f"{repo_id} is what `kci init` wrote", "write your account on the Hub into `repo-id`")
+        raise UsageError(
+            f"{repo_id} is what `kci init` wrote", "write your account on the Hub into `repo-id`"
+        )
     if not _REPOSITORY.fullmatch(repo_id):
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", "write owner/name")
     if not is_branch(branch) or "{" in branch:
-        raise UsageError(f"{branch[:120]!r} is not the name of a branch", "only {version} is replaced in it")
+        raise UsageError(
+            f"{branch[:120]!r} is not the name of a branch", "only {version} is replaced in it"
+        )
     if branch_version(branch) not in (None, version):
         hint = 'leave the branch out, or write `branch = "v{version}"` where it is named'
-        raise UsageError(f"{kernel} is version {version}, and {branch} is the branch of another version", hint)
-    return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not branch_name)
+        raise UsageError(
+            f"{kernel} is version {version}, and {branch} is the branch of another version", hint
+        )
+    return HubBranch(
+        repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not branch_name
+    )
 
 
 def require_branches(workspace: Workspace) -> Workspace:
-    """Set aside the kernels whose pull requests on the Hub lack their branch; one that cannot be asked for counts."""
+    """Set aside the kernels whose pull requests on the Hub lack their branch; one that cannot be
+    asked for counts.
+    """
     settings, lacking = workspace.settings.settings.publish, []
     for kernel in workspace.kernels:
         build = kernel.build
@@ -72,39 +93,55 @@ def require_branches(workspace: Workspace) -> Workspace:
             continue
         target = target_of(build.name, build.general.version, settings, build=build)
         try:
-            with urllib.request.urlopen(f"{endpoint()}/api/kernels/{target.repo_id}/refs", timeout=30) as answer:  # noqa: S310
+            place = f"{endpoint()}/api/kernels/{target.repo_id}/refs"
+            with urllib.request.urlopen(place, timeout=30) as answer:  # noqa: S310
                 heads = [head["name"] for head in strict_object(answer.read(MAX_BYTES))["branches"]]
         except (OSError, ValueError, LookupError, TypeError):
             continue
         if target.branch not in heads:
-            message = f"kernels/{target.repo_id} has no branch {target.branch}, which a pull request is against"
+            message = (
+                f"kernels/{target.repo_id} has no branch {target.branch}, which a pull request is "
+                "against"
+            )
             found = kernel.document.at_value(
                 ("general", "version"), "KCI816", message, "ask its owner to make the branch"
             )
             lacking.append(FaultyKernel(kernel.directory, build.name, message, (found,)))
-    sound = [kernel for kernel in workspace.kernels if all(kernel.directory != item.path for item in lacking)]
+    sound = [
+        kernel
+        for kernel in workspace.kernels
+        if all(kernel.directory != item.path for item in lacking)
+    ]
     return replace(workspace, kernels=tuple(sound), unread=(*workspace.unread, *lacking))
 
 
 def hub_settings(workspace: Workspace) -> list[str]:
-    """Instructions for the publish workflow, then each Hub repository; empty without `[publish]` in kci.toml."""
+    """Instructions for the publish workflow, then each Hub repository; empty without `[publish]` in
+    kci.toml.
+    """
     jobs = publish_jobs(workspace.settings)
     if not jobs:
         return []
     tags = ", ".join(f"`{tag}`" for tag in jobs.tags)
     limit = "the default branch" + (f" and the tags {tags}" if jobs.on is PublishOn.TAG else "")
     lines = [
-        f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, and limit it to "
+        f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, "
+        "and limit it to "
         f"{limit}. The jobs that publish wait for a reviewer.",
-        "On the Hub, the settings of each repository below: add a trusted publisher for GitHub Actions with the owner "
-        f"and name of this repository, the workflow `{PurePosixPath(PUBLISH_FILE).name}` and the environment "
+        "On the Hub, the settings of each repository below: add a trusted publisher for GitHub "
+        "Actions with the owner "
+        f"and name of this repository, the workflow `{PurePosixPath(PUBLISH_FILE).name}` and the "
+        "environment "
         f"`{jobs.environment}`. No token is stored.",
-        "The owner needs the Hub's approval to publish kernels, and each repository has to exist: a trusted publisher "
+        "The owner needs the Hub's approval to publish kernels, and each repository has to exist: "
+        "a trusted publisher "
         "may write to one, and make none.",
     ]
     for build in (kernel.build for kernel in workspace.kernels):
         try:
-            target = target_of(build.name, build.general.version, workspace.settings.settings.publish, build=build)
+            target = target_of(
+                build.name, build.general.version, workspace.settings.settings.publish, build=build
+            )
             lines.append(f"{build.name}: kernels/{target.repo_id}, branch {target.branch}")
         except UsageError as error:
             lines.append(f"{build.name}: {error.message}; {error.hint}")

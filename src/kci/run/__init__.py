@@ -1,1 +1,3 @@
-"""A run on this machine, tests in the real loader, and what the jobs of a CI run leave for its gate."""
+"""A run on this machine, tests in the real loader, and what the jobs of a CI run leave for its
+gate.
+"""

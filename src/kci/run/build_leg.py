@@ -11,7 +11,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kci.builders.dispatch import build_variant, choose_builder, plan_commands
-from kci.builders.process.container import ContainerBuild, build_command, choose_image, run_in_container
+from kci.builders.process.container import (
+    ContainerBuild,
+    build_command,
+    choose_image,
+    run_in_container,
+)
 from kci.builders.process.run import Log
 from kci.builders.request import BuildOptions, Request
 from kci.config.facts import BACKENDS
@@ -19,7 +24,14 @@ from kci.config.reader import Kernel
 from kci.config.sources.card import render_card
 from kci.config.sources.package_rules import source_findings
 from kci.diagnostics import Diagnostic, errors_in, printable
-from kci.errors import FindingsError, KciError, UnfinishedBuildError, UnsafeError, UsageError, first_error
+from kci.errors import (
+    FindingsError,
+    KciError,
+    UnfinishedBuildError,
+    UnsafeError,
+    UsageError,
+    first_error,
+)
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTrees
@@ -39,7 +51,11 @@ from kci.utils.suggest import command_line
 
 
 def request_for(
-    kernel: Kernel, variant: Variant, output: Path, options: BuildOptions, inputs: KernelInputs | None = None
+    kernel: Kernel,
+    variant: Variant,
+    output: Path,
+    options: BuildOptions,
+    inputs: KernelInputs | None = None,
 ) -> Request:
     """Make the builder request of a variant."""
     directory = Path(kernel.directory)
@@ -64,7 +80,9 @@ def make_variant_dir(
     builds: int = 1,
     inputs: KernelInputs | None = None,
 ) -> LegRecord:
-    """Build and seal one variant, replacing the old directory last. Raises MissingToolError or BuildFailedError.
+    """Build and seal one variant, replacing the old directory last.
+
+    Raises MissingToolError or BuildFailedError.
 
     `inputs` are those of its fingerprint: a file that is another one since then ends the build.
     """
@@ -140,7 +158,9 @@ class LegRequest(Frozen, kw_only=True):
 
     def replay(self, *more: str) -> str:
         """The command that builds the variant elsewhere, whole."""
-        whole = replace(self.options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None)
+        whole = replace(
+            self.options, part=None, link=False, objects_from=(), objects_to=None, stop_after=None
+        )
         options = [f"--variant={self.variant.name}", *whole.arguments(), *more]
         return printable(command_line("build", *options, place=self.kernel.directory))
 
@@ -148,7 +168,9 @@ class LegRequest(Frozen, kw_only=True):
         """The record of a failed build; `more` is appended to its reason."""
         reason, unfinished = first_error(error) + more, isinstance(error, UnfinishedBuildError)
         name, attempt = self.kernel.build.name, self.options.attempt
-        return VariantFailure(name, leg, self.variant.name, attempt, reason, replay[:4000], unfinished)
+        return VariantFailure(
+            name, leg, self.variant.name, attempt, reason, replay[:4000], unfinished
+        )
 
 
 class BuiltLeg(Frozen):
@@ -164,10 +186,15 @@ class BuiltLeg(Frozen):
 def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     """Build a variant, in its image or here, load it, and pack it.
 
-    What fails verification or does not load stays unpacked and raises FindingsError. Other errors: UsageError,
-    UnsafeError, MissingToolError, BuildFailedError.
+    What fails verification or does not load stays unpacked and raises FindingsError. Other errors:
+    UsageError, UnsafeError, MissingToolError, BuildFailedError.
     """
-    kernel, variant, options, artifact = request.kernel, request.variant, request.options, request.artifact
+    kernel, variant, options, artifact = (
+        request.kernel,
+        request.variant,
+        request.options,
+        request.artifact,
+    )
     directory = request.directory
     if options.archs and not BACKENDS[variant.backend].archs:
         raise UsageError(f"{variant.name} has no archs to choose from", "leave out --arch")
@@ -179,12 +206,19 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         with fetching(variant, options, log):
             record = make_variant_dir(kernel, variant, request.output, options, log)
         with locked(directory, log):  # another build of the variant may replace it
-            findings = tuple(verify(directory, select=_ABOUT_BINARIES, kernel=Path(kernel.directory)))
+            findings = tuple(
+                verify(directory, select=_ABOUT_BINARIES, kernel=Path(kernel.directory))
+            )
             if artifact:
                 what = f"{directory} was built and is not packed: it does not meet"
-                hint = "build in the leg's image (--container auto), which meets those about older systems"
+                hint = (
+                    "build in the leg's image (--container auto), which meets those about older "
+                    "systems"
+                )
                 _refuse_errors(findings, what, hint)
-            loaded = load_built(directory, variant, workspace.settings.settings.plan.load, options, log)
+            loaded = load_built(
+                directory, variant, workspace.settings.settings.plan.load, options, log
+            )
             record = replace(record, loaded=loaded)
             if artifact:
                 artifact.parent.mkdir(parents=True, exist_ok=True)
@@ -206,13 +240,20 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
 
 
 def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
-    """Compile one part of a variant's objects and return their pack. Raises KciError as `build_leg`."""
+    """Compile one part of a variant's objects and return their pack.
+
+    Raises KciError as `build_leg`.
+    """
     out_file = request.options.objects_to
     if not out_file:
-        raise UsageError("nothing says where to put the objects of a part", "give --objects-to FILE, or --pack")
+        raise UsageError(
+            "nothing says where to put the objects of a part", "give --objects-to FILE, or --pack"
+        )
     image = _checked_image(workspace, request, log)
     if image is None:
-        build_variant(request_for(request.kernel, request.variant, request.directory, request.options), log)
+        build_variant(
+            request_for(request.kernel, request.variant, request.directory, request.options), log
+        )
     else:
         run_in_container(_in_container(request, image), log)
     return out_file
@@ -221,11 +262,15 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
 def _checked_image(workspace: Workspace, request: LegRequest, log: Log) -> str | None:
     # the image to build in, after what can be refused before that
     trees = SourceTrees(request.options.cache / "inputs")
-    findings = source_findings(request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered)
+    findings = source_findings(
+        request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered
+    )
     trees.save()
     what = f"{request.variant.name} is not built: the kernel's sources do not meet"
     _refuse_errors(findings, what, "`kci check` lists all findings")
-    image = choose_image(request.options.container, image_of(request.variant, workspace.runners), log)
+    image = choose_image(
+        request.options.container, image_of(request.variant, workspace.runners), log
+    )
     packed = (request.artifact, request.options.objects_to) if image is None else ()
     if any(path and path.name.endswith(".zst") for path in packed):
         zstandard()
@@ -234,27 +279,42 @@ def _checked_image(workspace: Workspace, request: LegRequest, log: Log) -> str |
 
 def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> None:
     if errors := errors_in(findings):
-        raise FindingsError(f"{subject} {len(errors)} of the requirements", hint, diagnostics=findings)
+        raise FindingsError(
+            f"{subject} {len(errors)} of the requirements", hint, diagnostics=findings
+        )
 
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     """List the shell lines of `build_leg` without running them."""
     own = image_of(request.variant, workspace.runners)
-    image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)
+    image = {"none": None, "auto": own or None}.get(
+        request.options.container, request.options.container
+    )
     if image is not None:
         return [shlex.join(build_command(_in_container(request, image)))]
-    return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
+    return plan_commands(
+        request_for(request.kernel, request.variant, request.directory, request.options)
+    )
 
 
 def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     # the same `kci build` with absolute paths
     directory, output = Path(request.kernel.directory).resolve(), request.output.resolve()
     artifact = request.artifact.resolve() if request.artifact else None
-    arguments = ["build", str(directory), "--variant", request.variant.name, "--output", str(output)]
+    arguments = [
+        "build",
+        str(directory),
+        "--variant",
+        request.variant.name,
+        "--output",
+        str(output),
+    ]
     arguments += ["--pack", str(artifact)] if artifact else []
     objects_from = tuple(path.resolve() for path in request.options.objects_from)
     objects_to = request.options.objects_to and request.options.objects_to.resolve()
-    options = replace(request.options, container="none", objects_from=objects_from, objects_to=objects_to)
+    options = replace(
+        request.options, container="none", objects_from=objects_from, objects_to=objects_to
+    )
     return ContainerBuild(
         image,
         directory,
@@ -266,7 +326,10 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
 
 
 def artifact_path(target: Path | None, names: dict[str, str], variant: str) -> Path | None:
-    """The artifact path: the named file, or one of `names` in a named folder. Raises UsageError if it does not fit."""
+    """The artifact path: the named file, or one of `names` in a named folder.
+
+    Raises UsageError if it does not fit.
+    """
     if not target:
         return None
     if target.is_dir() or (len(names) > 1 and not target.exists()):

@@ -1,4 +1,6 @@
-"""Trees of earlier runs: whether they are those that were judged, their places, and how they are packed."""
+"""Trees of earlier runs: whether they are those that were judged, their places, and how they are
+packed.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,16 @@ def is_judged(tree: Path, digest: str) -> bool:
     if not digest:
         return True
     manifest = read_manifest(tree)
-    if not manifest or manifest.digest != digest or any(is_bytecode(file.name) for file in walk(tree)):
+    if (
+        not manifest
+        or manifest.digest != digest
+        or any(is_bytecode(file.name) for file in walk(tree))
+    ):
         return False
-    return all(directory_digest(file_hashes(tree / name)) == known for name, known in manifest.digests.items())
+    return all(
+        directory_digest(file_hashes(tree / name)) == known
+        for name, known in manifest.digests.items()
+    )
 
 
 def make_room(into: Path, planned: Plan | None) -> None:

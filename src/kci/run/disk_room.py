@@ -23,12 +23,17 @@ class HostedDisk(Dated, frozen=True):
 
 
 def make_room(need: int, log: Log, environ: Mapping[str, str] = os.environ) -> bool:
-    """Free gigabytes for a container image by removing tools; only on a GitHub-hosted runner. True if they are free."""
+    """Free gigabytes for a container image by removing tools; only on a GitHub-hosted runner.
+
+    True if they are free.
+    """
     store = next(place for place in _STORES if Path(place).exists())
     if _free(store) >= need:
         return True
     hosted = environ.get("RUNNER_ENVIRONMENT") == "github-hosted"
-    for directory in shipped("run/data/hosted-disk.toml", HostedDisk)().directories if hosted else ():
+    for directory in (
+        shipped("run/data/hosted-disk.toml", HostedDisk)().directories if hosted else ()
+    ):
         if Path(directory).is_dir():
             subprocess.run(["sudo", "rm", "-rf", "--", directory], check=False)
             log(f"removed {directory}: {_free(store)} GB are free now")

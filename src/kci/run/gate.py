@@ -1,7 +1,8 @@
-"""The gate of a CI run: its plan against its records, and the index of trees that goes on to the next run.
+"""The gate of a CI run: its plan against its records, and the index of trees that goes on to the
+next run.
 
-A run merges only rebuilt kernels, so current trees lie in artifacts of many runs, and a failed kernel keeps its last
-good tree. Any job can forge an index: it is untrusted data.
+A run merges only rebuilt kernels, so current trees lie in artifacts of many runs, and a failed
+kernel keeps its last good tree. Any job can forge an index: it is untrusted data.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _Key = TypeVar("_Key")
 INDEX_FILE = "kci-trees.json"
 SCHEMA = 1
 KEPT_DAYS = 60
-"""Days that trees and objects count. Actions that upload them ask GitHub to keep them for as long."""
+"""Days that trees and objects count. Actions that upload them ask GitHub to keep them for
+as long."""
 
 
 class TreePlace(Frozen):
@@ -66,7 +68,9 @@ class ObjectsPlace(KeptObjects, frozen=True):
     """Days since 1970."""
 
     def __post_init__(self) -> None:
-        if not (self.run.isascii() and self.run.isdecimal() and self.artifact.startswith("objects.")):
+        if not (
+            self.run.isascii() and self.run.isdecimal() and self.artifact.startswith("objects.")
+        ):
             raise ValueError(f"there are no objects in {self.artifact!r} of run {self.run!r}")
 
 
@@ -90,21 +94,36 @@ class TreeIndex(Frozen):
 
     def unexpired(self, day: int) -> TreeIndex:
         """The index without what expired, sorted."""
-        trees = {kernel: place for kernel, place in sorted(self.trees.items()) if day - place.day < KEPT_DAYS}
+        trees = {
+            kernel: place
+            for kernel, place in sorted(self.trees.items())
+            if day - place.day < KEPT_DAYS
+        }
         objects = {
-            kernel: {leg: place for leg, place in sorted(legs.items()) if day - place.day < KEPT_DAYS}
+            kernel: {
+                leg: place for leg, place in sorted(legs.items()) if day - place.day < KEPT_DAYS
+            }
             for kernel, legs in sorted(self.objects.items())
         }
-        return replace(self, trees=trees, objects={kernel: legs for kernel, legs in objects.items() if legs})
+        return replace(
+            self, trees=trees, objects={kernel: legs for kernel, legs in objects.items() if legs}
+        )
 
     def carried_trees(self) -> dict[str, CarriedTree]:
         """The trees in the plan's form."""
         places = self.trees.items()
-        return {kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in places}
+        return {
+            kernel: CarriedTree(place.run, place.manifest.digests, place.passed)
+            for kernel, place in places
+        }
 
     def kept_objects(self) -> dict[Key, KeptObjects]:
         """The objects in the plan's form."""
-        return {(kernel, leg): place for kernel, legs in self.objects.items() for leg, place in legs.items()}
+        return {
+            (kernel, leg): place
+            for kernel, legs in self.objects.items()
+            for leg, place in legs.items()
+        }
 
     def published_fingerprints(self) -> dict[Key, str]:
         """Fingerprints of the trees' variants."""
@@ -118,7 +137,10 @@ class TreeIndex(Frozen):
 
 def today() -> int:
     """Days since 1970."""
-    return datetime.datetime.now(datetime.UTC).date().toordinal() - datetime.date(1970, 1, 1).toordinal()
+    return (
+        datetime.datetime.now(datetime.UTC).date().toordinal()
+        - datetime.date(1970, 1, 1).toordinal()
+    )
 
 
 NO_PLAN = Plan(1, "", ())
@@ -137,7 +159,10 @@ class RunUploads(Frozen):
     """Trees of earlier runs, as of the plan."""
 
     def failed_tests(self) -> dict[tuple[str, str], str]:
-        """Reason per test leg that did not pass; a missing record is no pass. Kernels that failed are left out."""
+        """Reason per test leg that did not pass; a missing record is no pass.
+
+        Kernels that failed are left out.
+        """
         reasons, built = {}, {leg.kernel for leg in self.plan.legs}
         for test in self.plan.tests:
             merged, record = self.records.get(test.kernel), self.tests.get((test.kernel, test.name))
@@ -153,12 +178,17 @@ class RunUploads(Frozen):
             elif not record.passed:
                 reasons[test.kernel, test.name] = record.error or "it failed"
             elif not manifest or record.tree != tree_under_test(manifest.digests, test.variants):
-                reasons[test.kernel, test.name] = "it passed on another tree than the present one: run everything again"
+                reasons[test.kernel, test.name] = (
+                    "it passed on another tree than the present one: run everything again"
+                )
         return reasons
 
 
 def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
-    """Read a run's uploads, of each the newest attempt, none after `attempt`. Errors as `read_uploaded`."""
+    """Read a run's uploads, of each the newest attempt, none after `attempt`.
+
+    Errors as `read_uploaded`.
+    """
 
     def newest(uploaded: Iterator[_Upload], key: Callable[[_Upload], _Key]) -> dict[_Key, _Upload]:
         # any job can upload such files, so a second one of an attempt may be a forged one
@@ -166,21 +196,35 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
         by_key = newest_by_key(items, key)
         for item in items:
             other = by_key[key(item)]
-            if item.attempt > (attempt or item.attempt) or (item.attempt == other.attempt and item != other):
-                message = f"attempt {item.attempt} of {key(item)!r} was not uploaded by its own job, or not by it alone"
-                raise FindingsError(message, "look for the job that uploads other artifacts called run-*")
+            if item.attempt > (attempt or item.attempt) or (
+                item.attempt == other.attempt and item != other
+            ):
+                message = (
+                    f"attempt {item.attempt} of {key(item)!r} was not uploaded by its own job, or "
+                    "not by it alone"
+                )
+                raise FindingsError(
+                    message, "look for the job that uploads other artifacts called run-*"
+                )
         return by_key
 
     return RunUploads(
-        newest(read_uploaded(folder, PLAN_FILE, Plan), lambda _: "the plan").get("the plan", NO_PLAN),
+        newest(read_uploaded(folder, PLAN_FILE, Plan), lambda _: "the plan").get(
+            "the plan", NO_PLAN
+        ),
         newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
         newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
-        newest(read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees"), lambda _: "").get("", TreeIndex()),
+        newest(read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees"), lambda _: "").get(
+            "", TreeIndex()
+        ),
     )
 
 
 def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
-    """The index at the start of a run; `earlier` has the uploads of run `run`. Raises FindingsError."""
+    """The index at the start of a run; `earlier` has the uploads of run `run`.
+
+    Raises FindingsError.
+    """
     if not earlier or not earlier.is_dir():
         return TreeIndex(day=day)
     return index_after(read_uploads(earlier), run, day)
@@ -192,7 +236,9 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
     objects = {kernel: dict(legs) for kernel, legs in before.index.objects.items()}
     for kernel, record in before.records.items():
         for leg in record.objects:
-            objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(run, leg.artifact, before.index.day)
+            objects.setdefault(kernel, {})[leg.leg] = ObjectsPlace(
+                run, leg.artifact, before.index.day
+            )
         if _base_tree_lost(before.plan, record):
             trees.pop(kernel, None)  # the next run builds all of it
         elif record.manifest and record.complete and not _is_unchanged(before.plan, kernel):
@@ -212,7 +258,9 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
 
 def _is_unchanged(plan: Plan, kernel: str) -> bool:
     # an earlier run's tree has all of it
-    return any(item.kernel == kernel for item in plan.skipped) and all(leg.kernel != kernel for leg in plan.legs)
+    return any(item.kernel == kernel for item in plan.skipped) and all(
+        leg.kernel != kernel for leg in plan.legs
+    )
 
 
 def _base_tree_lost(plan: Plan, record: KernelRecord) -> bool:
@@ -236,7 +284,8 @@ def read_index(place: Path, log: Log) -> TreeIndex:
 _NO_TEST = f"{NO_RESULT_MESSAGE}, or the workflow is older than the tests (`kci render`)"
 
 _NO_RECORD = (
-    "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
+    "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow "
+    "is older than the "
     "kernel (`kci render`)"
 )
 
@@ -268,22 +317,33 @@ class GateRow(Frozen):
 
 
 def read_results(text: str) -> dict[str, JobResult]:
-    """Parse `name=result` words; `name/need,need=result` is a job of the repository. Raises UsageError."""
+    """Parse `name=result` words; `name/need,need=result` is a job of the repository.
+
+    Raises UsageError.
+    """
     results: dict[str, JobResult] = {}
     for word in text.split():
         name, _, result = word.partition("=")
         if not name.partition("/")[0] or name in results or result not in {*JobResult}:
-            raise UsageError(f"{word[:80]!r} does not say how a job ended", "write job=${{ needs.job.result }}")
+            raise UsageError(
+                f"{word[:80]!r} does not say how a job ended", "write job=${{ needs.job.result }}"
+            )
         results[name] = JobResult(result)
     if PLAN_JOB not in results:
-        raise UsageError("the result of the plan job is missing", "add plan=${{ needs.plan.result }}")
+        raise UsageError(
+            "the result of the plan job is missing", "add plan=${{ needs.plan.result }}"
+        )
     return results
 
 
 def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
-    """Describe failed jobs besides complete records; `ready` is the number of publishable kernels."""
+    """Describe failed jobs besides complete records; `ready` is the number of publishable
+    kernels.
+    """
     ended = {name.partition("/")[0]: result for name, result in results.items()}
-    bad = [f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")]
+    bad = [
+        f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")
+    ]
     if bad:
         return f"all that was planned is there, but some jobs did not succeed: {', '.join(bad)}"
     for name, result in results.items():
@@ -297,23 +357,38 @@ def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
 
 
 def missing_results(run: RunUploads) -> list[GateRow]:
-    """List what a run's records lack. Records of attempts older than the newest plan do not count."""
+    """List what a run's records lack.
+
+    Records of attempts older than the newest plan do not count.
+    """
     plan = run.plan
     rows = [
-        GateRow(item.kernel or item.path, "", "plan", item.message, command_line("check", place=item.path))
+        GateRow(
+            item.kernel or item.path,
+            "",
+            "plan",
+            item.message,
+            command_line("check", place=item.path),
+        )
         for item in plan.faulty
     ]
     held_back = [item for item in plan.left_out if item.rule == FORK_RULE]
     rows += [GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in held_back]
-    fresh = {kernel: record for kernel, record in run.records.items() if record.attempt >= plan.attempt}
+    fresh = {
+        kernel: record for kernel, record in run.records.items() if record.attempt >= plan.attempt
+    }
     for kernel in sorted({leg.kernel for leg in plan.legs}):
         if kernel in fresh:
-            rows += _kernel_rows(plan.tier, fresh[kernel], [leg for leg in plan.legs if leg.kernel == kernel])
+            rows += _kernel_rows(
+                plan.tier, fresh[kernel], [leg for leg in plan.legs if leg.kernel == kernel]
+            )
         else:
             rows.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
     for (kernel, name), why in replace(run, records=fresh).failed_tests().items():
         test = run.tests.get((kernel, name))
-        rows.append(GateRow(kernel, "", f"{kernel} / test {name}", why, test.replay if test else ""))
+        rows.append(
+            GateRow(kernel, "", f"{kernel} / test {name}", why, test.replay if test else "")
+        )
     return rows
 
 
@@ -331,17 +406,25 @@ def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[G
     for name, why in unloaded.items():
         yield GateRow(record.kernel, name, f"{record.kernel} / merge", f"not loaded: {why}", "")
     if record.error or (not record.complete and not lacking and not unloaded):
-        error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
+        error = (
+            record.error
+            or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
+        )
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
 
 
 def success_summary(plan: Plan) -> str:
     """Summary of a run without errors."""
-    built, kernels = sum(len(leg.variants) for leg in plan.legs), len({leg.kernel for leg in plan.legs})
+    built, kernels = (
+        sum(len(leg.variants) for leg in plan.legs),
+        len({leg.kernel for leg in plan.legs}),
+    )
     done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
     done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
     done += [f"{count(len(plan.skipped), 'variant')} unchanged"] if plan.skipped else []
-    text = f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
+    text = (
+        f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do"
+    )
     return "; ".join(filter(None, (text, plan.untested_sentence)))
 
 
@@ -370,9 +453,15 @@ def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]
             continue
         if kernel.name in built:
             if record and record.attempt >= plan.attempt and record.complete and record.manifest:
-                kernels.append(PublishableKernel(kernel.name, kernel.path, run_id, record.manifest.digest))
+                kernels.append(
+                    PublishableKernel(kernel.name, kernel.path, run_id, record.manifest.digest)
+                )
         elif kernel.name in skipped and place and place.manifest.version == kernel.version:
-            if record and (not record.manifest or record.manifest.digests != place.manifest.digests):
+            if record and (
+                not record.manifest or record.manifest.digests != place.manifest.digests
+            ):
                 continue  # the fetched tree is another one
-            kernels.append(PublishableKernel(kernel.name, kernel.path, place.run, place.manifest.digest))
+            kernels.append(
+                PublishableKernel(kernel.name, kernel.path, place.run, place.manifest.digest)
+            )
     return sorted(kernels, key=lambda item: item.kernel)

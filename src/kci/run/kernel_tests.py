@@ -1,4 +1,6 @@
-"""Runs a kernel's tests on its variants in the real loader, each in a fresh process, as the reference's CI does."""
+"""Runs a kernel's tests on its variants in the real loader, each in a fresh process, as the
+reference's CI does.
+"""
 
 from __future__ import annotations
 
@@ -73,17 +75,27 @@ class TestReport(Frozen):
     """The output of a failure."""
 
 
-def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
-    """List variants to test: `names`, or all for this system. Raises UsageError, FindingsError, MissingToolError."""
+def select_variants(
+    tree: Path, names: Sequence[str] = (), *, isolation: bool = False
+) -> list[Path]:
+    """List variants to test: `names`, or all for this system.
+
+    Raises UsageError, FindingsError, MissingToolError.
+    """
     if (tree / FILE_NAME).is_file():
         return [tree]
     variants = {path.parent.name: path.parent for path in sorted(tree.glob(f"*/{FILE_NAME}"))}
     if not variants:
-        raise FindingsError(f"there is no variant in {tree}", "build one: kci build --variant NAME, or kci run")
+        raise FindingsError(
+            f"there is no variant in {tree}", "build one: kci build --variant NAME, or kci run"
+        )
     for name in names:
         if name not in variants:
             near = suggestion(name, list(variants)) or containing(name, variants)
-            raise UsageError(f"{tree} has no variant {name!r}", near or f"it has {', '.join(sorted(variants)[:5])}")
+            raise UsageError(
+                f"{tree} has no variant {name!r}",
+                near or f"it has {', '.join(sorted(variants)[:5])}",
+            )
     chosen = [variants[name] for name in names]
     for name in variants if not names else ():
         parts = parse_variant_name(name)
@@ -95,7 +107,9 @@ def select_variants(tree: Path, names: Sequence[str] = (), *, isolation: bool = 
 
 
 def why_not_loadable(name: str, environment: LoaderEnvironment | None = None) -> str:
-    """The reason why this machine, by default with kci's CPU torch, cannot load a variant; empty if it can."""
+    """The reason why this machine, by default with kci's CPU torch, cannot load a variant; empty if
+    it can.
+    """
     parts = parse_variant_name(name)
     if parts.system not in (None, this_system()):
         return f"needs a machine of {parts.system}"
@@ -112,28 +126,40 @@ def has_device(backend: str) -> bool:
     """True if files and programs indicate a device of a backend."""
     facts = BACKENDS[backend]
     if facts.device_program:
-        return shutil.which(facts.device_program[0]) is not None and run([*facts.device_program]).code == 0
+        return (
+            shutil.which(facts.device_program[0]) is not None
+            and run([*facts.device_program]).code == 0
+        )
     if facts.device_files:
         return any(Path("/dev").glob(facts.device_files))
     return facts.macos and sys.platform == "darwin"
 
 
 def why_not_testable(name: str, environment: LoaderEnvironment | None) -> str:
-    """The reason why a kernel's tests, which load it by name, cannot run on a variant; empty if they can."""
+    """The reason why a kernel's tests, which load it by name, cannot run on a variant; empty if
+    they can.
+    """
     if environment and parse_variant_name(name).backend == HOST != environment.backend:
         # the loader looks at torch's backend, not at the machine
-        return f"needs a Python with torch for the CPU: in this one tests get the variant for {environment.backend}"
+        return (
+            "needs a Python with torch for the CPU: in this one tests get the variant for "
+            f"{environment.backend}"
+        )
     return why_not_loadable(name, environment)
 
 
-def nothing_tested_error(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
+def nothing_tested_error(
+    reasons: Mapping[str, str], verified: Collection[str] = ()
+) -> MissingToolError:
     """Make the error for a machine that can test nothing, with the reasons by variant."""
     lines = [
-        f"{name}: built, {'verified, ' if name in verified else ''}not run: {why}" for name, why in reasons.items()
+        f"{name}: built, {'verified, ' if name in verified else ''}not run: {why}"
+        for name, why in reasons.items()
     ]
     shown = "\n".join(lines[:5]) + (f"\nand {len(lines) - 5} more" if len(lines) > 5 else "")
     hint = (
-        "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
+        "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels "
+        "and pytest; "
         "`kci render --ci snakemake` does it on a cluster"
     )
     return MissingToolError(f"nothing was tested here: {shown}", hint)
@@ -144,7 +170,9 @@ def split_testable(
 ) -> tuple[list[Path], dict[str, str]]:
     """The variants that can be tested, and the reasons why the others cannot, by name."""
     found = {path: why_not_testable(path.name, environment) for path in variants}
-    return [path for path, why in found.items() if not why], {path.name: why for path, why in found.items() if why}
+    return [path for path, why in found.items() if not why], {
+        path.name: why for path, why in found.items() if why
+    }
 
 
 def run_kernel_tests(
@@ -160,17 +188,20 @@ def run_kernel_tests(
 ) -> TestReport:
     """Load a variant and run its kernel's tests, those that pytest's `-k` selects by a `keyword`.
 
-    Without `sources`, the directory of build.toml, the variant is only loaded. `isolation` loads it with kci's CPU
-    torch, of minor version `torch` or the newest fitting one; `python` names an environment with torch, kernels and
-    pytest instead.
+    Without `sources`, the directory of build.toml, the variant is only loaded. `isolation` loads it
+    with kci's CPU torch, of minor version `torch` or the newest fitting one; `python` names an
+    environment with torch, kernels and pytest instead.
 
-    Raises FindingsError: not a variant. MissingToolError: no Python can load it, or a package is not installable.
+    Raises FindingsError: not a variant. MissingToolError: no Python can load it, or a package is
+    not installable.
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
     minor = ".".join(torch.split(".")[:2]) if torch else None
     if name.kind is Kind.FULL and minor not in (None, name.framework_version):
-        message = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
+        message = (
+            f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
+        )
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=message)
     python = python or (None if isolation else Path(sys.executable))
     loader = loader_for(variant_dir, metadata, log, cache=cache, torch=torch, python=python)
@@ -180,12 +211,16 @@ def run_kernel_tests(
         log(f"loading {variant_dir.name}")
         loaded = load_alone(variant_dir, metadata, Path(folder), python, own)
         if loaded.error:
-            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.output)
+            return TestReport(
+                metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.output
+            )
         tests = companion(sources, "tests") if sources else None
         if not tests or not tests.is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        return _run_pytest(python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword)
+        return _run_pytest(
+            python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword
+        )
 
 
 class Loader(NamedTuple):
@@ -196,22 +231,33 @@ class Loader(NamedTuple):
     """Packages that the variant declares and kci installs."""
 
     def install(self, cache: Path, log: Log) -> Path | None:
-        """Install the declared packages, with what they need, into a folder. Raises MissingToolError."""
+        """Install the declared packages, with what they need, into a folder.
+
+        Raises MissingToolError.
+        """
         if not self.declared:
             return None
         what = ", ".join(self.declared)
-        key = hashlib.sha256(os.fsencode("\n".join([str(self.python), *sorted(self.declared)]))).hexdigest()[:16]
+        key = hashlib.sha256(
+            os.fsencode("\n".join([str(self.python), *sorted(self.declared)]))
+        ).hexdigest()[:16]
         folder = cache / "test-packages" / key
 
         def make(place: Path) -> None:
             log(f"installing {what}, which the kernel declares")
             place.mkdir(parents=True, exist_ok=True)
-            # what the environment has stays, torch above all; a .pth file is read in a site's folder only
+            # what the environment has stays, torch above all; a .pth file is read in a site's
+            # folder only
             there = self.python.parents[1].glob("lib/python*/site-packages/*.dist-info")
             names = "".join(f"{path.name.partition('-')[0]}\n" for path in there)
             (place / "there.txt").write_text(names, encoding="utf-8")
             options = ["--excludes", str(place / "there.txt"), "--target", str(place)]
-            install([*pip_install(self.python), *options, "--", *self.declared], what, log, folder.parent)
+            install(
+                [*pip_install(self.python), *options, "--", *self.declared],
+                what,
+                log,
+                folder.parent,
+            )
             (place / "sitecustomize.py").write_text(_AS_SITE, encoding="utf-8")
 
         make_once(folder, folder.is_dir, make, log)
@@ -236,15 +282,22 @@ def loader_for(
     if python:
         return Loader(python)
     if name.backend != HOST == flavour:
-        hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
+        hint = (
+            f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test "
+            "--no-isolation"
+        )
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint)
-    packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends]
+    packages = [
+        depends_table().lookup(package, name.backend) for package in metadata.python_depends
+    ]
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
     return Loader(python, [package.package for package in packages if package])
 
 
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:
-    """The torch that a variant is tested with: the newest that its kernel is built for; None if nothing says so."""
+    """The torch that a variant is tested with: the newest that its kernel is built for; None if
+    nothing says so.
+    """
     with suppress(KciError):
         found = workspace.variant(variant) if workspace else None
         return (found.wheel or text_of(found.torch) or None) if found else None
@@ -252,8 +305,13 @@ def torch_of(workspace: Workspace | None, variant: str) -> str | None:
 
 
 def first_failure(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:
-    """The first failed variant with a line of its output; empty without failures. `allow_empty` needs no tests."""
-    fine = {TestState.PASSED, TestState.NOT_RUN} | ({TestState.NOTHING_RAN} if allow_empty else set())
+    """The first failed variant with a line of its output; empty without failures.
+
+    `allow_empty` needs no tests.
+    """
+    fine = {TestState.PASSED, TestState.NOT_RUN} | (
+        {TestState.NOTHING_RAN} if allow_empty else set()
+    )
     wrong = next((report for report in reports if report.state not in fine), None)
     if wrong is None:
         return ""
@@ -293,10 +351,14 @@ def _run_pytest(
     packages.mkdir()
     (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
     environment = loader_environment(tree, repositories(sources, metadata.name), metadata)
-    done = run_in_group(command, silent, cwd=sources, env=environment | python_path(packages, dependencies))
+    done = run_in_group(
+        command, silent, cwd=sources, env=environment | python_path(packages, dependencies)
+    )
     passed, failed, skipped = _counts(report)
     state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
-    if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
+    if (
+        done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file()
+    ):  # a test can end the process with 0
         state = TestState.FAILED
     output = "" if state is TestState.PASSED else done.tail(3000, 1000)
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
@@ -304,11 +366,17 @@ def _run_pytest(
 
 def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[str, str]:
     """Environment for tests: offline, with the variant under the names that tests use."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH"))
+    }
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if metadata.kernel_depends:
         del environment["HF_HUB_OFFLINE"]
-    return environment | ({"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)} if names else {})
+    return environment | (
+        {"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)} if names else {}
+    )
 
 
 def _counts(report: Path) -> tuple[int, int, int]:
@@ -318,10 +386,14 @@ def _counts(report: Path) -> tuple[int, int, int]:
     except (OSError, ElementTree.ParseError):
         suite = None
     values = {} if suite is None else suite.attrib
-    tests, failures, errors, skipped = (int(values.get(key, "0")) for key in ("tests", "failures", "errors", "skipped"))
+    tests, failures, errors, skipped = (
+        int(values.get(key, "0")) for key in ("tests", "failures", "errors", "skipped")
+    )
     return tests - failures - errors - skipped, failures + errors, skipped
 
 
 def _torch(name: VariantName, torch: str | None) -> str:
     own = name.framework_version if name.kind is Kind.FULL else None
-    return torch or own or max(toolchains().torch, key=lambda item: tuple(map(int, item.split("."))))
+    return (
+        torch or own or max(toolchains().torch, key=lambda item: tuple(map(int, item.split("."))))
+    )

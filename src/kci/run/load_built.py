@@ -1,4 +1,6 @@
-"""Loads built variants as users do, before they are packed: with each torch that they are for, in fresh processes."""
+"""Loads built variants as users do, before they are packed: with each torch that they are for, in
+fresh processes.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,30 @@ NARROWING = "`load` in [plan] of kci.toml names the backends whose variants are 
 
 
 def load_built(
-    directory: Path, variant: Variant, chosen: Collection[str] | None, options: BuildOptions, log: Log
+    directory: Path,
+    variant: Variant,
+    chosen: Collection[str] | None,
+    options: BuildOptions,
+    log: Log,
 ) -> Loading:
     """Load a built variant with its torch versions; `chosen` are the backends of `[plan] load`.
 
-    FindingsError if it does not load, or registers what the loader does not take. If a torch cannot be installed, the
-    variant is not loaded; if it must be, a CI run raises MissingToolError.
+    FindingsError if it does not load, or registers what the loader does not take. If a torch cannot
+    be installed, the variant is not loaded; if it must be, a CI run raises MissingToolError.
     """
     must, metadata = variant.must_load and not options.archs, read_metadata(directory / FILE_NAME)
     loaded: list[str] = []
-    reason = "`--no-load` was given" if not options.load else "" if variant.loads else _why_none(variant, chosen)
+    reason = (
+        "`--no-load` was given"
+        if not options.load
+        else ""
+        if variant.loads
+        else _why_none(variant, chosen)
+    )
     flavour = toolchains().flavour(variant.backend, variant.compute)
-    made = {torch: kci_environment(options.cache, torch, flavour).complete for torch in variant.loads}
+    made = {
+        torch: kci_environment(options.cache, torch, flavour).complete for torch in variant.loads
+    }
     lacking: dict[str, MissingToolError] = {}
     for torch in sorted(variant.loads, key=lambda torch: not made[torch]) if options.load else ():
         if loaded and variant.stable_abi is None:
@@ -63,7 +77,10 @@ def load_built(
             message = f"{variant.name} was built and is not loaded: {newest.message}"
             raise MissingToolError(message, f"run the job again; {NARROWING}")
     elif variant.stable_abi is not None:
-        reason = "; ".join([reason] * bool(reason) + [f"{torch}: {first_error(why)}" for torch, why in lacking.items()])
+        reason = "; ".join(
+            [reason] * bool(reason)
+            + [f"{torch}: {first_error(why)}" for torch, why in lacking.items()]
+        )
     result = Loading(tuple(dict.fromkeys(reversed(loaded))), reason, must)
     log(f"{variant.name}: {'loaded with ' if loaded else ''}{result}")
     return result
@@ -71,7 +88,8 @@ def load_built(
 
 @contextmanager
 def fetching(variant: Variant, options: BuildOptions, log: Log) -> Iterator[None]:
-    """Fetch the torch for a GPU that will load a variant while it is built: gigabytes, and ended with a failed build.
+    """Fetch the torch for a GPU that will load a variant while it is built: gigabytes, and ended
+    with a failed build.
 
     It raises nothing: `load_built` says which torch is missing, and why.
     """
@@ -105,30 +123,52 @@ class DriverMissingError(KciError):
 def _why_none(variant: Variant, chosen: Collection[str] | None) -> str:
     if chosen is not None and variant.backend not in chosen:
         return f"`load` in [plan] of kci.toml leaves out {variant.backend}"
-    if BACKENDS[variant.backend].loads and variant.torch is not None and variant.system.endswith("-linux"):
+    if (
+        BACKENDS[variant.backend].loads
+        and variant.torch is not None
+        and variant.system.endswith("-linux")
+    ):
         return "the compat tier loads variants for the CPU"
     return f"kci knows no torch for {BACKENDS[variant.backend].title} on {variant.system}"
 
 
-def _load(directory: Path, variant: Variant, metadata: Metadata, torch: str, options: BuildOptions, log: Log) -> str:
-    name, python = parse_variant_name(directory.name), None if options.isolation else Path(sys.executable)
+def _load(
+    directory: Path,
+    variant: Variant,
+    metadata: Metadata,
+    torch: str,
+    options: BuildOptions,
+    log: Log,
+) -> str:
+    name, python = (
+        parse_variant_name(directory.name),
+        None if options.isolation else Path(sys.executable),
+    )
     if name.system not in (None, this_system()):
         raise MissingToolError(f"it needs a {name.system} machine")
     if python and (why := why_incompatible(name, probe(python))):
         raise MissingToolError(f"without isolation, {why}")
-    if metadata.kernel_depends and not is_reachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co")):
+    if metadata.kernel_depends and not is_reachable(
+        os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    ):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
     flavour = toolchains().flavour(variant.backend, variant.compute)
-    loader = loader_for(directory, metadata, log, cache=options.cache, torch=torch, python=python, flavour=flavour)
+    loader = loader_for(
+        directory, metadata, log, cache=options.cache, torch=torch, python=python, flavour=flavour
+    )
     packages = loader.install(options.cache, log)
     log(f"loading {directory.name} with torch {torch}")
     with tempfile.TemporaryDirectory(prefix="kci-load-") as folder:
         loaded = load_alone(directory, metadata, Path(folder), loader.python, packages)
     facts = BACKENDS[variant.backend]
     if facts.driver and f"{facts.driver}: cannot open shared object file" in loaded.error:
-        raise DriverMissingError(f"it links {facts.driver}, which only a machine with {facts.device} has")
+        raise DriverMissingError(
+            f"it links {facts.driver}, which only a machine with {facts.device} has"
+        )
     if loaded.error:
-        summary = f"{variant.name} does not load with torch {torch}: {one_line(demangled(loaded.error))}"
+        summary = (
+            f"{variant.name} does not load with torch {torch}: {one_line(demangled(loaded.error))}"
+        )
         raise _fault("KCI785", summary, loaded.output)
     if loaded.faults:
         first, *more = [(rule, f"{variant.name}: {one_line(text)}") for rule, text in loaded.faults]

@@ -1,6 +1,8 @@
-"""A separate program, in the Python of a torch: loads a variant, and judges what it registers and its layers.
+"""A separate program, in the Python of a torch: loads a variant, and judges what it registers and
+its layers.
 
-Arguments: a folder with the variant, its backend, its id, and the seconds that it may take. Prints one line of JSON.
+Arguments: a folder with the variant, its backend, its id, and the seconds that it may take. Prints
+one line of JSON.
 """
 
 from __future__ import annotations
@@ -31,15 +33,25 @@ def main() -> None:
         kernel = get_local_kernel(tree, backend=backend)
     except BaseException as error:
         traceback.print_exc()
-        print(MARK + json.dumps({"error": traceback.format_exception_only(error)[0].strip()}), flush=True)
+        print(
+            MARK + json.dumps({"error": traceback.format_exception_only(error)[0].strip()}),
+            flush=True,
+        )
         raise SystemExit(1) from None
     # a variant of Python only takes the backend in its namespace from torch
     name, _, unique = own.rpartition("_")
     start, end = name.removesuffix(backend), f"_{unique}"
-    foreign = [op for op in registered if not (op.startswith(start) and op.partition("::")[0].endswith(end))]
+    foreign = [
+        op
+        for op in registered
+        if not (op.startswith(start) and op.partition("::")[0].endswith(end))
+    ]
     faults = [["KCI787", f"it registers the operator {op}"] for op in foreign]
     layers = getattr(kernel, "layers", None)
-    faults += [["KCI788", text] for text in _layer_faults(torch.nn.Module, torch.autograd.Function, layers, tree)]
+    faults += [
+        ["KCI788", text]
+        for text in _layer_faults(torch.nn.Module, torch.autograd.Function, layers, tree)
+    ]
     print(MARK + json.dumps({"torch": torch.__version__, "faults": faults[:20]}), flush=True)
 
 
@@ -56,7 +68,9 @@ def _watch_registrations(torch: Any, tree: Path) -> dict[str, None]:
         before = set(names())
         module = create(self, spec)
         if tree in Path(self.path).resolve().parents:
-            found.update(dict.fromkeys(name.partition(".")[0] for name in names() if name not in before))
+            found.update(
+                dict.fromkeys(name.partition(".")[0] for name in names() if name not in before)
+            )
         return module
 
     def defining(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -83,12 +97,16 @@ def _layer_faults(module: type, function: type, layers: Any, tree: Path) -> list
         if not inspect.isclass(layer) or tree not in _place(layer).parents:
             continue
         if not issubclass(layer, module):
-            if listed is not None or (hasattr(layer, "forward") and not issubclass(layer, function)):
+            if listed is not None or (
+                hasattr(layer, "forward") and not issubclass(layer, function)
+            ):
                 faults.append(f"layers.{name} is not a torch.nn.Module")
         elif layer.__init__ is not module.__init__:  # type: ignore[misc]
             faults.append(f"layers.{name} has a constructor")
         elif more := {member for member, _ in inspect.getmembers(layer)} - usual:
-            faults.append(f"layers.{name} has members that nn.Module lacks: {', '.join(sorted(more))}")
+            faults.append(
+                f"layers.{name} has members that nn.Module lacks: {', '.join(sorted(more))}"
+            )
     return faults
 
 

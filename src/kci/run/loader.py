@@ -31,7 +31,12 @@ _PASSED_ON = [
 def environment_without_secrets(home: Path) -> dict[str, str]:
     """The variables that a process gets which runs a kernel's code."""
     passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    fixed = {"HOME": str(home), "TMPDIR": str(home), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    fixed = {
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     return passed_on | fixed
 
 
@@ -65,9 +70,19 @@ def load_alone(
     if metadata.kernel_depends:
         del environment["HF_HUB_OFFLINE"]
     backend = parse_variant_name(variant_dir.name).backend
-    command = [str(python), "-c", _LOAD.read_text(encoding="utf-8"), str(tree), backend, metadata.id, str(_SECONDS)]
+    command = [
+        str(python),
+        "-c",
+        _LOAD.read_text(encoding="utf-8"),
+        str(tree),
+        backend,
+        metadata.id,
+        str(_SECONDS),
+    ]
     done = run_in_group(command, silent, env=environment, cwd=home)
-    answers = [line.removeprefix(MARK) for line in done.output.splitlines() if line.startswith(MARK)]
+    answers = [
+        line.removeprefix(MARK) for line in done.output.splitlines() if line.startswith(MARK)
+    ]
     answer = LoadedVariant(error=f"the process ended with exit status {done.code}")
     with suppress(ValueError, IndexError):
         answer = decode_json(answers[-1], LoadedVariant)

@@ -30,7 +30,9 @@ except Exception:
 toolkits = [getattr(torch.version, name, None) for name in NAMES]
 print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0],
     "toolkit": next(filter(None, toolkits), ""), "backend": backend}))
-""".replace("MARK", _MARK).replace("NAMES", str([facts.torch_version for facts in BACKENDS.values()]))
+""".replace("MARK", _MARK).replace(
+    "NAMES", str([facts.torch_version for facts in BACKENDS.values()])
+)
 
 
 class LoaderEnvironment(Frozen):
@@ -48,7 +50,9 @@ def probe(python: Path) -> LoaderEnvironment:
     try:
         environment = decode_json(_answer(python), LoaderEnvironment)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(f"{python} does not answer: {error}", "name a Python with --python") from error
+        raise MissingToolError(
+            f"{python} does not answer: {error}", "name a Python with --python"
+        ) from error
     if environment.lacks:
         hint = "pip install torch kernels there, or name another Python with --python"
         raise MissingToolError(f"{python} cannot load kernels: {environment.lacks}", hint)
@@ -61,7 +65,10 @@ def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
     if name.system is not None and name.system != system:
         needed.append(f"a {name.system} machine")
     if needs_device(name.backend) and name.backend != environment.backend:
-        needed.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
+        needed.append(
+            f"the backend {name.backend}"
+            + (f" {name.compute_version}" if name.compute_version else "")
+        )
     have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
     compute = _minor(name.compute_version or "")
     toolkit = _minor(environment.toolkit)

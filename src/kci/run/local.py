@@ -1,4 +1,7 @@
-"""`kci run`: builds every variant that this machine can, and merges verified trees. Unchanged builds are reused."""
+"""`kci run`: builds every variant that this machine can, and merges verified trees.
+
+Unchanged builds are reused.
+"""
 
 from __future__ import annotations
 
@@ -79,13 +82,21 @@ class KeptBuilds:
         self._guard = Lock()
 
     def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
-        """Hash of a local build's inputs, with the machine's compilers. Raises MissingToolError or FindingsError."""
+        """Hash of a local build's inputs, with the machine's compilers.
+
+        Raises MissingToolError or FindingsError.
+        """
         how, components = self._options, active(kernel.build, variant).values()
         parts = (*components, kernel.build.framework)
         flags = [flag for part in parts for flag in getattr(part, "cxx_flags", None) or ()]
         flags += [flag for part in components for flag in part.device_flags]
         compilers = toolchain_identity(
-            variant, how.cache, builder=how.builder, isolation=how.isolation, flags=flags, outside=self._outside
+            variant,
+            how.cache,
+            builder=how.builder,
+            isolation=how.isolation,
+            flags=flags,
+            outside=self._outside,
         )
         toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}{' '.join(('', *how.archs))}"
         with self._guard:
@@ -108,8 +119,13 @@ class KeptBuilds:
         same = self._output(kernel, fingerprint) / variant.name
         return KeptVariant(same) if _digest(same) else None
 
-    def make(self, kernel: Kernel, variant: Variant, fingerprint: str, log: Log, builds: int = 1) -> KeptVariant:
-        """Build and keep a variant, or take one that another run finishes first. Errors as `make_variant_dir`."""
+    def make(
+        self, kernel: Kernel, variant: Variant, fingerprint: str, log: Log, builds: int = 1
+    ) -> KeptVariant:
+        """Build and keep a variant, or take one that another run finishes first.
+
+        Errors as `make_variant_dir`.
+        """
         output = self._output(kernel, fingerprint)
         with writing(output), locked(output, log):
             # another run may be reading a build that it finished
@@ -133,14 +149,23 @@ class KeptBuilds:
         return loaded
 
     def _place(self, kernel: Kernel) -> Path:
-        return self._options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
+        return (
+            self._options.cache
+            / "run"
+            / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
+        )
 
     def _output(self, kernel: Kernel, fingerprint: str) -> Path:
-        return self._place(kernel) / f"{fingerprint[:16]}-{sha256(fingerprint.encode()).hexdigest()[:16]}"
+        return (
+            self._place(kernel)
+            / f"{fingerprint[:16]}-{sha256(fingerprint.encode()).hexdigest()[:16]}"
+        )
 
     def _forget_old(self, kernel: Kernel, variant: str, keep: Path) -> None:
         # another run may be taking one of the newest builds
-        builds = [entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep]
+        builds = [
+            entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep
+        ]
         builds.sort(key=_changed, reverse=True)
         for old in builds[KEPT_BUILDS - 1 :]:
             with locked(old):
@@ -223,7 +248,9 @@ class RunResult(Frozen):
 
 def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     """List the chosen variants; those that cannot be built here are skipped, with the reason."""
-    plan = plan_run(workspace, PlanRequest(choice=choice, container=False, digests=default_cache() / "inputs")).plan
+    plan = plan_run(
+        workspace, PlanRequest(choice=choice, container=False, digests=default_cache() / "inputs")
+    ).plan
     if plan.faulty:
         raise invalid_kernels_error(plan.faulty, len(workspace.kernels))
     # a local build needs no runner
@@ -233,7 +260,9 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for kernel in workspace.matrix(choice).kernels:
         for variant in kernel.each_once(system):
-            outcome = Outcome(kernel.name, variant, elsewhere=(kernel.name, variant.name) in elsewhere)
+            outcome = Outcome(
+                kernel.name, variant, elsewhere=(kernel.name, variant.name) in elsewhere
+            )
             if variant.kind is not Kind.NOARCH and variant.system != system:
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {variant.system}"
             elif reason := reasons.get((kernel.name, variant.name)):
@@ -243,7 +272,9 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
 
 
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
-    """Map kernels to trees: `build/` in the kernel's directory, or `into`, with a folder each if there are several."""
+    """Map kernels to trees: `build/` in the kernel's directory, or `into`, with a folder each if
+    there are several.
+    """
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
     if not into:
         return {name: Path(kernel.directory) / "build" for name, kernel in kernels.items()}
@@ -258,17 +289,21 @@ def run_here(
     changed: Callable[[Outcome], None],
     log: Log = silent,
 ) -> RunResult:
-    """Build in parallel, merge each kernel after its last build, and verify. With `archs` nothing is merged.
+    """Build in parallel, merge each kernel after its last build, and verify.
 
-    `changed` is called in this thread for each updated outcome. On KeyboardInterrupt old trees stay, and finished
-    builds are kept.
+    With `archs` nothing is merged.
+
+    `changed` is called in this thread for each updated outcome. On KeyboardInterrupt old trees
+    stay, and finished builds are kept.
     """
     for outcome in outcomes if options.archs else ():
         if outcome.state is OutcomeState.WAITING and outcome.variant.archs is None:
             outcome.state, outcome.note = OutcomeState.LEFT, "it has no archs to choose from"
     waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
-    width = builds_at_once([(kernels[item.kernel], item.variant) for item in waiting], job_count(options.jobs))
+    width = builds_at_once(
+        [(kernels[item.kernel], item.variant) for item in waiting], job_count(options.jobs)
+    )
     merged: dict[str, TreeResult] = {}
     unfinished = Counter(outcome.kernel for outcome in waiting)
 
@@ -288,10 +323,16 @@ def run_here(
                 tree=tree_place(workspace.settings, kernel.directory),
                 elsewhere=tuple(item.variant.name for item in mine if item.elsewhere),
             )
-            loads = tuple(sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads}))
-            planned = Plan(1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads)
+            loads = tuple(
+                sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads})
+            )
+            planned = Plan(
+                1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads
+            )
             loaded = {outcome.variant.name: outcome.loaded for outcome in mine if outcome.loaded}
-            merged[name] = merged_tree(built, trees[name], planned, log, loaded, render_card(kernel).text)
+            merged[name] = merged_tree(
+                built, trees[name], planned, log, loaded, render_card(kernel).text
+            )
 
     def on_update(update: _Update) -> None:
         outcome, changes = update
@@ -310,8 +351,14 @@ def run_here(
     builds = KeptBuilds(workspace, options)
     for item in waiting:
         builds.read(kernels[item.kernel], item.variant)
-    run_in_parallel([partial(_build, kernels[item.kernel], builds, item, width) for item in waiting], width, on_update)
-    return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
+    run_in_parallel(
+        [partial(_build, kernels[item.kernel], builds, item, width) for item in waiting],
+        width,
+        on_update,
+    )
+    return RunResult(
+        tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged)
+    )
 
 
 def _put(directory: Path, target: Path, kernel: str, log: Log) -> None:
@@ -328,8 +375,13 @@ def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:
     return max(1, min(len(waiting), jobs // max(1, most)))
 
 
-def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callable[[_Event], None]) -> None:
-    """Run tasks in `width` threads; `on_event` gets their events in this thread. An exception ends all programs."""
+def run_in_parallel(
+    tasks: Sequence[Task[_Event]], width: int, on_event: Callable[[_Event], None]
+) -> None:
+    """Run tasks in `width` threads; `on_event` gets their events in this thread.
+
+    An exception ends all programs.
+    """
     scope = ProgramScope()
     events: queue.SimpleQueue[tuple[_Event] | Future[None]] = queue.SimpleQueue()
 
@@ -360,30 +412,61 @@ def run_in_parallel(tasks: Sequence[Task[_Event]], width: int, on_event: Callabl
 
 
 def merged_tree(
-    sources: Sequence[Path], tree: Path, planned: Plan, log: Log, loaded: Mapping[str, Loading], card: str | None = None
+    sources: Sequence[Path],
+    tree: Path,
+    planned: Plan,
+    log: Log,
+    loaded: Mapping[str, Loading],
+    card: str | None = None,
 ) -> TreeResult:
-    """Merge a kernel's variants and verify the tree. The suppressions of `build/` apply wherever the tree is."""
+    """Merge a kernel's variants and verify the tree.
+
+    The suppressions of `build/` apply wherever the tree is.
+    """
     merge_findings: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree report a wait once
     (manifest,) = merge(
-        sources, tree, planned, allow_partial=True, card=card, log=log, report=merge_findings.append, loaded=loaded
+        sources,
+        tree,
+        planned,
+        allow_partial=True,
+        card=card,
+        log=log,
+        report=merge_findings.append,
+        loaded=loaded,
     )
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
-    suppressed, (kernel,), rules_of = list(verified.suppressed), planned.kernels, planned.suppressions
-    remaining = drop_suppressed_in_tree(verified.diagnostics, rules_of, str(tree), kernel.tree, suppressed.append)
+    suppressed, (kernel,), rules_of = (
+        list(verified.suppressed),
+        planned.kernels,
+        planned.suppressions,
+    )
+    remaining = drop_suppressed_in_tree(
+        verified.diagnostics, rules_of, str(tree), kernel.tree, suppressed.append
+    )
     findings = (item for item in remaining if item.rule != "KCI721")
     return TreeResult(kernel.name, tree, manifest, (*merge_findings, *findings), tuple(suppressed))
 
 
-def _build(kernel: Kernel, builds: KeptBuilds, outcome: Outcome, width: int, emit: Callable[[_Update], None]) -> None:
+def _build(
+    kernel: Kernel,
+    builds: KeptBuilds,
+    outcome: Outcome,
+    width: int,
+    emit: Callable[[_Update], None],
+) -> None:
     def update(**changes: object) -> None:
         emit((outcome, changes))
 
     def log(said: str) -> None:
         line = without_secrets(said)
         progress = read_progress(line)
-        update(note=progress.command if progress else line, line=line, **({"progress": progress} if progress else {}))
+        update(
+            note=progress.command if progress else line,
+            line=line,
+            **({"progress": progress} if progress else {}),
+        )
 
     variant = outcome.variant
     try:
@@ -394,7 +477,13 @@ def _build(kernel: Kernel, builds: KeptBuilds, outcome: Outcome, width: int, emi
             kept = builds.make(kernel, variant, fingerprint, log, width)
         loaded = builds.load(kept, variant, log)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
-        update(state=state, directory=kept.directory, seconds=kept.seconds or 0.0, objects=kept.objects, loaded=loaded)
+        update(
+            state=state,
+            directory=kept.directory,
+            seconds=kept.seconds or 0.0,
+            objects=kept.objects,
+            loaded=loaded,
+        )
     except MissingToolError as error:
         update(state=OutcomeState.LEFT, note=first_error(error), error=error)
     except KciError as error:

@@ -51,8 +51,13 @@ class ToolReport(Frozen):
     """Usually a command; empty if nothing is missing."""
 
 
-def examine_machine(cache: Path, catalog: Catalog, backends: Collection[str] = BACKENDS) -> list[ToolReport]:
-    """Examine this machine. `cache` is kci's cache directory; `catalog` has the toolkits of `backends` to look for."""
+def examine_machine(
+    cache: Path, catalog: Catalog, backends: Collection[str] = BACKENDS
+) -> list[ToolReport]:
+    """Examine this machine.
+
+    `cache` is kci's cache directory; `catalog` has the toolkits of `backends` to look for.
+    """
     return [*_basics(cache), *_toolkits(cache, catalog, backends), *_helpers()]
 
 
@@ -61,7 +66,9 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
     yield ToolReport("system", Health.OK, machine)
     yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
     if _newer_glibc():
-        remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
+        remedy = (
+            "nothing for your own use; for publishing build in an image: kci build --container auto"
+        )
         message = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
         yield ToolReport("glibc", Health.NOTE, message, remedy)
     without = "install git; without it kci does not know commits and affected kernels"
@@ -74,18 +81,27 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
         health, message = Health.MISSING, f"{cache} cannot be written"
         remedy = "set KCI_CACHE to a directory that you can write"
     elif free < _ROOM:
-        health, remedy = Health.NOTE, "kci clean shows what it can remove; or set KCI_CACHE to another disk"
+        health, remedy = (
+            Health.NOTE,
+            "kci clean shows what it can remove; or set KCI_CACHE to another disk",
+        )
     yield ToolReport("cache", health, message, remedy)
     index = without_secrets(address := toolchains().index_url(HOST))
     health, message, remedy = Health.NOTE, f"{index} cannot be reached", _ONLY_CUDA
     if is_reachable(address):
         health, message, remedy = Health.OK, index, ""
     elif not is_reachable(pip_index()):
-        message, remedy = f"neither {index} nor {without_secrets(pip_index())} can be reached", OTHER_INDEX
+        message, remedy = (
+            f"neither {index} nor {without_secrets(pip_index())} can be reached",
+            OTHER_INDEX,
+        )
     yield ToolReport("torch's index", health, message, remedy)
 
 
-_ONLY_CUDA = f"pip's own index may have torch for CUDA only, which `kci test` cannot import. To test, {TO_TEST}"
+_ONLY_CUDA = (
+    "pip's own index may have torch for CUDA only, which `kci test` cannot import. To test, "
+    f"{TO_TEST}"
+)
 
 
 def _newer_glibc() -> bool:
@@ -125,14 +141,18 @@ def _helpers() -> Iterator[ToolReport]:
     yield ToolReport("compiler cache", *((Health.OK, str(tool)) if tool else lacks))
     gpus = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     yield _program("GPU", gpus, "tests of GPU variants need one")
-    yield _program("nix", ["nix", "--version"], "only --builder nix needs it: https://nixos.org/download")
+    yield _program(
+        "nix", ["nix", "--version"], "only --builder nix needs it: https://nixos.org/download"
+    )
 
 
 def _examined_tool(name: str, find: Callable[[], str], otherwise: str = "") -> ToolReport:
     try:
         return ToolReport(name, Health.OK, find())
     except KciError as error:
-        return ToolReport(name, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
+        return ToolReport(
+            name, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise
+        )
 
 
 def _program(name: str, command: list[str], remedy: str) -> ToolReport:

@@ -1,4 +1,7 @@
-"""Records that CI jobs upload as artifacts, because job outputs of a matrix overwrite each other. Untrusted data."""
+"""Records that CI jobs upload as artifacts, because job outputs of a matrix overwrite each other.
+
+Untrusted data.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,9 @@ RECORD_FILE = "kci-record.json"
 TEST_FILE = "kci-test.json"
 PLAN_FILE = "kci-plan.json"
 
-NO_RESULT_MESSAGE = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
+NO_RESULT_MESSAGE = (
+    "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
+)
 
 _Shape = TypeVar("_Shape")
 _Key = TypeVar("_Key")
@@ -105,7 +110,9 @@ class KernelRecord(_Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.manifest and self.manifest.kernel != self.kernel:
-            raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
+            raise ValueError(
+                f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}"
+            )
 
 
 class TestRecord(_Record):
@@ -129,7 +136,11 @@ class TestRecord(_Record):
 
 def ci_run() -> CiRun:
     """The CI run of this process, from GitLab's or GitHub's variables."""
-    run, number = ("KCI_RUN", "KCI_ATTEMPT") if "KCI_RUN" in os.environ else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
+    run, number = (
+        ("KCI_RUN", "KCI_ATTEMPT")
+        if "KCI_RUN" in os.environ
+        else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
+    )
     text = os.environ.get(number, "")
     attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
     return CiRun(os.environ.get(run, ""), attempt)
@@ -177,13 +188,19 @@ def read_uploaded(
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     """The newest failure per variant of a kernel. Errors as `read_uploaded`."""
-    failures = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
+    failures = [
+        item
+        for folder in folders
+        for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)
+    ]
     return _newest_of(kernel, failures, "variant")
 
 
 def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
     """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
-    objects = [item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)]
+    objects = [
+        item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)
+    ]
     return tuple(_newest_of(kernel, objects, "leg"))
 
 
@@ -192,7 +209,9 @@ def _newest_of(kernel: str, records: Iterable[_Attempted], key: str) -> list[_At
     return [item for _, item in sorted(newest.items())]
 
 
-def newest_by_key(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
+def newest_by_key(
+    records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]
+) -> dict[_Key, _Attempted]:
     """Keep the newest attempt per key."""
     return {key(record): record for record in sorted(records, key=lambda record: record.attempt)}
 
@@ -200,10 +219,15 @@ def newest_by_key(records: Iterable[_Attempted], key: Callable[[_Attempted], _Ke
 def kernel_record(
     kernel: str, artifacts: Sequence[Path], into: Path, manifest: Manifest | None, error: str = ""
 ) -> KernelRecord:
-    """Make the record of a kernel. `into` is its tree and not one of `artifacts`; `error` explains a bad tree."""
+    """Make the record of a kernel.
+
+    `into` is its tree and not one of `artifacts`; `error` explains a bad tree.
+    """
     failures = read_failures(artifacts, kernel)
     present = (
-        tuple(item.variant for item in manifest.present) if manifest else _uploaded_variants(kernel, artifacts, into)
+        tuple(item.variant for item in manifest.present)
+        if manifest
+        else _uploaded_variants(kernel, artifacts, into)
     )
     return KernelRecord(
         kernel=kernel,
@@ -237,7 +261,9 @@ class MergeJob(Frozen):
     record: Path | None
     """The file for the record of the kernel."""
 
-    def merge(self, *, allow_partial: bool, log: Log, report: Callable[[Diagnostic], None]) -> list[Manifest]:
+    def merge(
+        self, *, allow_partial: bool, log: Log, report: Callable[[Diagnostic], None]
+    ) -> list[Manifest]:
         """Merge the artifacts; KciError for missing variants or a conflict."""
         return merge(
             self.artifacts,
@@ -250,8 +276,12 @@ class MergeJob(Frozen):
             report=report,
         )
 
-    def verify(self, trees: Mapping[Path, Manifest]) -> tuple[list[Diagnostic], list[SuppressedFinding]]:
-        """The findings about merged trees, and those that kci.toml suppresses, as the plan knows."""
+    def verify(
+        self, trees: Mapping[Path, Manifest]
+    ) -> tuple[list[Diagnostic], list[SuppressedFinding]]:
+        """The findings about merged trees, and those that kci.toml suppresses, as the
+        plan knows.
+        """
         findings, suppressed = verify(self.into), list[SuppressedFinding]()
         for place, manifest in trees.items():
             if self.planned and (kernel := self.planned.kernel(manifest.kernel)) and kernel.tree:
@@ -261,11 +291,20 @@ class MergeJob(Frozen):
         return findings, suppressed
 
     def write_record(self, manifest: Manifest | None, error: KciError | str = "") -> None:
-        """Write what became of the kernel. Missing variants are no error: they have failures of their own."""
+        """Write what became of the kernel.
+
+        Missing variants are no error: they have failures of their own.
+        """
         if isinstance(error, KciError):
-            error = "" if {item.rule for item in error.diagnostics} == {"KCI606"} else first_error(error)
+            error = (
+                ""
+                if {item.rule for item in error.diagnostics} == {"KCI606"}
+                else first_error(error)
+            )
         if self.kernel is not None and self.record:
-            write_record(self.record, kernel_record(self.kernel, self.artifacts, self.into, manifest, error))
+            write_record(
+                self.record, kernel_record(self.kernel, self.artifacts, self.into, manifest, error)
+            )
 
 
 def unmet(code: int) -> str:

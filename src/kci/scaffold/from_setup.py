@@ -45,7 +45,9 @@ class ConvertedProject(Frozen):
 
 
 def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The source files of a project, and its links, which are not followed; FindingsError if it is too large."""
+    """The source files of a project, and its links, which are not followed; FindingsError if it is
+    too large.
+    """
     files: dict[str, bytes] = {}
     links: list[str] = []
     room = MAX_BYTES
@@ -89,21 +91,38 @@ def from_kernel_builder(root: Path) -> ConvertedProject:
     kernel = parse_kernel(update.after, str(root), shown)
     stays = {name: reason for name, reason in _NOT_NEEDED.items() if name in project}
     generated = sorted(name for name in project if _GENERATED.fullmatch(name))
-    files = {name: data for name, data in project.items() if name not in stays and name not in generated}
+    files = {
+        name: data for name, data in project.items() if name not in stays and name not in generated
+    }
     files[BUILD_TOML] = update.after
-    converted = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: unchanged"]
+    converted = [
+        f"{BUILD_TOML}: {', '.join(update.changes)}"
+        if update.changes
+        else f"{BUILD_TOML}: unchanged"
+    ]
     converted.append(f"{len(files) - 1} other files, unchanged")
-    reasons = stays | dict.fromkeys(generated, "it is generated") | dict.fromkeys(links, "it is a link")
+    reasons = (
+        stays | dict.fromkeys(generated, "it is generated") | dict.fromkeys(links, "it is a link")
+    )
     todo = [f"{name} was not copied: {reason}" for name, reason in reasons.items()]
     line, keys = torch_versions(project.get(FLAKE, b"")) or (0, "")
     if line and not keys:
-        todo.append(f"{FLAKE}:{line}: say in kci.toml, as `[[overlay]]`, which versions its `torchVersions` leaves out")
+        todo.append(
+            f"{FLAKE}:{line}: say in kci.toml, as `[[overlay]]`, which versions its "
+            "`torchVersions` leaves out"
+        )
     settings = overlay_text(kernel.build.name, keys) + "\n" if keys else ""
-    package = f"{'tvm-ffi' if kernel.build.tvm_ffi else 'torch'}-ext/{python_name(kernel.build.name)}"
+    package = (
+        f"{'tvm-ffi' if kernel.build.tvm_ffi else 'torch'}-ext/{python_name(kernel.build.name)}"
+    )
     if f"{package}/__init__.py" not in files:
         todo.append(f"{package}/__init__.py is missing: it is what users import")
-    if not any(re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")):
-        todo.append("no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests")
+    if not any(
+        re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")
+    ):
+        todo.append(
+            "no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests"
+        )
     return ConvertedProject(kernel.build.name, files, tuple(converted), tuple(todo), settings)
 
 
@@ -112,15 +131,20 @@ _TORCH_LIBRARIES = re.compile(
     r"c10|torch|cuda|cublas|cudart|cusparse|cusolver|curand|cufft|cudnn|nvrtc|nvToolsExt|gomp|stdc\+\+|m$|pthread|dl$|gcc"
 )
 """Libraries that torch, CUDA or the system provides."""
-_WITH_NEXT = frozenset(("-gencode", "--generate-code", "-arch", "--gpu-architecture", "--threads", "-t"))
+_WITH_NEXT = frozenset(
+    ("-gencode", "--generate-code", "-arch", "--gpu-architecture", "--threads", "-t")
+)
 _DROPPED = re.compile(
     r"-gencode=|--generate-code=|-arch=|--gpu-architecture|arch=compute|--threads|-std=|--std|/|-D_GLIBCXX_USE_CXX11_ABI"
     r"|-DTORCH_EXTENSION_NAME|-DTORCH_API_INCLUDE|--ptxas-options=-v|-ftime-report|-ccbin|--compiler-bindir"
     r"|-L.|-l(?!ineinfo).|-Wl,"
 )
-"""Flags that the build sets itself (architectures, C++ standard, jobs, libraries), and flags that only print."""
+"""Flags that the build sets itself (architectures, C++ standard, jobs, libraries), and flags that
+only print."""
 _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
-_PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b")
+_PYBIND = re.compile(
+    r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b"
+)
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
 _DEFINED = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND)?\s*\(")
 _REGISTERED = re.compile(r"\bTORCH_LIBRARY\w*\s*\(|\bRegisterOperators\b")
@@ -140,7 +164,9 @@ class Component(Frozen):
 
 
 def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> ConvertedProject:
-    """Convert a project by running its setup.py; FindingsError without an extension, MissingToolError without torch."""
+    """Convert a project by running its setup.py; FindingsError without an extension,
+    MissingToolError without torch.
+    """
     project, links = read_project(root)
     runs = run_setup(project, cache, log)
     extensions = _extensions(runs, root)
@@ -148,37 +174,62 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     work = _Draft(project, runs)
     components = work.components(extensions, package)
     if not any(item.sources for item in components):
-        raise FindingsError(f"{root}: none of the sources of its extensions was found", "\n".join(work.todo[:5]))
+        raise FindingsError(
+            f"{root}: none of the sources of its extensions was found", "\n".join(work.todo[:5])
+        )
     backends = tuple(dict.fromkeys(item.backend for item in components))
     names = list(dict.fromkeys(item.name for items in extensions.values() for item in items))
     files = {name: project[name] for item in components for name in (*item.sources, *item.headers)}
     bound = work.bound(files)
     registered = any(_DEFINED.search(data.decode("utf-8", "replace")) for data in files.values())
     if tests := sorted(name for name in project if re.search(r"(^|/)test_[^/]*\.py$", name)):
-        work.note(f"{count(len(tests), 'test file')} of the project, such as {tests[0]}, stayed there: copy those that "
-                  "test the operators to tests/, and mark them with `pytest.mark.kernels_ci`")  # fmt: skip
+        work.note(
+            f"{count(len(tests), 'test file')} of the project, such as {tests[0]}, stayed there: "
+            "copy those that "
+            "test the operators to tests/, and mark them with `pytest.mark.kernels_ci`"
+        )
     if choice.placeholder:
-        work.note(f"{BUILD_TOML}: `repo-id`: write your account in place of {choice.repo_id.partition('/')[0]}")
+        work.note(
+            f"{BUILD_TOML}: `repo-id`: write your account in place of "
+            f"{choice.repo_id.partition('/')[0]}"
+        )
     files |= (python := work.python(root, package, names, backends))
     legal = re.compile(r"(?i)(licen[cs]e|copying|notice)[^/]*")
     files |= {name: data for name, data in project.items() if legal.fullmatch(name)}
     licensed = work.license()
     if len(several := max(extensions.values(), key=len)) > 1:
         listed = ", ".join(item.name for item in several)
-        work.note(f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is one module: bind"
-                  " all in torch-ext/torch_binding.cpp, or make several kernels")  # fmt: skip
-    if not any(map(needs_device, backends)) and (sources := sorted(name for name in project if name.endswith(".cu"))):
-        work.note(f"{SETUP_PY}: with FORCE_CUDA=1 and CUDA_HOME it makes no CUDAExtension where there is no GPU: write"
-                  f" a component for CUDA, of {', '.join(sources[:6])}")  # fmt: skip
+        work.note(
+            f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is "
+            "one module: bind"
+            " all in torch-ext/torch_binding.cpp, or make several kernels"
+        )
+    if not any(map(needs_device, backends)) and (
+        sources := sorted(name for name in project if name.endswith(".cu"))
+    ):
+        work.note(
+            f"{SETUP_PY}: with FORCE_CUDA=1 and CUDA_HOME it makes no CUDAExtension where there "
+            "is no GPU: write"
+            f" a component for CUDA, of {', '.join(sources[:6])}"
+        )
     for name in links:
         work.note(f"{name} was not copied: it is a link")
-    work.note(f"tests/test_{package}.py only looks whether the functions are there: write tests of their results")
+    work.note(
+        f"tests/test_{package}.py only looks whether the functions are there: write tests of "
+        "their results"
+    )
     todo = tuple(printable(" ".join(item.split()))[:400] for item in work.todo)
     values = {
-        "name": choice.name, "license": licensed, "repo_id": choice.repo_id,
-        "package": package, "backends": backends, "components": components, "left": todo, "functions": bound,
+        "name": choice.name,
+        "license": licensed,
+        "repo_id": choice.repo_id,
+        "package": package,
+        "backends": backends,
+        "components": components,
+        "left": todo,
+        "functions": bound,
         "registered": registered,
-    }  # fmt: skip
+    }
     templates = {
         BUILD_TOML: "port/build.toml.j2",
         "torch-ext/torch_binding.cpp": "port/torch_binding.cpp.j2",
@@ -187,13 +238,20 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
         ".gitignore": "common/gitignore.j2",
         f"torch-ext/{package}/__init__.py": "port/package.py.j2",
     }
-    files = {path: text.encode() for path, text in render_templates(templates, values).items()} | files
+    files = {
+        path: text.encode() for path, text in render_templates(templates, values).items()
+    } | files
     converted = [f"{SETUP_PY} was {runs.where}"]
     converted += [
-        f"{one.label}: {count(len(one.sources), 'source')}, {count(len(one.headers), 'header')}" for one in components
+        f"{one.label}: {count(len(one.sources), 'source')}, {count(len(one.headers), 'header')}"
+        for one in components
     ]
     converted += [count(len(python), "Python file")] if python else []
-    ended = [(name, run.end) for name, run in runs.by_backend.items() if run.error and name not in backends]
+    ended = [
+        (name, run.end)
+        for name, run in runs.by_backend.items()
+        if run.error and name not in backends
+    ]
     converted += [f"nothing for {name}: {end}" for name, end in ended]
     return ConvertedProject(choice.name, files, tuple(converted), todo)
 
@@ -201,10 +259,16 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
 def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
     cpu, cuda = runs.by_backend.values()
     made = zip(runs.by_backend, (cuda if cpu.error else cpu, cuda), strict=True)
-    by_backend = {name: [item for item in run.extensions if item.backend == name] for name, run in made}
+    by_backend = {
+        name: [item for item in run.extensions if item.backend == name] for name, run in made
+    }
     if not any(by_backend.values()):
         ends = [f"for {name}, {run.end}" for name, run in runs.by_backend.items() if run.error]
-        plain = "extensions that are not torch's" if cpu.extensions else "no extension of torch.utils.cpp_extension"
+        plain = (
+            "extensions that are not torch's"
+            if cpu.extensions
+            else "no extension of torch.utils.cpp_extension"
+        )
         hint = "\n".join([*ends, f"kci takes over CUDAExtension and CppExtension; else {BY_HAND}"])
         raise FindingsError(f"{root / SETUP_PY}: it makes {plain}", hint)
     return by_backend
@@ -222,7 +286,9 @@ class _Draft:
         if step not in self.todo:
             self.todo.append(step)
 
-    def components(self, extensions: Mapping[str, Sequence[Extension]], package: str) -> list[Component]:
+    def components(
+        self, extensions: Mapping[str, Sequence[Extension]], package: str
+    ) -> list[Component]:
         components: list[Component] = []
         for backend, items in extensions.items():
             used: set[str] = set()
@@ -237,18 +303,27 @@ class _Draft:
         return components
 
     def component(self, label: str, backend: str, item: Extension, sources: list[str]) -> Component:
-        macros = [f"-D{pair[0]}" + (f"={pair[1]}" if len(pair) > 1 and pair[1] is not None else "")
-                  for pair in item.define_macros if pair]  # fmt: skip
+        macros = [
+            f"-D{pair[0]}" + (f"={pair[1]}" if len(pair) > 1 and pair[1] is not None else "")
+            for pair in item.define_macros
+            if pair
+        ]
         macros += [f"-U{name}" for name in item.undef_macros]
         include = list(self.include(item.include_dirs))
         cxx = self.flags([*item.flags("cxx"), *macros], include)
         device = needs_device(backend)
         nvcc = self.flags([*item.flags("nvcc"), *macros], include) if device else []
-        libraries = [*item.libraries, *(word[2:] for word in item.extra_link_args if word.startswith("-l"))]
+        libraries = [
+            *item.libraries,
+            *(word[2:] for word in item.extra_link_args if word.startswith("-l")),
+        ]
         for library in dict.fromkeys(libraries):
             if not _TORCH_LIBRARIES.match(library):
-                self.note(f"{SETUP_PY}: it links `{library}`: build.toml has no key for libraries, so compile"
-                          " it in, or remove it")  # fmt: skip
+                self.note(
+                    f"{SETUP_PY}: it links `{library}`: build.toml has no key for libraries, so "
+                    "compile"
+                    " it in, or remove it"
+                )
         include = list(dict.fromkeys(include))
         headers = _headers(self.project, sources, include)
         archs = _archs(item.flags("nvcc")) if device else ()
@@ -261,7 +336,9 @@ class _Draft:
             if path is None:
                 self.note(f"{SETUP_PY}: the source {name[-120:]!r} lies outside of the project")
             elif path not in self.project:
-                self.note(f"{SETUP_PY}: the source {path[-120:]!r} was not found: fetch or generate it")
+                self.note(
+                    f"{SETUP_PY}: the source {path[-120:]!r} was not found: fetch or generate it"
+                )
             else:
                 names.append(path)
         return list(dict.fromkeys(names))
@@ -271,16 +348,28 @@ class _Draft:
             path = self.runs.inside(folder)
             if path is None:
                 if not folder.startswith((*self.runs.own_folders, "/usr/")):
-                    self.note(f"{SETUP_PY}: the include directory {folder[:120]!r} lies outside of the project")
+                    self.note(
+                        f"{SETUP_PY}: the include directory {folder[:120]!r} lies outside of the "
+                        "project"
+                    )
                 continue
             if path != "." and not any(name.startswith(f"{path}/") for name in self.project):
-                self.note(f"{SETUP_PY}: the include directory {path!r} is empty: fetch it (a submodule?)")
+                self.note(
+                    f"{SETUP_PY}: the include directory {path!r} is empty: fetch it (a submodule?)"
+                )
             yield path
 
     def flags(self, flags: Iterable[str], include: list[str]) -> list[str]:
         """Directories that the flags name are added to `include`."""
         result: list[str] = []
-        words = iter([word for flag in flags for word in (flag.split() if flag.startswith("-") else [flag]) if word])
+        words = iter(
+            [
+                word
+                for flag in flags
+                for word in (flag.split() if flag.startswith("-") else [flag])
+                if word
+            ]
+        )
         for word in words:
             if word in _WITH_NEXT:
                 next(words, None)
@@ -289,7 +378,9 @@ class _Draft:
                 include += self.include([folder])
             elif not _DROPPED.match(word):
                 result.append(word)
-        return result if any(word.startswith("-X") for word in result) else list(dict.fromkeys(result))
+        return (
+            result if any(word.startswith("-X") for word in result) else list(dict.fromkeys(result))
+        )
 
     def bound(self, files: Mapping[str, bytes]) -> list[str]:
         names: dict[str, None] = {}
@@ -298,44 +389,78 @@ class _Draft:
             text = data.decode("utf-8", "replace")
             here = {match[1]: None for match in _BOUND.finditer(text)}
             if here:
-                self.note(f"{_place(file, text, _BOUND)}: bind these in torch-ext/torch_binding.cpp: {', '.join(here)}")
+                self.note(
+                    f"{_place(file, text, _BOUND)}: bind these in torch-ext/torch_binding.cpp: "
+                    f"{', '.join(here)}"
+                )
             elif _REGISTERED.search(text):
-                self.note(f"{_place(file, text, _REGISTERED)}: it registers operators: their namespace in a kernel is"
-                          " TORCH_EXTENSION_NAME")  # fmt: skip
+                self.note(
+                    f"{_place(file, text, _REGISTERED)}: it registers operators: their namespace "
+                    "in a kernel is"
+                    " TORCH_EXTENSION_NAME"
+                )
             uses += [_place(file, text, _PYBIND)] if _PYBIND.search(text) else []
             names |= here
         if uses:
-            self.note(f"a kernel is built without pybind11: include torch/all.h, and remove modules: {', '.join(uses)}")
+            self.note(
+                "a kernel is built without pybind11: include torch/all.h, and remove modules: "
+                f"{', '.join(uses)}"
+            )
         return list(names)
 
-    def python(self, root: Path, package: str, names: Sequence[str], backends: Iterable[str]) -> dict[str, bytes]:
+    def python(
+        self, root: Path, package: str, names: Sequence[str], backends: Iterable[str]
+    ) -> dict[str, bytes]:
         run = next((run for run in self.runs.by_backend.values() if run.packages), SetupRun())
-        tops = [name.split("/")[-2] for name in sorted(self.project) if re.fullmatch(r"(src/)?\w+/__init__\.py", name)]
+        tops = [
+            name.split("/")[-2]
+            for name in sorted(self.project)
+            if re.fullmatch(r"(src/)?\w+/__init__\.py", name)
+        ]
         tops = [name.partition(".")[0] for name in run.packages or tops]
         owners = [name.partition(".")[0] for name in names if "." in name]
         main = next((name for name in (*owners, package, *tops) if name in tops), package)
-        folder = self.runs.inside(run.package_dir.get(main) or posixpath.join(run.package_dir.get("", "."), main))
+        folder = self.runs.inside(
+            run.package_dir.get(main) or posixpath.join(run.package_dir.get("", "."), main)
+        )
         base = folder if folder and f"{folder}/__init__.py" in self.project else f"src/{main}"
         entries = walk(root / base) if f"{base}/__init__.py" in self.project else ()
-        files = [item for item in entries if item.name.endswith(".py") and f"{base}/{item.name}" in self.project]
+        files = [
+            item
+            for item in entries
+            if item.name.endswith(".py") and f"{base}/{item.name}" in self.project
+        ]
         allowed = make_package(main, (), backends)
         for finding in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
-            self.note(f"{finding.path}:{finding.line}: {finding.message}{finding.hint and f': {finding.hint}'}")
-        return {f"torch-ext/{package}/{item.name}": self.project[f"{base}/{item.name}"] for item in files}
+            self.note(
+                f"{finding.path}:{finding.line}: "
+                f"{finding.message}{finding.hint and f': {finding.hint}'}"
+            )
+        return {
+            f"torch-ext/{package}/{item.name}": self.project[f"{base}/{item.name}"]
+            for item in files
+        }
 
     def license(self) -> str:
-        license_text = next((run.license for run in self.runs.by_backend.values() if run.license), "").strip()
+        license_text = next(
+            (run.license for run in self.runs.by_backend.values() if run.license), ""
+        ).strip()
         try:
             return str(canonicalize_license_expression(license_text.removesuffix(" License")[:200]))
         except InvalidLicenseExpression:
             self.note(
-                f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {license_text[:60]!r}, not an SPDX expression"
+                f"{BUILD_TOML}: write the license: for {SETUP_PY} it is {license_text[:60]!r}, "
+                "not an SPDX expression"
             )
             return "other"
 
 
 def _archs(flags: Iterable[str]) -> tuple[str, ...]:
-    codes = [word.rpartition("code=")[2] if "code=" in word else word for word in flags if _ARCH.search(word)]
+    codes = [
+        word.rpartition("code=")[2] if "code=" in word else word
+        for word in flags
+        if _ARCH.search(word)
+    ]
     archs: dict[str, None] = {}
     for kind, major, minor, more in (match for code in codes for match in _ARCH.findall(code)):
         arch = f"{major}.{minor}{more}"
@@ -345,7 +470,9 @@ def _archs(flags: Iterable[str]) -> tuple[str, ...]:
     return tuple(archs)
 
 
-def _headers(project: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]) -> list[str]:
+def _headers(
+    project: Mapping[str, bytes], sources: Iterable[str], include: Sequence[str]
+) -> list[str]:
     waiting, visited = list(sources), set(sources)
     while waiting:
         file = waiting.pop()

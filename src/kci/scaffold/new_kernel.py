@@ -16,7 +16,14 @@ from kci.config.facts import BACKENDS
 from kci.config.file_lints import repo_id_problem
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import KCI_TOML
-from kci.config.values import PLACEHOLDER_OWNER, Backend, KernelName, Version, python_name, suggest_kernel_name
+from kci.config.values import (
+    PLACEHOLDER_OWNER,
+    Backend,
+    KernelName,
+    Version,
+    python_name,
+    suggest_kernel_name,
+)
 from kci.diagnostics import Diagnostic, errors_in
 from kci.errors import FindingsError, UsageError
 from kci.matrix.catalog.loading import load_catalog
@@ -64,44 +71,65 @@ class NewKernel(Frozen, kw_only=True):
 
 
 def choose(name: str, **fields: Any) -> NewKernel:
-    """A new kernel from its name and options, completed with defaults; UsageError for options that do not fit."""
+    """A new kernel from its name and options, completed with defaults; UsageError for options that
+    do not fit.
+    """
     require_name(name)
     new = NewKernel(name=name, **fields)
     if new.framework not in FRAMEWORKS:
-        raise UsageError(f"there is no framework {new.framework[:60]!r}", nearest(new.framework, FRAMEWORKS))
+        raise UsageError(
+            f"there is no framework {new.framework[:60]!r}", nearest(new.framework, FRAMEWORKS)
+        )
     for backend in new.backends:
         if backend not in OFFERED[new.framework]:
             hint = f"for {new.framework}: {', '.join(OFFERED[new.framework])}"
-            raise UsageError(f"there is no template for {backend[:60]!r} with {new.framework}", hint)
+            raise UsageError(
+                f"there is no template for {backend[:60]!r} with {new.framework}", hint
+            )
     if new.stable_abi is not None:
         _check_stable_abi(new.stable_abi, new.framework)
     if problem := new.repo_id and repo_id_problem(new.repo_id):
-        raise UsageError(f"{new.repo_id[:100]!r} is not a repository id: {problem}", "such as acme/my-kernel")
+        raise UsageError(
+            f"{new.repo_id[:100]!r} is not a repository id: {problem}", "such as acme/my-kernel"
+        )
     backends = tuple(dict.fromkeys(new.backends)) or USUAL[new.framework]
     return replace(new, backends=backends, repo_id=new.repo_id or f"{PLACEHOLDER_OWNER}/{name}")
 
 
 def require_name(name: str) -> None:
-    """Raise UsageError, with a proposal, for a name that is no kernel name or cannot be imported."""
+    """Raise UsageError, with a proposal, for a name that is no kernel name or cannot be
+    imported.
+    """
     try:
         KernelName.parse(name)
     except ValueError as error:
-        raise UsageError(str(error), f"such as {suggest_kernel_name(name) or 'my-kernel'}") from None
+        raise UsageError(
+            str(error), f"such as {suggest_kernel_name(name) or 'my-kernel'}"
+        ) from None
     if keyword.iskeyword(python_name(name)):
-        raise UsageError(f"{name!r} is a keyword of Python, not a name for a package", f"such as {name}-kernel")
+        raise UsageError(
+            f"{name!r} is a keyword of Python, not a name for a package", f"such as {name}-kernel"
+        )
 
 
 def _check_stable_abi(text: str, framework: str) -> None:
     if framework != "torch":
-        raise UsageError(f"{framework} has no stable ABI: it does not compile against PyTorch", "leave it out")
+        raise UsageError(
+            f"{framework} has no stable ABI: it does not compile against PyTorch", "leave it out"
+        )
     try:
         version = Version.parse(text)
     except ValueError as error:
         raise UsageError(f"the stable ABI version: {error}", "such as 2.11") from None
     newest = max(row.torch for row in load_catalog().rows)
     if not OLDEST_STABLE_ABI <= version <= newest:
-        message = f"the template needs a stable ABI from {OLDEST_STABLE_ABI.text} to {newest.text}, not {text}"
-        raise UsageError(message, f"--stable-abi {OLDEST_STABLE_ABI.text} supports the most versions of torch")
+        message = (
+            f"the template needs a stable ABI from {OLDEST_STABLE_ABI.text} to {newest.text}, not "
+            f"{text}"
+        )
+        raise UsageError(
+            message, f"--stable-abi {OLDEST_STABLE_ABI.text} supports the most versions of torch"
+        )
 
 
 def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
@@ -114,7 +142,9 @@ def new_kernel_files(new: NewKernel, *, standalone: bool) -> dict[str, str]:
         **asdict(new),
         "license": USUAL_LICENSE,
         "package": package,
-        "gpu": any(BACKENDS[backend].device and BACKENDS[backend].templates for backend in new.backends),
+        "gpu": any(
+            BACKENDS[backend].device and BACKENDS[backend].templates for backend in new.backends
+        ),
         "op": op,
         "layer": "".join(part.capitalize() for part in op.split("_")),
         "summary": f"A new kernel for {shown} tensors: SiLU, until its author replaces it.",
@@ -137,6 +167,7 @@ def render_templates(templates: Mapping[str, str], values: Mapping[str, object])
 
 
 def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
+    folder = "tvm_ffi" if new.framework == "tvm-ffi" else "torch"
     files = {
         "build.toml": "common/build.toml.j2",
         "CARD.md": "common/CARD.md.j2",
@@ -144,7 +175,7 @@ def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> di
         ".gitignore": "common/gitignore.j2",
         "benchmarks/benchmark.py": "common/benchmark.py.j2",
         "tests/conftest.py": "common/conftest.py.j2",
-        f"tests/test_{package}.py": f"{'tvm_ffi' if new.framework == 'tvm-ffi' else 'torch'}/test.py.j2",
+        f"tests/test_{package}.py": f"{folder}/test.py.j2",
     }
     if standalone:
         files["kci.toml"] = "common/kci.toml.j2"
@@ -189,7 +220,9 @@ def require_new(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
-        raise UsageError(f"{target} exists", "name a directory that does not exist; nothing was written")
+        raise UsageError(
+            f"{target} exists", "name a directory that does not exist; nothing was written"
+        )
     if any(target.iterdir()):
         hint = "name a directory that does not exist, or an empty one; nothing was written"
         raise UsageError(f"{target} exists and is not empty", hint)
@@ -209,8 +242,12 @@ def enclosing_repository(target: Path) -> Path | None:
     return root if settings or (root / ".git").exists() else None
 
 
-def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tuple[list[str], tuple[Diagnostic, ...]]:
-    """Write a kernel to a staging directory and rename it; returns the paths and the findings of `kci check`."""
+def create(
+    target: Path, files: Mapping[str, bytes], *, workflows: bool
+) -> tuple[list[str], tuple[Diagnostic, ...]]:
+    """Write a kernel to a staging directory and rename it; returns the paths and the findings of
+    `kci check`.
+    """
     with replacing(target) as replacement:
         root = replacement.staging
         for path, content in sorted(files.items()):
@@ -227,13 +264,19 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             findings = (*findings, *workflow_render.notes)
         flush(root)
         try:
-            if target.is_dir() and not target.is_symlink():  # perhaps the working directory, which has to stay
+            if (
+                target.is_dir() and not target.is_symlink()
+            ):  # perhaps the working directory, which has to stay
                 _fill(target, root)
             else:
                 root.rename(target)
         except OSError as error:
-            raise FindingsError(f"cannot write {target}: {error.strerror}", "nothing was written") from error
-    return sorted([*files, *workflow_files]), tuple(_shown_at(item, root, target) for item in findings)
+            raise FindingsError(
+                f"cannot write {target}: {error.strerror}", "nothing was written"
+            ) from error
+    return sorted([*files, *workflow_files]), tuple(
+        _shown_at(item, root, target) for item in findings
+    )
 
 
 def _fill(target: Path, root: Path) -> None:
@@ -256,7 +299,9 @@ def built_backends(target: Path) -> set[str]:
 
 
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:
-    """Write kci.toml unless the repository has one; returns its path, and whether it was written."""
+    """Write kci.toml unless the repository has one; returns its path, and whether it was
+    written.
+    """
     root, settings = find_root(target)
     if settings:
         return settings, False
@@ -267,7 +312,9 @@ def add_settings(target: Path, text: str) -> tuple[Path, bool]:
     except FileExistsError:
         return path, False
     except OSError as error:
-        raise FindingsError(f"cannot write {path}: {error.strerror}", "the kernel itself is written") from error
+        raise FindingsError(
+            f"cannot write {path}: {error.strerror}", "the kernel itself is written"
+        ) from error
     return path, True
 
 

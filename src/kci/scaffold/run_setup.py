@@ -1,4 +1,6 @@
-"""Runs of a setup.py in a sandbox, with setuptools and kci's torch; their answers are untrusted, bounded and typed."""
+"""Runs of a setup.py in a sandbox, with setuptools and kci's torch; their answers are untrusted,
+bounded and typed.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,36 @@ from kci.utils.frozen import Frozen
 
 SECONDS = 120
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
-_APART = ("--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")  # noqa: S108  - its own
+_APART = (
+    "--unshare-all",
+    "--die-with-parent",
+    "--new-session",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+    "--tmpfs",
+    "/tmp",  # noqa: S108  - its own
+)
 
 
 def sandbox() -> str:
     """The isolation of foreign programs on this machine, as a phrase for messages."""
     if _bubblewrap():
-        return "in bubblewrap: without network, and with no files of yours but a copy of the project"
-    return "without a sandbox (there is no bubblewrap): as pip would, with limits on time, memory and files"
+        return (
+            "in bubblewrap: without network, and with no files of yours but a copy of the project"
+        )
+    return (
+        "without a sandbox (there is no bubblewrap): as pip would, with limits on time, memory "
+        "and files"
+    )
 
 
 @contextmanager
 def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Yield a temporary directory with these files in `project`, and an empty `answers`; FindingsError on OSError."""
+    """Yield a temporary directory with these files in `project`, and an empty `answers`;
+    FindingsError on OSError.
+    """
     place = Path(tempfile.mkdtemp(prefix="kci-setup-")).resolve()
     try:
         (place / "answers").mkdir()
@@ -52,7 +71,9 @@ def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
             path.write_bytes(content)
         yield place
     except OSError as error:
-        raise FindingsError(f"cannot run a copy of the project in {place}: {error.strerror}") from error
+        raise FindingsError(
+            f"cannot run a copy of the project in {place}: {error.strerror}"
+        ) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
@@ -60,19 +81,43 @@ def project_copy(files: Mapping[str, bytes]) -> Iterator[Path]:
 def run_sandboxed(
     place: Path, command: list[str], environment: Mapping[str, str], readable: Iterable[str] = ()
 ) -> int | None:
-    """Run a command in `project`, the only writable folder but `answers`; its exit code, or None after `SECONDS`."""
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "TMPDIR": str(place / "project"),
-                   "LANG": "C.UTF-8", "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""), **environment}  # fmt: skip
+    """Run a command in `project`, the only writable folder but `answers`; its exit code, or None
+    after `SECONDS`.
+    """
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(place),
+        "TMPDIR": str(place / "project"),
+        "LANG": "C.UTF-8",
+        "SYSTEMROOT": os.environ.get("SYSTEMROOT", ""),
+        **environment,
+    }
     if bwrap := _bubblewrap():
-        shown = {*_SYSTEM, *(path for path in (sys.base_prefix, *readable) if not path.startswith("/usr/"))}
+        shown = {
+            *_SYSTEM,
+            *(path for path in (sys.base_prefix, *readable) if not path.startswith("/usr/")),
+        }
         binds = [word for path in sorted(shown) for word in ("--ro-bind-try", path, path)]
-        binds += ["--ro-bind", str(place), str(place)]  # a mounted folder cannot be exchanged for a link
-        binds += [word for path in ("project", "answers") for word in ("--bind", str(place / path), str(place / path))]
+        binds += [
+            "--ro-bind",
+            str(place),
+            str(place),
+        ]  # a mounted folder cannot be exchanged for a link
+        binds += [
+            word
+            for path in ("project", "answers")
+            for word in ("--bind", str(place / path), str(place / path))
+        ]
         command = [bwrap, *_APART, *binds, "--chdir", str(place / "project"), *command]
     process = subprocess.Popen(
-        command, cwd=place / "project", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        command,
+        cwd=place / "project",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         process.wait(timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -97,7 +142,9 @@ def _bubblewrap() -> str | None:
     if program is None:
         return None
     tried = [program, "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    return program if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
+    return (
+        program if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else None
+    )
 
 
 _MOST_ANSWER = 8 * 1024 * 1024
@@ -116,7 +163,9 @@ class Extension(Frozen):
     include_dirs: _Texts = ()
     libraries: _Texts = ()
     extra_link_args: _Texts = ()
-    define_macros: Annotated[tuple[tuple[_Text | int | float | None, ...], ...], msgspec.Meta(max_length=1000)] = ()
+    define_macros: Annotated[
+        tuple[tuple[_Text | int | float | None, ...], ...], msgspec.Meta(max_length=1000)
+    ] = ()
     undef_macros: _Texts = ()
     extra_compile_args: Annotated[dict[_Text, _Texts], msgspec.Meta(max_length=20)] | _Texts = ()
 
@@ -124,7 +173,13 @@ class Extension(Frozen):
     def backend(self) -> str:
         """The backend, by the libraries that torch adds; empty for a foreign extension."""
         linked = set(self.libraries)
-        return "cuda" if "cudart" in linked else "cpu" if {"torch", "c10"} <= linked and "c10_xpu" not in linked else ""
+        return (
+            "cuda"
+            if "cudart" in linked
+            else "cpu"
+            if {"torch", "c10"} <= linked and "c10_xpu" not in linked
+            else ""
+        )
 
     def flags(self, language: str) -> tuple[str, ...]:
         arguments = self.extra_compile_args
@@ -158,18 +213,34 @@ class SetupRuns(Frozen):
     def inside(self, path: str) -> str | None:
         """A path relative to the project; None if it leads outside."""
         full = posixpath.normpath(posixpath.join(self.project, path.replace("\\", "/")))
-        return posixpath.relpath(full, self.project) if f"{full}/".startswith(f"{self.project}/") else None
+        return (
+            posixpath.relpath(full, self.project)
+            if f"{full}/".startswith(f"{self.project}/")
+            else None
+        )
 
 
 def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
-    """Run a project's setup.py for CPU and CUDA; FindingsError for a bad answer, MissingToolError without torch."""
+    """Run a project's setup.py for CPU and CUDA; FindingsError for a bad answer, MissingToolError
+    without torch.
+    """
     python, torch = _torch(cache, log)
-    home = _cuda_home(python, cache, log) if any(name.endswith(".cu") for name in files) else _NOT_INSTALLED
+    home = (
+        _cuda_home(python, cache, log)
+        if any(name.endswith(".cu") for name in files)
+        else _NOT_INSTALLED
+    )
     own_folders = (str(python.parent.parent), home)
     with project_copy(files) as place:
         by_backend = {
             "cpu": _run(place, "cpu", python, {}, own_folders),
-            "cuda": _run(place, "cuda", python, {"CUDA_HOME": home, "CUDA_PATH": home, "FORCE_CUDA": "1"}, own_folders),
+            "cuda": _run(
+                place,
+                "cuda",
+                python,
+                {"CUDA_HOME": home, "CUDA_PATH": home, "FORCE_CUDA": "1"},
+                own_folders,
+            ),
         }
         where = f"run with torch {torch} for the CPU, {sandbox()}"
         return SetupRuns(by_backend, where, (place / "project").as_posix(), own_folders)
@@ -177,7 +248,9 @@ def run_setup(files: Mapping[str, bytes], cache: Path, log: Log) -> SetupRuns:
 
 def _torch(cache: Path, log: Log) -> tuple[Path, str]:
     versions = [one.text for one in sorted(map(Version.parse, toolchains().torch), reverse=True)]
-    *others, last = sorted(versions, key=lambda one: not kci_environment(cache, one, "cpu").complete)
+    *others, last = sorted(
+        versions, key=lambda one: not kci_environment(cache, one, "cpu").complete
+    )
     for version in others:
         with suppress(MissingToolError):
             return ensure_runtime(version, cache=cache, log=log), version
@@ -186,7 +259,9 @@ def _torch(cache: Path, log: Log) -> tuple[Path, str]:
 
 def _cuda_home(python: Path, cache: Path, log: Log) -> str:
     # setup.py asks nvcc for its version
-    newest = max(row.compute for row in load_catalog().rows if row.backend is Backend.CUDA and row.compute)
+    newest = max(
+        row.compute for row in load_catalog().rows if row.backend is Backend.CUDA and row.compute
+    )
     try:
         toolkit = find_toolkit(newest.minor_text, cache, log)
         toolkit.ensure(python, log)
@@ -196,7 +271,9 @@ def _cuda_home(python: Path, cache: Path, log: Log) -> str:
     return str(toolkit.root)
 
 
-def _run(place: Path, backend: str, python: Path, variables: Mapping[str, str], readable: tuple[str, ...]) -> SetupRun:
+def _run(
+    place: Path, backend: str, python: Path, variables: Mapping[str, str], readable: tuple[str, ...]
+) -> SetupRun:
     answer = place / "answers" / f"{backend}.json"
     driver = Path(setup_driver.__file__).read_text(encoding="utf-8")
     command = [str(python), "-I", "-B", "-c", driver, str(answer), variables.get("CUDA_HOME", "")]
@@ -208,4 +285,6 @@ def _run(place: Path, backend: str, python: Path, variables: Mapping[str, str], 
     except FileNotFoundError:
         return SetupRun(error=f"its process ended early, with {code}")
     except (OSError, ValueError) as error:
-        raise FindingsError(f"setup.py: what it made for {backend} cannot be used: {str(error)[:200]}") from None
+        raise FindingsError(
+            f"setup.py: what it made for {backend} cannot be used: {str(error)[:200]}"
+        ) from None

@@ -1,4 +1,6 @@
-"""Runs the setup.py of the working directory up to its configuration, in a sandbox and without kci; writes JSON."""
+"""Runs the setup.py of the working directory up to its configuration, in a sandbox and without kci;
+writes JSON.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 SETUP_PY = "setup.py"
-_KEYS = ("name", "sources", "include_dirs", "libraries", "extra_link_args", "define_macros", "undef_macros",
-         "extra_compile_args")  # fmt: skip
+_KEYS = (
+    "name",
+    "sources",
+    "include_dirs",
+    "libraries",
+    "extra_link_args",
+    "define_macros",
+    "undef_macros",
+    "extra_compile_args",
+)
 _MOST_BYTES = 64 * 1024 * 1024
 
 
@@ -20,7 +30,12 @@ def _limit() -> None:
         import resource
     except ImportError:
         return
-    for what, most in (("CPU", 120), ("FSIZE", _MOST_BYTES), ("AS", 256 * _MOST_BYTES), ("CORE", 0)):
+    for what, most in (
+        ("CPU", 120),
+        ("FSIZE", _MOST_BYTES),
+        ("AS", 256 * _MOST_BYTES),
+        ("CORE", 0),
+    ):
         getattr(resource, "setrlimit")(getattr(resource, f"RLIMIT_{what}"), (most, most))  # noqa: B009  - not on Windows
 
 
@@ -29,7 +44,9 @@ def _run() -> Any:
 
     core: Any = importlib.import_module("distutils.core")  # setuptools' own, since that is imported
 
-    setuptools.dist.Distribution.fetch_build_eggs = lambda *_: []  # setup_requires: there is no network
+    setuptools.dist.Distribution.fetch_build_eggs = (
+        lambda *_: []
+    )  # setup_requires: there is no network
     core._setup_stop_after, core._setup_distribution = "config", None
     sys.path.insert(0, str(Path.cwd()))
     sys.argv[:] = [SETUP_PY, "build_ext"]
@@ -49,26 +66,33 @@ def main() -> None:
         import torch
         from torch.utils import cpp_extension
 
-        # Either torch may run both: one for the CPU looks for no toolkit, and one for CUDA finds the machine's.
+        # Either torch may run both: one for the CPU looks for no toolkit, and one for CUDA finds
+        # the machine's.
         cpp_extension.CUDA_HOME = cuda_home or None
         if not cuda_home:
             torch.version.cuda = None
         distribution = _run()
         answer_data["extensions"] = [
-            {key: getattr(item, key, ()) or () for key in _KEYS} for item in distribution.ext_modules or ()
+            {key: getattr(item, key, ()) or () for key in _KEYS}
+            for item in distribution.ext_modules or ()
         ]
         answer_data["license"] = str(
-            getattr(distribution.metadata, "license_expression", None) or distribution.metadata.license or ""
+            getattr(distribution.metadata, "license_expression", None)
+            or distribution.metadata.license
+            or ""
         )
         answer_data["packages"] = list(distribution.packages or ())
         answer_data["package_dir"] = dict(distribution.package_dir or {})
     except BaseException as error:
         ended = isinstance(error, SystemExit)
         lines = [
-            frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == SETUP_PY
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if Path(frame.filename).name == SETUP_PY
         ]
         answer_data = {
-            "error": f"{'it exits with' if ended else type(error).__name__ + ':'} {str(error)[:300]}",
+            "error": f"{'it exits with' if ended else type(error).__name__ + ':'} "
+            f"{str(error)[:300]}",
             "line": lines[-1] if lines else getattr(error, "lineno", 0) or 0,
         }
     Path(answer).write_text(json.dumps(answer_data, default=str), encoding="utf-8")

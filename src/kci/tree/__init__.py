@@ -1,1 +1,3 @@
-"""From a built variant to the tree that users load: metadata, digest, pack, merge, manifest, signatures."""
+"""From a built variant to the tree that users load: metadata, digest, pack, merge, manifest,
+signatures.
+"""

@@ -1,4 +1,6 @@
-"""Finds the artifacts and variant directories of a merge, checks their records, and picks the newest attempts."""
+"""Finds the artifacts and variant directories of a merge, checks their records, and picks the
+newest attempts.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ Report = Callable[[Diagnostic], None]
 def find_sources(
     paths: Iterable[Path], skip: Path | None = None, report: Report = lambda _finding: None
 ) -> list[Source]:
-    """Find artifacts and variant directories below paths, sorted. Raises UsageError or UnsafeError."""
+    """Find artifacts and variant directories below paths, sorted.
+
+    Raises UsageError or UnsafeError.
+    """
     found: set[Path] = set()
     for path in paths:
         if path.is_file():
@@ -53,10 +58,19 @@ def find_sources(
         elif path.is_dir():
             found.update(_search(path.resolve(), skip, report))
         else:
-            raise UsageError(f"{path} does not exist", "name artifacts, folders of artifacts or variant directories")
-    artifacts = [Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()]
+            raise UsageError(
+                f"{path} does not exist",
+                "name artifacts, folders of artifacts or variant directories",
+            )
+    artifacts = [
+        Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()
+    ]
     # the system does not matter for noarch names
-    legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(found) if path.is_dir())
+    legs = (
+        (path, leg_for(path, system="x86_64-linux", builder=""))
+        for path in sorted(found)
+        if path.is_dir()
+    )
     return artifacts + [Source(path, leg, "") for path, leg in legs]
 
 
@@ -74,11 +88,19 @@ def _search(folder: Path, skip: Path | None, report: Report) -> Iterator[Path]:
         if plain and path.is_dir():
             if not path.name.startswith(".") and path != skip:
                 yield from _search(path, skip, report)
-        elif plain and path.is_file() and path.name.startswith(PREFIX) and path.name.endswith(SUFFIXES):
+        elif (
+            plain
+            and path.is_file()
+            and path.name.startswith(PREFIX)
+            and path.name.endswith(SUFFIXES)
+        ):
             yield path
         elif path.name.lower().endswith(_ARCHIVES):
             message = f"{path} is ignored: its name is not that of an artifact"
-            hint = "an artifact is called kci-<kernel>-<variant>.tar or .tar.zst; name the file itself to merge it"
+            hint = (
+                "an artifact is called kci-<kernel>-<variant>.tar or .tar.zst; name the file "
+                "itself to merge it"
+            )
             report(finding("KCI615", message, path, hint=hint))
 
 
@@ -90,10 +112,12 @@ def newest_source(sources: Iterable[Source]) -> Source:
         if other.leg.attempt == best.leg.attempt and other.leg.digest != best.leg.digest:
             raise rule_error(
                 "KCI608",
-                f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on {best.leg.system}) "
+                f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on "
+                f"{best.leg.system}) "
                 f"and {other.path} (built on {other.leg.system})",
                 best.path,
-                hint="equal sources must give equal files; compare the two with diffoscope, and merge one",
+                hint="equal sources must give equal files; compare the two with diffoscope, and "
+                "merge one",
             )
     return best
 
@@ -106,12 +130,19 @@ class CiRun(msgspec.Struct, frozen=True):
     """Artifacts of later attempts are refused."""
 
 
-def require_same_commit(sources: Sequence[Source], planned: Plan | None, run: CiRun) -> list[Diagnostic]:
-    """Check sources against their names, the plan and the run; return warnings. Raises FindingsError on a mismatch."""
+def require_same_commit(
+    sources: Sequence[Source], planned: Plan | None, run: CiRun
+) -> list[Diagnostic]:
+    """Check sources against their names, the plan and the run; return warnings.
+
+    Raises FindingsError on a mismatch.
+    """
     findings = [item for source in sources for item in _mismatches(source, planned, run)]
     refused = [item for item in findings if item.severity is Severity.ERROR]
     if refused:
-        raise combined_error(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
+        raise combined_error(
+            refused, refused[0].hint or "merge the artifacts of the plan's own run only"
+        )
     return findings
 
 
@@ -132,7 +163,9 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
         message = f"{path} was built in the run {leg.run}; this is the run {run.id}"
         yield finding("KCI612", message, path, hint="merge the artifacts of one run only")
     elif run.attempt is not None and leg.attempt > run.attempt:
-        message = f"{path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
+        message = (
+            f"{path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
+        )
         yield finding("KCI612", message, path, hint="find out where the artifact comes from")
     if planned is None:
         return
@@ -141,8 +174,12 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
         what = f"the variant {leg.variant}" if part else "that kernel"
         yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path)
     if leg.source is not None and planned.commit not in (None, leg.source.commit):
-        message = f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
-        yield finding("KCI612", message, path, hint="make the plan and the artifacts from one commit")
+        message = (
+            f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
+        )
+        yield finding(
+            "KCI612", message, path, hint="make the plan and the artifacts from one commit"
+        )
 
 
 def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
@@ -152,14 +189,17 @@ def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replac
         for source in all_sources
         if source.leg.digest != chosen.leg.digest
     ]
-    return sorted(set(attempts), key=lambda item: (item.variant, item.attempt, item.artifact, item.digest))
+    return sorted(
+        set(attempts), key=lambda item: (item.variant, item.attempt, item.artifact, item.digest)
+    )
 
 
 def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
     """Report an attempt whose bytes a later attempt does not reproduce."""
     return finding(
         "KCI613",
-        f"{kernel}: attempt {attempt} of {item.variant} holds other files than attempt {item.attempt} "
+        f"{kernel}: attempt {attempt} of {item.variant} holds other files than attempt "
+        f"{item.attempt} "
         f"(digest {item.digest[:12]}), and replaces it",
         item.artifact,
         hint="equal sources should give equal files; the manifest records both digests",

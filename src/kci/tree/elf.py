@@ -1,6 +1,7 @@
 """Reads facts about ELF libraries with pyelftools, which is wrapped because files may be hostile.
 
-Tables are found by their addresses, as a loader finds them: it ignores section headers, which may say anything.
+Tables are found by their addresses, as a loader finds them: it ignores section headers, which may
+say anything.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ def read_elf(path: Path) -> Elf:
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """Read those of the named sections that exist. Raises ElfError."""
     with _opened(path) as (elf, _):
-        return {item.name: _content(elf, item) for item in elf.iter_sections() if item.name in names}
+        return {
+            item.name: _content(elf, item) for item in elf.iter_sections() if item.name in names
+        }
 
 
 @contextmanager
@@ -152,7 +155,9 @@ class _Memory:
             raise ElfError(f"it has {len(tables)} dynamic tables, where a library has one")
         self.tags: list[tuple[str, int]] = []
         while not self.tags or self.tags[-1][0] != "DT_NULL":
-            entry = self.parse("Elf_Dyn", self.place(tables[0].p_vaddr + len(self.tags) * 16, 16)[0])
+            entry = self.parse(
+                "Elf_Dyn", self.place(tables[0].p_vaddr + len(self.tags) * 16, 16)[0]
+            )
             self.tags.append((entry.d_tag, entry.d_val))
         self.values = dict(self.tags)
         if not self.values.keys() >= {"DT_STRTAB", "DT_SYMTAB"}:
@@ -189,13 +194,17 @@ class _Memory:
         offset += start
         stop = self.data.find(b"\0", offset, min(end, offset + _MAX_NAME))
         if stop < 0:
-            raise ElfError("a name lies outside of the string table, or is longer than that of any symbol")
+            raise ElfError(
+                "a name lies outside of the string table, or is longer than that of any symbol"
+            )
         return self.data[offset:stop].decode(errors="replace")
 
 
 def _read(memory: _Memory) -> Elf:
     values, segments = memory.values, memory.segments
-    named = [(tag, memory.name(value)) for tag, value in memory.tags if tag in (*_LOADED, *_SEARCHED)]
+    named = [
+        (tag, memory.name(value)) for tag, value in memory.tags if tag in (*_LOADED, *_SEARCHED)
+    ]
     versions = [
         (entry.vna_other & 0x7FFF, memory.name(entry.vna_name), memory.name(library.vn_file))
         for address, library in memory.chain("Elf_Verneed", values.get("DT_VERNEED", 0), "vn_next")
@@ -205,11 +214,14 @@ def _read(memory: _Memory) -> Elf:
         info
         for table, size in (("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ"))
         if table in values
-        for (info,) in memory.rows(_RELOCATION, values[table], values.get(size, 0) // _RELOCATION.size)
+        for (info,) in memory.rows(
+            _RELOCATION, values[table], values.get(size, 0) // _RELOCATION.size
+        )
     ]
     symbols = _symbols(memory, relocations, {index: name for index, name, _ in versions})
     static = any(
-        info & 0xFFFFFFFF in _STATIC_TLS and (info < 1 << 32 or symbols[info >> 32][1]) for info in relocations
+        info & 0xFFFFFFFF in _STATIC_TLS and (info < 1 << 32 or symbols[info >> 32][1])
+        for info in relocations
     )
     flags = {item.p_type: item.p_flags for item in segments}
     return Elf(
@@ -225,7 +237,12 @@ def _read(memory: _Memory) -> Elf:
         executable_stack=bool(flags.get("PT_GNU_STACK", _PF_X) & _PF_X),
         cpu_level=_cpu_level(memory),
         static_tls=max(
-            [(item.p_memsz, item.p_align) for item in segments if static and item.p_type == "PT_TLS"], default=(0, 0)
+            [
+                (item.p_memsz, item.p_align)
+                for item in segments
+                if static and item.p_type == "PT_TLS"
+            ],
+            default=(0, 0),
         ),
         program="PT_INTERP" in flags,
     )
@@ -251,13 +268,20 @@ def _cpu_level(memory: _Memory) -> int:
         if item.p_type in ("PT_NOTE", "PT_GNU_PROPERTY")
     )
     notes = (
-        note for place in places for note in iter_notes(memory.elf, *place) if (note.n_name, note.n_type) == _PROPERTIES
+        note
+        for place in places
+        for note in iter_notes(memory.elf, *place)
+        if (note.n_name, note.n_type) == _PROPERTIES
     )
-    needed: list[int] = [item.pr_data & 0xF for note in notes for item in note.n_desc if item.pr_type == _ISA_NEEDED]
+    needed: list[int] = [
+        item.pr_data & 0xF for note in notes for item in note.n_desc if item.pr_type == _ISA_NEEDED
+    ]
     return max([1, *needed]).bit_length()
 
 
-def _symbols(memory: _Memory, relocations: list[int], versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
+def _symbols(
+    memory: _Memory, relocations: list[int], versions: dict[int, str]
+) -> list[tuple[Symbol, bool]]:
     from elftools.elf.hash import GNUHashTable
 
     values = memory.values

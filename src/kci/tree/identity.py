@@ -1,4 +1,6 @@
-"""A variant's digest, kernel id and source commit (docs/format.md#kernel-id, docs/format.md#digest)."""
+"""A variant's digest, kernel id and source commit (docs/format.md#kernel-id,
+docs/format.md#digest).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ class Digest(msgspec.Struct, frozen=True):
 
 
 def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str, str]:
-    """Map every file name to its hex hash. Links to directories are skipped. Raises FindingsError if unreadable."""
+    """Map every file name to its hex hash.
+
+    Links to directories are skipped. Raises FindingsError if unreadable.
+    """
     return {
         entry.name: file_hash(entry.path, algorithm)
         for entry in walk(variant_dir)
@@ -60,7 +65,10 @@ def make_digest(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> D
         for name in sorted(hashes)
         if not (name in _EXCLUDED or name.endswith(".pyc") or "__pycache__" in name.split("/"))
     )
-    return Digest(algorithm, {name: base64.b64encode(bytes.fromhex(hashes[name])).decode() for name in covered})
+    return Digest(
+        algorithm,
+        {name: base64.b64encode(bytes.fromhex(hashes[name])).decode() for name in covered},
+    )
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
@@ -91,7 +99,9 @@ def validate(expected: Digest, actual: Digest) -> list[tuple[str, str]]:
     return violations + [(path, f"{path} is not in the digest") for path in unknown]
 
 
-def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str]) -> list[tuple[str, str]]:
+def validate_dir(
+    variant_dir: Path, expected: Digest, hashes: Mapping[str, str]
+) -> list[tuple[str, str]]:
     """Compare a directory, whose `file_hashes` by sha256 are known, with a digest."""
     if expected.algorithm != "sha256":
         hashes = file_hashes(variant_dir, expected.algorithm)
@@ -110,9 +120,11 @@ class GitState(msgspec.Struct, frozen=True):
 
 
 def unique_id(kernel_dir: Path) -> str:
-    """The part of a kernel id that identifies the source: 7 digits of HEAD's root tree, and `_dirty`.
+    """The part of a kernel id that identifies the source: 7 digits of HEAD's root tree, and
+    `_dirty`.
 
-    Outside git it is a hash of the files, where the reference draws random bits. Raises FindingsError if unreadable.
+    Outside git it is a hash of the files, where the reference draws random bits. Raises
+    FindingsError if unreadable.
     """
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
@@ -133,7 +145,9 @@ def provenance(kernel_dir: Path) -> GitState | None:
 
 def commit_time(kernel_dir: Path) -> int | None:
     """Commit time in seconds since 1970; None outside git."""
-    output = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
+    output = _git(
+        kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--"
+    )
     return int(output) if output.isdecimal() else None
 
 
@@ -144,7 +158,8 @@ def is_ancestor(directory: Path, first: str, second: str) -> bool:
 
 
 def _dirty(kernel_dir: Path, submodules: str = "all") -> bool:
-    # `submodules`: the id ignores all changes in them, as the reference does; provenance only untracked files
+    # `submodules`: the id ignores all changes in them, as the reference does; provenance only
+    # untracked files
     return bool(changed_paths(find_root(kernel_dir)[0], "HEAD", submodules=submodules))
 
 

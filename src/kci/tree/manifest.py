@@ -1,4 +1,6 @@
-"""The records of an artifact (`leg.json`) and a tree (`kci-manifest.json`): equal inputs give equal bytes."""
+"""The records of an artifact (`leg.json`) and a tree (`kci-manifest.json`): equal inputs give equal
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +49,14 @@ class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
     def __str__(self) -> str:
         if not self.torch:
             return f"not loaded: {self.reason}"
-        return f"torch {', '.join(self.torch)}" + (f"; not loaded with {self.reason}" if self.reason else "")
+        return f"torch {', '.join(self.torch)}" + (
+            f"; not loaded with {self.reason}" if self.reason else ""
+        )
 
 
-UNKNOWN_LOADING = "nobody recorded that it was; `kci build --pack` and `kci run` load what they build"
+UNKNOWN_LOADING = (
+    "nobody recorded that it was; `kci build --pack` and `kci run` load what they build"
+)
 
 
 class LegRecord(msgspec.Struct, frozen=True):
@@ -149,7 +155,8 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
     if metadata.kci is not None and metadata.kci.variant != name:
         raise rule_error(
             "KCI612",
-            f"{variant_dir} was built as {metadata.kci.variant}; renaming a directory does not make another variant",
+            f"{variant_dir} was built as {metadata.kci.variant}; renaming a directory does not "
+            "make another variant",
             where,
             hint=f"rename it to {metadata.kci.variant}, or build {name}",
         )
@@ -215,9 +222,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def unloaded(self) -> dict[str, str]:
-        """The variants that are not to be published without having been loaded, and were not; each with the reason."""
+        """The variants that are not to be published without having been loaded, and were not; each
+        with the reason.
+        """
         known = {item.variant: item.loaded for item in self.present if item.loaded is not None}
-        return {name: loaded.reason for name, loaded in known.items() if loaded.must and not loaded.torch}
+        return {
+            name: loaded.reason
+            for name, loaded in known.items()
+            if loaded.must and not loaded.torch
+        }
 
     @property
     def digest(self) -> str:
@@ -229,8 +242,17 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 _ORDER = (
-    "schema", "created_by", "kernel", "version", "complete", "card", "planned", "present", "missing", "replaced",
-)  # fmt: skip
+    "schema",
+    "created_by",
+    "kernel",
+    "version",
+    "complete",
+    "card",
+    "planned",
+    "present",
+    "missing",
+    "replaced",
+)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -258,18 +280,26 @@ def _load(path: Path, hint: str) -> Manifest:
 
 
 def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnostic]]:
-    """Map kernel and variant to fingerprint for published variants; invalid ones become findings. Raises KCI611."""
+    """Map kernel and variant to fingerprint for published variants; invalid ones become findings.
+
+    Raises KCI611.
+    """
     fingerprints: dict[Key, str] = {}
     problems: list[Diagnostic] = []
     for place in places:
         for path in _manifests(place):
             manifest = _load(path, f"name the {FILE_NAME} of a published tree, or the tree")
-            beside = path.name == FILE_NAME and any((path.parent / item.variant).is_dir() for item in manifest.present)
+            beside = path.name == FILE_NAME and any(
+                (path.parent / item.variant).is_dir() for item in manifest.present
+            )
             with_tree = place.is_dir() or beside
             for entry in manifest.present:
                 problem = _problem(path.parent, manifest, entry) if with_tree else ""
                 if problem:
-                    message = f"{manifest.kernel}: the published variant {entry.variant} {problem}; it is built again"
+                    message = (
+                        f"{manifest.kernel}: the published variant {entry.variant} {problem}; it "
+                        "is built again"
+                    )
                     problems.append(finding("KCI314", message, path))
                 elif entry.fingerprint is not None:
                     fingerprints[manifest.kernel, entry.variant] = entry.fingerprint
@@ -295,5 +325,8 @@ def _problem(tree: Path, manifest: Manifest, entry: Present) -> str:
         return f"is damaged: {error.message}"
     metadata = sealed.metadata
     if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
-        return f"is {metadata.name} version {metadata.version}, not {manifest.kernel} version {manifest.version}"
+        return (
+            f"is {metadata.name} version {metadata.version}, not {manifest.kernel} version "
+            f"{manifest.version}"
+        )
     return "" if sealed.digest == entry.digest else "was changed since it was merged"

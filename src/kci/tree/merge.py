@@ -1,4 +1,7 @@
-"""Merges artifacts into one tree per kernel. Trees are swapped in last, so a failed merge changes nothing."""
+"""Merges artifacts into one tree per kernel.
+
+Trees are swapped in last, so a failed merge changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,9 @@ def copy(source: Path, target: Path) -> None:
 def _put(source: Path, target: Path, put: _Put) -> None:
     pairs = [(source, target)]
     if source.is_dir() and not source.is_symlink():
-        pairs = [(item.path, target / item.name) for item in walk(source) if not is_bytecode(item.name)]
+        pairs = [
+            (item.path, target / item.name) for item in walk(source) if not is_bytecode(item.name)
+        ]
     for old, new in pairs:
         try:
             new.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +87,10 @@ def _copied(source: Path, target: Path) -> None:
 def _linked(source: Path, target: Path) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
-    except (OSError, NotImplementedError):  # other file system, no links, link count at its limit, Windows
+    except (
+        OSError,
+        NotImplementedError,
+    ):  # other file system, no links, link count at its limit, Windows
         _copied(source, target)
 
 
@@ -116,7 +124,10 @@ class _Job(msgspec.Struct, frozen=True):
         return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 
     def fits(self, entry: Present) -> bool:
-        return entry.fingerprint is not None and self.fingerprints.get(entry.variant) == entry.fingerprint
+        return (
+            entry.fingerprint is not None
+            and self.fingerprints.get(entry.variant) == entry.fingerprint
+        )
 
 
 def merge(
@@ -132,14 +143,15 @@ def merge(
     report: Callable[[Diagnostic], None] = lambda _finding: None,
     loaded: Mapping[str, Loading] = {},
 ) -> list[Manifest]:
-    """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel name.
+    """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel
+    name.
 
-    `into` is the tree of a single kernel, and has a tree per kernel otherwise. Variants of the old tree without an
-    artifact are carried over. Artifacts have the kernel's card, and say what was loaded; `card` and `loaded` are those
-    of variant directories, which have no record.
+    `into` is the tree of a single kernel, and has a tree per kernel otherwise. Variants of the old
+    tree without an artifact are carried over. Artifacts have the kernel's card, and say what was
+    loaded; `card` and `loaded` are those of variant directories, which have no record.
 
-    Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or damaged variants.
-    UnsafeError: an artifact is unsafe to unpack.
+    Raises UsageError: no such path or kernel. FindingsError: missing, unplanned, conflicting or
+    damaged variants. UnsafeError: an artifact is unsafe to unpack.
     """
     into = _resolved(into)
     sources = find_sources(artifacts, skip=into, report=report)
@@ -156,7 +168,9 @@ def merge(
     for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
     sources = [
-        msgspec.structs.replace(source, leg=msgspec.structs.replace(source.leg, loaded=loaded[source.leg.variant]))
+        msgspec.structs.replace(
+            source, leg=msgspec.structs.replace(source.leg, loaded=loaded[source.leg.variant])
+        )
         if not source.artifact and source.leg.variant in loaded
         else source
         for source in sources
@@ -169,7 +183,9 @@ def merge(
     with ExitStack() as stack:
         # sorted: two merges must lock in the same order
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
-        built = [_build(job, result.staging) for job, result in zip(jobs, replacements, strict=True)]
+        built = [
+            _build(job, result.staging) for job, result in zip(jobs, replacements, strict=True)
+        ]
         findings = [item for manifest, _ in built for item in _missing(manifest)]
         if findings and not allow_partial:
             raise combined_error(findings, "see why their legs failed, or pass --allow-partial")
@@ -185,7 +201,9 @@ def _resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _only(kernel: str, sources: list[Source], planned: Plan | None) -> tuple[list[Source], Plan | None]:
+def _only(
+    kernel: str, sources: list[Source], planned: Plan | None
+) -> tuple[list[Source], Plan | None]:
     chosen = [source for source in sources if source.leg.kernel == kernel]
     part = planned.kernel(kernel) if planned is not None else None
     if not chosen and part is None:
@@ -209,10 +227,16 @@ def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | N
         # one kernel of an existing folder of trees stays there
         alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
         target = into if alone else _resolved(into / name)
-        replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
+        replaced = tuple(
+            item
+            for best in chosen
+            for item in older_attempts(best, grouped[name][best.leg.variant])
+        )
         commit = planned.commit if planned is not None else None
         loads = planned.loads if planned is not None else ()
-        legs = sorted((source.leg for source in chosen), key=lambda leg: (-leg.attempt, leg.variant))
+        legs = sorted(
+            (source.leg for source in chosen), key=lambda leg: (-leg.attempt, leg.variant)
+        )
         own = next((leg.card for leg in legs if leg.card is not None), card)
         jobs.append(_Job(name, version, part, chosen, target, commit, replaced, loads, own))
     return jobs
@@ -224,7 +248,11 @@ def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -
         versions[planned.version] = "the plan"
     if len(versions) > 1:
         shown = ", ".join(f"{version} in {where}" for version, where in sorted(versions.items()))
-        raise rule_error("KCI713", f"{name} has more than one version: {shown}", hint="merge one version at a time")
+        raise rule_error(
+            "KCI713",
+            f"{name} has more than one version: {shown}",
+            hint="merge one version at a time",
+        )
     return next(iter(versions))
 
 
@@ -240,12 +268,19 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         record = placed.metadata.kci or KciRecord("")
-        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=record.committed)
+        origin = Origin(
+            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=record.committed
+        )
         taken = leg.objects if leg.objects is not None and leg.objects.runs else None
         present[leg.variant] = Present(
-            leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), objects=taken,
+            leg.variant,
+            leg.digest,
+            leg.backend,
+            origin,
+            job.fingerprint(leg),
+            objects=taken,
             loaded=job.loading(leg.variant, leg.loaded),
-        )  # fmt: skip
+        )
         hashes[leg.variant] = placed.hashes
     for entry, carried in _carried_variants(job, present):
         refuse_partial(job.target / entry.variant)
@@ -288,7 +323,9 @@ def _manifest(job: _Job, present: dict[str, Present], card: str | None) -> Manif
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_variants(planned, entries)
-    return Manifest(job.kernel, job.version, planned, entries, missing, not missing, job.replaced, card)
+    return Manifest(
+        job.kernel, job.version, planned, entries, missing, not missing, job.replaced, card
+    )
 
 
 def _place(source: Source, tree: Path) -> SealedVariant:
@@ -306,7 +343,9 @@ def _place(source: Source, tree: Path) -> SealedVariant:
     return sealed
 
 
-def _carried_variants(job: _Job, present: dict[str, Present]) -> list[tuple[Present, SealedVariant]]:
+def _carried_variants(
+    job: _Job, present: dict[str, Present]
+) -> list[tuple[Present, SealedVariant]]:
     # unchanged files keep their recorded hash
     if not job.target.is_dir():
         return []
@@ -338,7 +377,11 @@ def _remember_files(tree: Path, hashes: _Hashes) -> None:
     seen = _files_seen(tree)
     with suppress(OSError):  # another process changes the tree
         seen.put_written(
-            {f"{variant}/{name}": value for variant, files in hashes.items() for name, value in files.items()}
+            {
+                f"{variant}/{name}": value
+                for variant, files in hashes.items()
+                for name, value in files.items()
+            }
         )
         seen.save()
 
@@ -349,7 +392,9 @@ def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
     for item in walk(directory):
         if is_bytecode(item.name):
             continue
-        known = seen.get(f"{directory.name}/{item.name}", item.path.lstat()) if item.regular else None
+        known = (
+            seen.get(f"{directory.name}/{item.name}", item.path.lstat()) if item.regular else None
+        )
         if known is None:
             return None
         hashes[item.name] = known

@@ -16,7 +16,15 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
-from kci.tree.identity import SIGNATURE, Commit, Digest, GitState, file_hashes, kernel_id, make_digest
+from kci.tree.identity import (
+    SIGNATURE,
+    Commit,
+    Digest,
+    GitState,
+    file_hashes,
+    kernel_id,
+    make_digest,
+)
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded, strict_object
 from kci.utils.shipped import to_type
@@ -25,14 +33,20 @@ from kci.version import __version__
 
 
 def python_depends(build: Build, backend: str) -> tuple[str, ...]:
-    """General and backend dependencies for the metadata; all lists are checked, as in the reference (KCI720)."""
+    """General and backend dependencies for the metadata; all lists are checked, as in the reference
+    (KCI720).
+    """
     table = depends_table()
     recorded: tuple[str, ...] = ()
     for name, part in build.general.tables.items():
         if name and not BACKENDS[name].depends_recorded:
             continue
         names = part.python_depends or ()
-        known, key = (table.backends.get(name, {}), f"general.{name}") if name else (table.general, "general")
+        known, key = (
+            (table.backends.get(name, {}), f"general.{name}")
+            if name
+            else (table.general, "general")
+        )
         _require(names, known, f"{key}.python-depends")
         recorded += names if name in ("", backend) else ()
     return recorded
@@ -40,11 +54,17 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
 
 def unrecorded_depends(backend: str) -> tuple[str, ...]:
     """Dependencies that the backend's metadata cannot hold."""
-    return () if BACKENDS[backend].depends_recorded else tuple(sorted(depends_table().backends.get(backend, ())))
+    return (
+        ()
+        if BACKENDS[backend].depends_recorded
+        else tuple(sorted(depends_table().backends.get(backend, ())))
+    )
 
 
 def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
-    choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
+    choice = (
+        f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
+    )
     for name in names:
         if name not in known:
             raise rule_error(
@@ -116,7 +136,9 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     id: str
     version: Annotated[int, Meta(ge=0)]
-    kernels_minver: Annotated[str, Meta(pattern=r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}\Z")] | None = None
+    kernels_minver: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}\Z")] | None
+    ) = None
     """Oldest loader, as `major.minor.patch`."""
     license: str
     upstream: str | tuple[str, ...] | None = None
@@ -158,7 +180,9 @@ def metadata_for(
     variant: str | None = None,
     committed: int | None = None,
 ) -> Metadata:
-    """Make the metadata of a variant before sealing; `unique` is `identity.unique_id`, `archs` are those built."""
+    """Make the metadata of a variant before sealing; `unique` is `identity.unique_id`, `archs` are
+    those built.
+    """
     kind = Backend(backend)
     upstreams = build.general.upstream or Upstream()
     depends = kernel_depends(build, kind)
@@ -228,7 +252,9 @@ def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(record, dict):
         return raw
     parts = {
-        key: _canonical_commit(key, part) if key in ("kernel-builder", "kernel") and isinstance(part, dict) else part
+        key: _canonical_commit(key, part)
+        if key in ("kernel-builder", "kernel") and isinstance(part, dict)
+        else part
         for key, part in record.items()
     }
     return raw | {"provenance": parts}
@@ -243,7 +269,9 @@ def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
-    """Hash a variant's files and write `metadata.json` last; bytecode and old signatures are removed."""
+    """Hash a variant's files and write `metadata.json` last; bytecode and old signatures are
+    removed.
+    """
     if not variant_dir.is_dir():
         raise FindingsError(f"{variant_dir} is not a directory")
     remove_bytecode(variant_dir)
@@ -260,7 +288,12 @@ MARK = "kci-partial.json"
 
 def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
     """Mark an unsealed variant as partial."""
-    text = json.dumps({"archs": sorted(archs), "note": "made with `kci build --arch`: a part, not to be published"})
+    text = json.dumps(
+        {
+            "archs": sorted(archs),
+            "note": "made with `kci build --arch`: a part, not to be published",
+        }
+    )
     (variant_dir / MARK).write_text(f"{text}\n", encoding="utf-8")
 
 

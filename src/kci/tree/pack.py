@@ -1,4 +1,6 @@
-"""Packs variants as artifacts, and unpacks untrusted ones: each header is judged before `tarfile` acts on it."""
+"""Packs variants as artifacts, and unpacks untrusted ones: each header is judged before `tarfile`
+acts on it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,28 @@ from kci.utils.archive import (
 from kci.utils.atomic import replacing, writing
 from kci.utils.bounded_json import decode_json
 from kci.utils.suggest import count
-from kci.utils.walk import Entry, collision, is_bytecode, is_executable, is_lfs_pointer, unsafe_name, walk
+from kci.utils.walk import (
+    Entry,
+    collision,
+    is_bytecode,
+    is_executable,
+    is_lfs_pointer,
+    unsafe_name,
+    walk,
+)
 
 _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 
 
 def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
-    """Write a sealed variant to a reproducible `.tar.zst` or `.tar`. Raises UsageError, UnsafeError, FindingsError."""
+    """Write a sealed variant to a reproducible `.tar.zst` or `.tar`.
+
+    Raises UsageError, UnsafeError, FindingsError.
+    """
     if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(f"{out_file} is not an artifact name", f"end it with {' or '.join(SUFFIXES)}")
+        raise UsageError(
+            f"{out_file} is not an artifact name", f"end it with {' or '.join(SUFFIXES)}"
+        )
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
@@ -48,7 +63,10 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
 
 
 def files_to_pack(variant_dir: Path) -> list[Entry]:
-    """List the files to pack. Raises UnsafeError or FindingsError for files that unpacking would refuse."""
+    """List the files to pack.
+
+    Raises UnsafeError or FindingsError for files that unpacking would refuse.
+    """
     files = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
     for item, _, reason in unpackable_entries(files):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
@@ -94,11 +112,16 @@ def _write_members(archive: tarfile.TarFile, leg: LegRecord, files: list[Entry])
     for item in files:
         with item.path.open("rb") as file:
             mode = 0o755 if is_executable(item.path) else 0o644
-            archive.addfile(plain_member(f"{leg.variant}/{item.name}", item.path.stat().st_size, mode), file)
+            archive.addfile(
+                plain_member(f"{leg.variant}/{item.name}", item.path.stat().st_size, mode), file
+            )
 
 
 def read_leg(artifact: Path) -> LegRecord:
-    """Read only an artifact's `leg.json`. Raises UnsafeError, FindingsError, or MissingToolError without zstandard."""
+    """Read only an artifact's `leg.json`.
+
+    Raises UnsafeError, FindingsError, or MissingToolError without zstandard.
+    """
     with _opened(artifact) as archive:
         return _leg(archive, archive.members(), artifact)
 
@@ -112,7 +135,10 @@ class UnpackedArtifact(NamedTuple):
 
 
 def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
-    """Unpack to `into_dir/<variant>`, whole or not at all. Raises UnsafeError, FindingsError or MissingToolError."""
+    """Unpack to `into_dir/<variant>`, whole or not at all.
+
+    Raises UnsafeError, FindingsError or MissingToolError.
+    """
     into_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into_dir, prefix=".kci-unpack-") as directory:
         work = Path(directory)
@@ -139,7 +165,9 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
 def _opened(artifact: Path) -> AbstractContextManager[TarStream]:
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
-        raise rule_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", artifact)
+        raise rule_error(
+            "KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", artifact
+        )
     if not artifact.is_file():
         raise rule_error("KCI604", f"{artifact} is not a file", artifact)
     return opened_archive(artifact)
@@ -149,13 +177,19 @@ def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path)
     first = next(members, None)
     if first is None or first.name != LEG_NAME or first.isdir():
         shown = "nothing" if first is None else repr(first.name)
-        raise rule_error("KCI604", f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}", artifact)
+        raise rule_error(
+            "KCI604",
+            f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}",
+            artifact,
+        )
     if first.size > LIMITS.leg:
         raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
     try:
         return decode_json(archive.read(first.size), LegRecord)
     except ValueError as error:
-        raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", artifact) from error
+        raise rule_error(
+            "KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", artifact
+        ) from error
 
 
 def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
@@ -179,12 +213,15 @@ def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> st
     return digest
 
 
-def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> SealedVariant:
+def _check(
+    artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]
+) -> SealedVariant:
     digest = directory_digest(hashes)
     if digest != leg.digest:
         raise rule_error(
             "KCI604",
-            f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest {digest[:12]}, "
+            f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest "
+            f"{digest[:12]}, "
             f"not {leg.digest[:12]} as {LEG_NAME} says",
             artifact,
             hint="download it again, or rerun its leg",
@@ -207,5 +244,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
     ):
         if claimed != recorded:
             difference = f"{LEG_NAME} says {claimed}, metadata.json says {recorded}"
-            raise rule_error("KCI604", f"{artifact} contradicts itself about the {field}: {difference}", artifact)
+            raise rule_error(
+                "KCI604", f"{artifact} contradicts itself about the {field}: {difference}", artifact
+            )
     return sealed

@@ -1,4 +1,6 @@
-"""Signs Sigstore bundles with a CI identity and verifies them offline; the sigstore package is optional."""
+"""Signs Sigstore bundles with a CI identity and verifies them offline; the sigstore package is
+optional.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class StatementSubject(msgspec.Struct, frozen=True):
     digest: dict[str, str]
 
 
-class Statement(msgspec.Struct, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}):
+class Statement(
+    msgspec.Struct, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}
+):
     """An in-toto statement."""
 
     type_: str
@@ -61,7 +65,9 @@ class SigningContext(msgspec.Struct, frozen=True):
 def unverified_statement(data: bytes) -> Statement:
     """Read a bundle's statement, unverified. Raises ValueError."""
     try:
-        payload = base64.b64decode(decode_json(data, _BundleEnvelope).dsse_envelope.payload, validate=True)
+        payload = base64.b64decode(
+            decode_json(data, _BundleEnvelope).dsse_envelope.payload, validate=True
+        )
     except binascii.Error:
         raise ValueError("its payload is not base64") from None
     return read_statement(payload)
@@ -81,7 +87,10 @@ _GITHUB = "https://github.com/"
 
 
 def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
-    """Verify offline that a repository's workflow signed a bundle. Raises ValueError. `trust` is a private Sigstore."""
+    """Verify offline that a repository's workflow signed a bundle.
+
+    Raises ValueError. `trust` is a private Sigstore.
+    """
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
     try:
@@ -89,14 +98,18 @@ def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = Non
         from sigstore.models import Bundle
         from sigstore.verify import Verifier, policy
     except ImportError as error:
-        raise MissingToolError("the sigstore package is not installed", "pip install 'kci[sign]'") from error
+        raise MissingToolError(
+            "the sigstore package is not installed", "pip install 'kci[sign]'"
+        ) from error
     issuer = policy.OIDCIssuerV2(_GITHUB_ISSUER)
     policies: list[Any] = [issuer, policy.OIDCSourceRepositoryURI(_GITHUB + context.repository)]
     if context.workflow:
         policies.append(policy.OIDCBuildSignerURI(_GITHUB + context.workflow))
     own = _trust_config(trust) if trust else None
     try:
-        verifier = Verifier(trusted_root=own.trusted_root) if own else Verifier.production(offline=True)
+        verifier = (
+            Verifier(trusted_root=own.trusted_root) if own else Verifier.production(offline=True)
+        )
         kind, payload = verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(policies))
     except (Error, ValueError, TypeError) as error:
         raise ValueError(first_line_of(error)) from error
@@ -129,7 +142,9 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
         from sigstore.sign import SigningContext as Service
         from sigstore.verify import Verifier
     except ImportError as error:
-        raise MissingToolError("the sigstore package is not installed", "pip install 'kci[sign]'") from error
+        raise MissingToolError(
+            "the sigstore package is not installed", "pip install 'kci[sign]'"
+        ) from error
     token = _call_sigstore(detect_credential)
     if token is None:
         raise MissingToolError(
@@ -144,7 +159,10 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
 
 
 class RunSigner:
-    """Signs, and verifies the results: sigstore ignores the response of its transparency log. Raises FindingsError."""
+    """Signs, and verifies the results: sigstore ignores the response of its transparency log.
+
+    Raises FindingsError.
+    """
 
     def __init__(self, signer: Any, verifier: Any) -> None:
         self._signer, self._verifier = signer, verifier
@@ -183,8 +201,12 @@ def _call_sigstore(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except Exception as error:
-        said = error if str(error) or not isinstance(error.__cause__, Exception) else error.__cause__
-        raise FindingsError(f"Sigstore does not sign: {type(error).__name__}: {first_line_of(said)}") from error
+        said = (
+            error if str(error) or not isinstance(error.__cause__, Exception) else error.__cause__
+        )
+        raise FindingsError(
+            f"Sigstore does not sign: {type(error).__name__}: {first_line_of(said)}"
+        ) from error
 
 
 class _Raw(msgspec.Struct, frozen=True, rename="camel"):
@@ -236,6 +258,8 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
     if not certificate:
         return "its signature has no certificate"
     digest = read.message_signature.message_digest
-    if digest != _MessageDigest("SHA2_256", base64.b64encode(hashlib.sha256(signed).digest()).decode()):
+    if digest != _MessageDigest(
+        "SHA2_256", base64.b64encode(hashlib.sha256(signed).digest()).decode()
+    ):
         return "its signature is about other metadata"
     return ""

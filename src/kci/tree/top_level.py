@@ -1,7 +1,8 @@
 """Files at a tree's top: checksums of all files, and the attestation (docs/format.md#tree).
 
-CARD.md has no checksum, because one that no kernel has may be written after the merge; the manifest has the digest of a
-kernel's own. The attestation binds every path, so that no variant passes as another.
+CARD.md has no checksum, because one that no kernel has may be written after the merge; the manifest
+has the digest of a kernel's own. The attestation binds every path, so that no variant passes as
+another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from kci.tree.identity import SIGNATURE, file_hash, file_hashes
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.pack import unpackable_entries
-from kci.tree.sigstore import STATEMENT_TYPE, SigningContext, Statement, StatementSubject, run_signer
+from kci.tree.sigstore import (
+    STATEMENT_TYPE,
+    SigningContext,
+    Statement,
+    StatementSubject,
+    run_signer,
+)
 from kci.utils.atomic import write_atomic
 from kci.utils.walk import Entry, is_bytecode, walk
 from kci.version import HOME
@@ -99,7 +106,10 @@ def files_at_top(tree: Path) -> Iterator[Entry]:
         if entry.name not in TOP_ENTRIES:
             continue
         if entry.is_dir() and not entry.is_symlink():
-            below = (msgspec.structs.replace(item, name=f"{entry.name}/{item.name}") for item in walk(entry))
+            below = (
+                msgspec.structs.replace(item, name=f"{entry.name}/{item.name}")
+                for item in walk(entry)
+            )
             yield from (item for item in below if not is_bytecode(item.name))
         else:
             yield Entry(entry.name, entry, entry.is_file(), entry.is_symlink())
@@ -127,15 +137,21 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
         "version": manifest.version,
         "complete": manifest.complete,
         "variants": {
-            entry.variant: {"digest": entry.digest, "commit": entry.origin.commit} for entry in manifest.present
+            entry.variant: {"digest": entry.digest, "commit": entry.origin.commit}
+            for entry in manifest.present
         },
     }
-    subjects = tuple(StatementSubject(name, {"sha256": digest}) for name, digest in sorted(signed_files(tree).items()))
+    subjects = tuple(
+        StatementSubject(name, {"sha256": digest})
+        for name, digest in sorted(signed_files(tree).items())
+    )
     return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)
 
 
 def sign_tree(tree: Path, context: SigningContext, trust: Path | None) -> list[Path]:
-    """Sign each variant's metadata (for the loader) and the tree; return the written files, or write nothing."""
+    """Sign each variant's metadata (for the loader) and the tree; return the written files, or
+    write nothing.
+    """
     statement = tree_statement(tree, context)
     bundles = {}
     with run_signer(trust) as signer:
@@ -156,7 +172,8 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
     claimed = (predicate.get("kernel"), predicate.get("version"))
     if manifest is not None and claimed != (manifest.kernel, manifest.version):
         differences.append(
-            f"it is about {claimed[0]} version {claimed[1]}, the tree is {manifest.kernel} version {manifest.version}"
+            f"it is about {claimed[0]} version {claimed[1]}, the tree is {manifest.kernel} "
+            f"version {manifest.version}"
         )
     signed = {item.name: item.digest.get("sha256") for item in statement.subject}
     there = signed_files(tree)

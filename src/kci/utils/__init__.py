@@ -1,1 +1,3 @@
-"""Shared helpers: atomic replacement of files and directories, locks, bounded reading, dated data, git, file names."""
+"""Shared helpers: atomic replacement of files and directories, locks, bounded reading, dated data,
+git, file names.
+"""

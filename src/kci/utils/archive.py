@@ -1,7 +1,7 @@
 """Tar archives: a reproducible writer, and a strict reader of untrusted ones.
 
-`tarfile` acts on extended headers while it parses them, and older ones loop on hostile input. So it decodes single
-headers only.
+`tarfile` acts on extended headers while it parses them, and older ones loop on hostile input. So it
+decodes single headers only.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ class TarStream:
         self._left = 0
 
     def members(self) -> Iterator[tarfile.TarInfo]:
-        """Yield each file and directory; read its content before the next one. RefusedError or DamagedError."""
+        """Yield each file and directory; read its content before the next one.
+
+        RefusedError or DamagedError.
+        """
         count = total = 0
         while member := self._next():
             count += 1
@@ -83,7 +86,9 @@ class TarStream:
             if count > LIMITS.members:
                 raise RefusedError(member.name, f"there are more than {LIMITS.members} members")
             if total > LIMITS.size:
-                raise RefusedError(member.name, f"the files are larger than {LIMITS.size} bytes together")
+                raise RefusedError(
+                    member.name, f"the files are larger than {LIMITS.size} bytes together"
+                )
             self._left = member.size
             yield member
             while self.read(_CHUNK):
@@ -91,13 +96,17 @@ class TarStream:
             self._take(-member.size % _BLOCK)
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes of the current member, empty at its end; DamagedError for a truncated archive."""
+        """Up to `size` bytes of the current member, empty at its end; DamagedError for a truncated
+        archive.
+        """
         data = self._take(min(size, self._left))
         self._left -= len(data)
         return data
 
     def extract(self, place: Path) -> str:
-        """Write the current member to a new file, and return its SHA-256 in hex; OSError, or raises as `read`."""
+        """Write the current member to a new file, and return its SHA-256 in hex; OSError, or raises
+        as `read`.
+        """
         place.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
         with place.open("xb") as file:
@@ -127,14 +136,19 @@ class TarStream:
         if member.type == tarfile.XHDTYPE:
             member = self._extended(member)
         if member.type not in _PLAIN:
-            raise RefusedError(member.name, f"it is {_KINDS.get(member.type, f'of the unknown kind {member.type!r}')}")
+            raise RefusedError(
+                member.name,
+                f"it is {_KINDS.get(member.type, f'of the unknown kind {member.type!r}')}",
+            )
         if member.isdir() and member.size:
             raise RefusedError(member.name, "it is a directory with content")
         return member
 
     def _extended(self, head: tarfile.TarInfo) -> tarfile.TarInfo:
         if head.size > LIMITS.header:
-            raise RefusedError(head.name, f"its extended header is larger than {LIMITS.header} bytes")
+            raise RefusedError(
+                head.name, f"its extended header is larger than {LIMITS.header} bytes"
+            )
         records = _records(self._take(head.size))
         self._take(-head.size % _BLOCK)
         member = _header(self._take(_BLOCK))
@@ -177,13 +191,17 @@ def _records(data: bytes) -> dict[str, str]:
 
 @contextmanager
 def written_archive(path: Path, *, zstd: bool, level: int = 10) -> Iterator[tarfile.TarFile]:
-    """A tar to fill with members of `plain_member`; OSError, or MissingToolError for zstd without its package."""
+    """A tar to fill with members of `plain_member`; OSError, or MissingToolError for zstd without
+    its package.
+    """
     with ExitStack() as stack:
         stream: Any = stack.enter_context(path.open("wb"))
         if zstd:
             compressor = zstandard().ZstdCompressor(level=level, write_checksum=True)
             stream = stack.enter_context(compressor.stream_writer(stream, closefd=False))
-        yield stack.enter_context(tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT))
+        yield stack.enter_context(
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT)
+        )
 
 
 def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
@@ -196,7 +214,9 @@ def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
 
 @contextmanager
 def opened_archive(path: Path) -> Iterator[TarStream]:
-    """An untrusted archive as a stream, decompressed if its name ends with `.zst`; UnsafeError or FindingsError."""
+    """An untrusted archive as a stream, decompressed if its name ends with `.zst`; UnsafeError or
+    FindingsError.
+    """
     try:
         with path.open("rb") as raw:
             stream: IO[bytes] = raw
@@ -215,7 +235,9 @@ def opened_archive(path: Path) -> Iterator[TarStream]:
         if not isinstance(error, DamagedError) and type(error).__name__ != "ZstdError":
             raise
         message = f"{path} is truncated or corrupt: {error}"
-        raise rule_error("KCI604", message, path, hint="download it again, or rerun its leg") from error
+        raise rule_error(
+            "KCI604", message, path, hint="download it again, or rerun its leg"
+        ) from error
 
 
 def zstandard() -> Any:
@@ -223,5 +245,7 @@ def zstandard() -> Any:
     try:
         import zstandard as module
     except ImportError as error:
-        raise MissingToolError("the zstandard package is not installed", "pip install 'kci[zstd]'") from error
+        raise MissingToolError(
+            "the zstandard package is not installed", "pip install 'kci[zstd]'"
+        ) from error
     return module

@@ -1,8 +1,9 @@
 """Atomic replacement of a directory or file, also if the process is killed, and locks.
 
-While the lock of a target is held, `.kci-<name>.new` is the staging place and `.kci-<name>.old` the old directory,
-where the system cannot exchange two. The next holder restores or removes leftovers. A holder removes its lock file, so
-a process trusts its lock only if the locked file is still the one at the path.
+While the lock of a target is held, `.kci-<name>.new` is the staging place and `.kci-<name>.old` the
+old directory, where the system cannot exchange two. The next holder restores or removes leftovers.
+A holder removes its lock file, so a process trusts its lock only if the locked file is still the
+one at the path.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ _OWN_LOCKS: set[Path] = set()
 
 @contextmanager
 def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[int]:
-    """Hold the lock of a path, which need not exist; `log` gets a line if another process is waited for.
+    """Hold the lock of a path, which need not exist; `log` gets a line if another process is waited
+    for.
 
-    Yields the lock file's handle: a child that inherits it holds the lock too. OSError if the parent is not writable.
+    Yields the lock file's handle: a child that inherits it holds the lock too. OSError if the
+    parent is not writable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = sibling_path(path, "lock")
@@ -123,7 +126,9 @@ _FULL_DISK_MESSAGES = ("No space left on device", "Disk quota exceeded")
 
 @contextmanager
 def writing(place: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise ClientError, which names the path, for an OSError; `place` is for errors that name none."""
+    """Raise ClientError, which names the path, for an OSError; `place` is for errors that name
+    none.
+    """
     try:
         yield
     except OSError as error:
@@ -134,19 +139,30 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def failed_path(error: OSError, otherwise: str | os.PathLike[str]) -> str:
-    """The path of a failed write. A failed copy names its source first; `otherwise` is for errors that name none."""
+    """The path of a failed write.
+
+    A failed copy names its source first; `otherwise` is for errors that name none.
+    """
     path = (error.filename2 if error.errno in _FULL else None) or error.filename
-    return os.fsdecode(path) if path is not None and not isinstance(path, int) else os.fspath(otherwise)
+    return (
+        os.fsdecode(path)
+        if path is not None and not isinstance(path, int)
+        else os.fspath(otherwise)
+    )
 
 
 def full_disk_hint(error: OSError, option: str = "") -> str:
-    """The hint for a full disk, empty for other errors; `option` is the one that names another place."""
+    """The hint for a full disk, empty for other errors; `option` is the one that names another
+    place.
+    """
     another = "free space there, or name another place"
     return (f"{another} with {option}" if option else another) if error.errno in _FULL else ""
 
 
 def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
-    """The hint for a program that met a full disk at `place`, which `option` replaces; empty for other output."""
+    """The hint for a program that met a full disk at `place`, which `option` replaces; empty for
+    other output.
+    """
     if not any(message in output for message in _FULL_DISK_MESSAGES):
         return ""
     where = f"{os.fspath(place)} or {tempfile.gettempdir()}"
@@ -194,8 +210,8 @@ class Replacement:
 def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replacement]:
     """Make something at `staging`, then `commit()`; without a commit the target stays.
 
-    Concurrent replacements of a target wait, so it can be read inside. `log` gets lines about waiting and leftovers.
-    ClientError if the target's parent is not writable.
+    Concurrent replacements of a target wait, so it can be read inside. `log` gets lines about
+    waiting and leftovers. ClientError if the target's parent is not writable.
     """
     target = target.absolute()
     with writing(target), locked(target, log):
@@ -207,7 +223,10 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
             try:
                 recover(target, lambda _line: None)
             except OSError as error:
-                log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
+                log(
+                    f"cannot clean up beside {target} ({error.strerror}); the next kci that works "
+                    "on it will"
+                )
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -218,7 +237,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def recover(target: Path, log: Log) -> None:
-    """Remove or restore leftovers of a killed process next to a target; the caller holds its lock."""
+    """Remove or restore leftovers of a killed process next to a target; the caller holds
+    its lock.
+    """
     old, new = sibling_path(target, "old"), sibling_path(target, "new")
     if os.path.lexists(old):
         if os.path.lexists(target):
@@ -253,7 +274,9 @@ _WRITERS = 8
 
 
 def flush(path: Path) -> None:
-    """Call fsync on all below a path before its rename, which can otherwise outlive the data; OSError on failure."""
+    """Call fsync on all below a path before its rename, which can otherwise outlive the data;
+    OSError on failure.
+    """
     if not path.is_dir() or path.is_symlink():
         _flush_one(path)
         return
@@ -261,7 +284,9 @@ def flush(path: Path) -> None:
 
     folders = [(Path(directory), names) for directory, _, names in os.walk(path)]
     with ThreadPoolExecutor(_WRITERS) as pool:
-        for _ in pool.map(_flush_one, (directory / name for directory, names in folders for name in names)):
+        for _ in pool.map(
+            _flush_one, (directory / name for directory, names in folders for name in names)
+        ):
             pass
     for directory, _ in folders:
         _flush_one(directory, folder=True)
@@ -271,7 +296,9 @@ def start_writing(file: IO[bytes]) -> None:
     """Start the writeback of a file without waiting, so that `flush` is fast."""
     file.flush()
     if sys.platform == "linux":
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel writes what is dirty before
+        os.posix_fadvise(
+            file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED
+        )  # the kernel writes what is dirty before
 
 
 def _flush_one(path: Path, *, folder: bool = False) -> None:
@@ -282,7 +309,10 @@ def _flush_one(path: Path, *, folder: bool = False) -> None:
     try:
         os.fsync(handle)
     except OSError as error:
-        if not folder or error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without a flush
+        if not folder or error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+        ):  # file systems without a flush
             raise
     finally:
         os.close(handle)

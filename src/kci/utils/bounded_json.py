@@ -1,4 +1,6 @@
-"""The only reader of JSON, bounded in size and depth; ruff bans the others (`tool.ruff` in pyproject.toml)."""
+"""The only reader of JSON, bounded in size and depth; ruff bans the others (`tool.ruff` in
+pyproject.toml).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _Shape = TypeVar("_Shape")
 
 
 def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Read at most `limit` bytes; ValueError for more, OSError for a pipe or device other than the shell's."""
+    """Read at most `limit` bytes; ValueError for more, OSError for a pipe or device other than the
+    shell's.
+    """
     require_plain(path)
     with path.open("rb") as file:
         return _bounded(file, limit)
@@ -43,7 +47,9 @@ def require_plain(path: Path) -> None:
     """OSError for a missing file, and for a pipe or device, which could block for ever."""
     mode = path.stat().st_mode
     if not (
-        stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
+        stat.S_ISREG(mode)
+        or stat.S_ISDIR(mode)
+        or str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
     ):
         raise OSError(errno.EINVAL, "it is not a plain file", str(path))
 
@@ -68,13 +74,17 @@ def reading(path: Path, what: str, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise rule_error("KCI611", f"cannot read {path}: {error.strerror}", path, hint=hint) from error
+        raise rule_error(
+            "KCI611", f"cannot read {path}: {error.strerror}", path, hint=hint
+        ) from error
     except ValueError as error:
         raise rule_error("KCI611", f"{path} is not {what}: {error}", path, hint=hint) from error
 
 
 def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:
-    """Decode an untrusted JSON file; raises as `read_json`, and ValueError for a link, pipe or device."""
+    """Decode an untrusted JSON file; raises as `read_json`, and ValueError for a link, pipe or
+    device.
+    """
     flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         handle = os.open(path, os.O_RDONLY | sum(flags))
@@ -96,7 +106,9 @@ def require_schema(number: int, known: int) -> None:
 
 
 def strict_object(data: bytes) -> dict[str, Any]:
-    """A JSON object as the loader accepts it; ValueError also for a BOM, NaN, repeated key or lone surrogate."""
+    """A JSON object as the loader accepts it; ValueError also for a BOM, NaN, repeated key or lone
+    surrogate.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -104,7 +116,9 @@ def strict_object(data: bytes) -> dict[str, Any]:
     if text.startswith("\ufeff"):
         raise ValueError("it starts with a byte order mark")
     try:
-        raw = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)  # noqa: TID251
+        raw = json.loads(  # noqa: TID251
+            text, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite
+        )
         too_deep = _depth(raw) >= MAX_DEPTH
     except RecursionError:
         too_deep = True

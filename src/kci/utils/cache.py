@@ -31,9 +31,15 @@ def default_cache() -> Path:
 
 
 def make_once(
-    folder: Path, exists: Callable[[], bool], make: Callable[[Path], None], log: Callable[[str], None]
+    folder: Path,
+    exists: Callable[[], bool],
+    make: Callable[[Path], None],
+    log: Callable[[str], None],
 ) -> None:
-    """Make a folder of the cache atomically, unless it exists; `make` gets a staging path. FindingsError on failure."""
+    """Make a folder of the cache atomically, unless it exists; `make` gets a staging path.
+
+    FindingsError on failure.
+    """
     if not exists():
         with replacing(folder, log) as replacement:
             if not exists():
@@ -42,7 +48,9 @@ def make_once(
 
 
 def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:
-    """The folder for a variant's objects between builds; the kernel's directory may be read-only."""
+    """The folder for a variant's objects between builds; the kernel's directory may be
+    read-only.
+    """
     return cache / "work" / f"{kernel_dir.resolve().name}-{place_digest(kernel_dir)}" / variant
 
 
@@ -53,7 +61,17 @@ def place_digest(directory: Path) -> str:
 
 PARTS = {
     "builds": ("run", "work", "trees", "inputs"),
-    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools", "containers", "home", "uv"),
+    "toolchains": (
+        "envs",
+        "cuda",
+        "headers",
+        "wheels",
+        "test-packages",
+        "test-tools",
+        "containers",
+        "home",
+        "uv",
+    ),
     "compiler-caches": ("ccache",),
 }
 
@@ -80,7 +98,10 @@ class CacheEntry(Frozen):
 
 
 def list_cache_entries(cache: Path, parts: tuple[str, ...] = ()) -> list[CacheEntry]:
-    """The entries of the cache, largest first; `parts` are names of `PARTS`, all by default. Links are skipped."""
+    """The entries of the cache, largest first; `parts` are names of `PARTS`, all by default.
+
+    Links are skipped.
+    """
     entries = [
         CacheEntry(part, path, *_measure(path))
         for part, folders in PARTS.items()
@@ -94,10 +115,19 @@ def list_cache_entries(cache: Path, parts: tuple[str, ...] = ()) -> list[CacheEn
 
 
 def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
-    """Remove an entry atomically; False if it is in use. FindingsError on failure and for a path outside."""
+    """Remove an entry atomically; False if it is in use.
+
+    FindingsError on failure and for a path outside.
+    """
     inside = folder.path.parent.resolve().is_relative_to(cache.resolve())
-    if not inside or folder.path.is_symlink() or folder.path.parent.name not in sum(PARTS.values(), ()):
-        raise FindingsError(f"{folder.path} is not in the cache {cache}", "nothing of it was removed")
+    if (
+        not inside
+        or folder.path.is_symlink()
+        or folder.path.parent.name not in sum(PARTS.values(), ())
+    ):
+        raise FindingsError(
+            f"{folder.path} is not in the cache {cache}", "nothing of it was removed"
+        )
     if in_use(folder.path):
         return False
     aside = sibling_path(folder.path, "removed")
@@ -153,11 +183,14 @@ class _CacheFile(Frozen, array_like=True):
 
 
 class StatCache:
-    """Digests of the files below a root and answers that depend on such files, kept in a file below `place`."""
+    """Digests of the files below a root and answers that depend on such files, kept in a file below
+    `place`.
+    """
 
     def __init__(self, root: Path, place: Path) -> None:
         self._root = os.path.realpath(root)
-        self._path = place / f"{hashlib.sha256(self._root.encode(errors='surrogateescape')).hexdigest()[:16]}.msgpack"
+        name = hashlib.sha256(self._root.encode(errors="surrogateescape")).hexdigest()[:16]
+        self._path = place / f"{name}.msgpack"
         self._used: set[str] = set()
         self._changed = False
 
@@ -170,8 +203,12 @@ class StatCache:
             self.put(path, before, os.stat(place), digest)  # noqa: PTH116
         return digest
 
-    def answer(self, question: str, inputs: Callable[[], object], kind: type[_T], find: Callable[[], _T]) -> _T:
-        """The cached answer to a question, else that of `find`; it is valid while `inputs` returns an equal value."""
+    def answer(
+        self, question: str, inputs: Callable[[], object], kind: type[_T], find: Callable[[], _T]
+    ) -> _T:
+        """The cached answer to a question, else that of `find`; it is valid while `inputs` returns
+        an equal value.
+        """
         result = None
         with suppress(ValueError):
             key = _key(inputs())
@@ -199,7 +236,9 @@ class StatCache:
             self._changed = True
 
     def put_written(self, digests: Mapping[str, str]) -> None:
-        """Remember files that were written just now (hex SHA-256 by path below the root); OSError for a missing one."""
+        """Remember files that were written just now (hex SHA-256 by path below the root); OSError
+        for a missing one.
+        """
         before = {path: Path(self._root, path).lstat() for path in digests}
         wait_ns = max(map(_at_rest_ns, before.values()), default=0) - time.time_ns() + 1
         if 0 < wait_ns <= _FINE_TICK_NS:
@@ -222,10 +261,14 @@ class StatCache:
             return
         kept = self._kept
         if len(kept.entries) > _MAX_ENTRIES:
-            kept = _CacheFile(SCHEMA, self._root, {path: kept.entries[path] for path in self._used}, {})
+            kept = _CacheFile(
+                SCHEMA, self._root, {path: kept.entries[path] for path in self._used}, {}
+            )
         with suppress(OSError, ValueError, KciError):
             write_atomic(self._path, msgspec.msgpack.encode(kept))
-            oldest = sorted(self._path.parent.glob("*.msgpack"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]
+            oldest = sorted(
+                self._path.parent.glob("*.msgpack"), key=lambda path: path.stat().st_mtime_ns
+            )[:-_KEPT]
             for path in oldest:
                 path.unlink(missing_ok=True)
             self._changed = False

@@ -1,4 +1,7 @@
-"""The only caller of git. It reads the repository that is meant, and runs nothing that the repository configures."""
+"""The only caller of git.
+
+It reads the repository that is meant, and runs nothing that the repository configures.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,19 @@ _OTHER_REPOSITORY = (
 
 # A repository's configuration may name programs to run and places to fetch from.
 _HARMLESS = (
-    "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "diff.external=", "log.showSignature=false",
-)  # fmt: skip
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.pager=cat",
+    "diff.external=",
+    "log.showSignature=false",
+)
 _QUIET = {
-    "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
-}  # fmt: skip
+}
 
 
 class GitRefusedError(FindingsError):
@@ -44,32 +54,50 @@ class GitRefusedError(FindingsError):
 
 
 def _run(
-    directory: Path, settings: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str], **how: Any
+    directory: Path,
+    settings: Sequence[str],
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    **how: Any,
 ) -> subprocess.CompletedProcess[Any]:
     git = shutil.which("git")
     if git is None:
         raise MissingToolError("git is not installed on this machine", "install git")
-    own = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | dict(environment)
-    command = [git, *(part for setting in settings for part in ("-c", setting)), "-C", str(directory), *arguments]
+    own = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | dict(
+        environment
+    )
+    command = [
+        git,
+        *(part for setting in settings for part in ("-c", setting)),
+        "-C",
+        str(directory),
+        *arguments,
+    ]
     try:
-        return subprocess.run(command, env=own, capture_output=True, check=False, timeout=_SECONDS, **how)
+        return subprocess.run(
+            command, env=own, capture_output=True, check=False, timeout=_SECONDS, **how
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GitRefusedError(
-            f"git cannot be run in {directory}: {error}", "see what `git status` says, and whether the network is there"
+            f"git cannot be run in {directory}: {error}",
+            "see what `git status` says, and whether the network is there",
         ) from error
 
 
-def run_git(directory: Path, *arguments: str, settings: Sequence[str] = (), stdin: bytes | None = None) -> bytes | None:
+def run_git(
+    directory: Path, *arguments: str, settings: Sequence[str] = (), stdin: bytes | None = None
+) -> bytes | None:
     """The output of a read-only git command with more `settings` (`-c`); None if it fails.
 
-    Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git, GitRefusedError where None
-    would pass for an absent repository.
+    Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git,
+    GitRefusedError where None would pass for an absent repository.
     """
     done = _run(directory, (*_HARMLESS, *settings), arguments, _QUIET, input=stdin)
     if b"dubious ownership" in done.stderr:
         raise GitRefusedError(
             f"git refuses to read the repository of {directory}: it belongs to another user",
-            f"git config --global --add safe.directory '{directory.resolve()}' (or its repository's root)",
+            f"git config --global --add safe.directory '{directory.resolve()}' (or its "
+            "repository's root)",
         )
     return bytes(done.stdout) if done.returncode == 0 else None
 
@@ -77,12 +105,16 @@ def run_git(directory: Path, *arguments: str, settings: Sequence[str] = (), stdi
 def remote_git(
     directory: Path, *arguments: str, environment: Mapping[str, str] | None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a git command in a clone of kci's own or against a remote; `environment` adds variables such as a login.
+    """Run a git command in a clone of kci's own or against a remote; `environment` adds variables
+    such as a login.
 
-    Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git, GitRefusedError on timeout.
+    Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git,
+    GitRefusedError on timeout.
     """
     own = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
-    return _run(directory, ("core.hooksPath=/dev/null",), arguments, own, text=True, errors="replace")
+    return _run(
+        directory, ("core.hooksPath=/dev/null",), arguments, own, text=True, errors="replace"
+    )
 
 
 def ref_names(directory: Path) -> list[str]:
@@ -94,7 +126,9 @@ def ref_names(directory: Path) -> list[str]:
 
 
 def last_line(text: str) -> str:
-    """The last line of a program's output, where git has the reason, printable and at most 300 characters."""
+    """The last line of a program's output, where git has the reason, printable and at most 300
+    characters.
+    """
     lines = [line.strip() for line in without_secrets(text).splitlines() if line.strip()]
     return printable(lines[-1], " ")[:300] if lines else ""
 
@@ -108,11 +142,23 @@ class Blob(NamedTuple):
 
 
 def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, Blob]:
-    """The entries of a commit at or below some paths, which are relative to the repository's top."""
+    """The entries of a commit at or below some paths, which are relative to the
+    repository's top.
+    """
     blobs: dict[str, Blob] = {}
     for start in range(0, len(paths), _AT_ONCE):
         some = paths[start : start + _AT_ONCE]
-        listed = run_git(directory, "--literal-pathspecs", "ls-tree", "-r", "-z", "--full-tree", commit, "--", *some)
+        listed = run_git(
+            directory,
+            "--literal-pathspecs",
+            "ls-tree",
+            "-r",
+            "-z",
+            "--full-tree",
+            commit,
+            "--",
+            *some,
+        )
         for entry in (listed or b"").split(b"\0"):
             facts, _, name = entry.partition(b"\t")
             if name:
@@ -125,12 +171,18 @@ _AT_ONCE = 200
 
 
 def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | None:
-    """The content of a file in a commit, by its path from the top; None for no file, or one over `limit` bytes."""
+    """The content of a file in a commit, by its path from the top; None for no file, or one over
+    `limit` bytes.
+    """
     entry = list_blobs(directory, commit, [path]).get(path)
     if entry is None or not entry.mode.startswith("100"):
         return None
     size = run_git(directory, "cat-file", "-s", entry.id)
-    return read_objects(directory, [entry.id]).get(entry.id) if size is not None and int(size) <= limit else None
+    return (
+        read_objects(directory, [entry.id]).get(entry.id)
+        if size is not None and int(size) <= limit
+        else None
+    )
 
 
 def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
@@ -149,27 +201,45 @@ def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]
 
 
 def changed_paths(top: Path, commit: str, *, submodules: str = "none") -> frozenset[str] | None:
-    """The tracked paths that differ from a commit, relative to the repository's top; None if git cannot tell.
+    """The tracked paths that differ from a commit, relative to the repository's top; None if git
+    cannot tell.
 
-    `submodules` says what of them does not count: `none`, `untracked`, `all`. No filter runs: a repository configures
-    them. A file of Git LFS is compared with its pointer; a file of another filter differs once it is written again.
+    `submodules` says what of them does not count: `none`, `untracked`, `all`. No filter runs: a
+    repository configures them. A file of Git LFS is compared with its pointer; a file of another
+    filter differs once it is written again.
     """
     listed = run_git(top, "config", "-z", "--name-only", "--get-regexp", r"^filter\.") or b""
     filters = sorted({key.rpartition(".")[0] for key in os.fsdecode(listed).split("\0") if key})
     if any("=" in name for name in filters):  # `-c` ends a name there
-        raise GitRefusedError(f"{top} configures a filter with `=` in its name", "remove it: git config --edit")
-    off = [f"{name}.{setting}" for name in filters for setting in ("clean=", "process=", "required=false")]
+        raise GitRefusedError(
+            f"{top} configures a filter with `=` in its name", "remove it: git config --edit"
+        )
+    off = [
+        f"{name}.{setting}"
+        for name in filters
+        for setting in ("clean=", "process=", "required=false")
+    ]
     kinds = ("--no-renames", f"--ignore-submodules={'all' if submodules == 'all' else 'dirty'}")
-    staged = run_git(top, "diff", "--cached", "--name-only", "-z", "--no-relative", *kinds, commit, "--")
+    staged = run_git(
+        top, "diff", "--cached", "--name-only", "-z", "--no-relative", *kinds, commit, "--"
+    )
     # `git diff` would write the index
-    status = run_git(top, "status", "--porcelain", "-z", "--untracked-files=no", *kinds, settings=off)
+    status = run_git(
+        top, "status", "--porcelain", "-z", "--untracked-files=no", *kinds, settings=off
+    )
     if staged is None or status is None:
         return None
     entries = (entry[3:] for entry in status.split(b"\0"))
     names = {os.fsdecode(name) for name in (*staged.split(b"\0"), *entries) if name}
-    if submodules != "all" and (top / ".gitmodules").is_file():  # git would look with the configuration of each
+    if (
+        submodules != "all" and (top / ".gitmodules").is_file()
+    ):  # git would look with the configuration of each
         index = (run_git(top, "ls-files", "--stage", "-z") or b"").split(b"\0")
-        places = {os.fsdecode(entry.partition(b"\t")[2]) for entry in index if entry.startswith(b"160000 ")}
+        places = {
+            os.fsdecode(entry.partition(b"\t")[2])
+            for entry in index
+            if entry.startswith(b"160000 ")
+        }
         names |= {place for place in places - names if _is_dirty(top / place, submodules)}
     return frozenset(names - _same_as_pointer(top, commit, sorted(names)) if filters else names)
 
@@ -177,7 +247,11 @@ def changed_paths(top: Path, commit: str, *, submodules: str = "none") -> frozen
 def _is_dirty(submodule: Path, submodules: str) -> bool:
     if not (submodule / ".git").exists():
         return False
-    untracked = run_git(submodule, "ls-files", "-z", "--others", "--exclude-standard") if submodules == "none" else b""
+    untracked = (
+        run_git(submodule, "ls-files", "-z", "--others", "--exclude-standard")
+        if submodules == "none"
+        else b""
+    )
     return bool(untracked) or changed_paths(submodule, "HEAD", submodules=submodules) != frozenset()
 
 
@@ -185,8 +259,15 @@ def _same_as_pointer(top: Path, commit: str, names: Sequence[str]) -> set[str]:
     blobs = list_blobs(top, commit, [name for name in names if (top / name).is_file()])
 
     def pointed(file: Path, like: Blob) -> Blob:
-        text = b"%sv1\noid sha256:%s\nsize %d\n" % (LFS_VERSION, file_digest(file).encode(), file.stat().st_size)
+        text = b"%sv1\noid sha256:%s\nsize %d\n" % (
+            LFS_VERSION,
+            file_digest(file).encode(),
+            file.stat().st_size,
+        )
         kind = hashlib.sha256 if len(like.id) == 64 else hashlib.sha1
-        return Blob("100755" if is_executable(file) else "100644", kind(b"blob %d\0%s" % (len(text), text)).hexdigest())
+        return Blob(
+            "100755" if is_executable(file) else "100644",
+            kind(b"blob %d\0%s" % (len(text), text)).hexdigest(),
+        )
 
     return {name for name, blob in blobs.items() if blob == pointed(top / name, blob)}

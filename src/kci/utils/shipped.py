@@ -26,7 +26,9 @@ ONE_AT_A_TIME = RLock()  # functools' lock: threading takes half a millisecond t
 
 
 def to_type(data: Any, shape: type[_Shape]) -> _Shape:
-    """As `msgspec.convert`, and types that it does not know are read with their own `parse`; ValidationError."""
+    """As `msgspec.convert`, and types that it does not know are read with their own `parse`;
+    ValidationError.
+    """
     with ONE_AT_A_TIME:
         return msgspec.convert(data, shape, dec_hook=lambda wanted, value: wanted.parse(value))  # noqa: TID251
 
@@ -43,7 +45,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def shipped(file: str | Path, shape: type[_Table]) -> Callable[[], _Table]:
-    """A cached reader of a data file, by its path in the package, such as `matrix/catalog/data/floors.toml`."""
+    """A cached reader of a data file, by its path in the package, such as
+    `matrix/catalog/data/floors.toml`.
+    """
     return cache(lambda: to_type(tomli.loads((_PACKAGE / file).read_text(encoding="utf-8")), shape))
 
 
@@ -55,11 +59,14 @@ def template_folder() -> Path:
 
 @cache
 def template_environment() -> jinja2.Environment:
-    """The Jinja environment: `[[ ]]` for values, `[% %]` for statements; `${{ }}` and `{{ }}` are plain text."""
+    """The Jinja environment: `[[ ]]` for values, `[% %]` for statements; `${{ }}` and `{{ }}` are
+    plain text.
+    """
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    # Sandboxed, because a pull request may change a repository's templates. Each template quotes for its own language.
+    # Sandboxed, because a pull request may change a repository's templates. Each template quotes
+    # for its own language.
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(template_folder()),
         variable_start_string="[[",

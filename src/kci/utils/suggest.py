@@ -21,7 +21,9 @@ def command_line(name: str, *options: str, place: object) -> str:
 
 def about(middle: int, least: int, most: int, what: str) -> str:
     """`3 minutes`, `about 5 minutes (3 to 8)`."""
-    return count(most, what) if least == most else f"about {count(middle, what)} ({least} to {most})"
+    return (
+        count(most, what) if least == most else f"about {count(middle, what)} ({least} to {most})"
+    )
 
 
 def first_of(names: Sequence[str], most: int) -> str:
@@ -45,15 +47,21 @@ def nearest_name(word: str, names: Sequence[str]) -> str:
 
     respelled = word.replace("_", "-").lower()[:100]
     candidates = [name for name in names if name.replace("_", "-") == respelled]
-    candidates += [name for name in names if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
+    candidates += [
+        name for name in names if len(name) > 2 and sorted(name) == sorted(word[:100])
+    ]  # letters swapped
     if not candidates and len(names) > _COMPARED:
-        names = sorted(names, key=lambda name: sum(takewhile(bool, map(eq, name, word))), reverse=True)[:_COMPARED]
+        names = sorted(
+            names, key=lambda name: sum(takewhile(bool, map(eq, name, word))), reverse=True
+        )[:_COMPARED]
     near = candidates or difflib.get_close_matches(word[:100], names, n=1, cutoff=0.7)
     return near[0] if near else ""
 
 
 def containing(word: str, names: Iterable[str]) -> str:
-    """`did you mean ...?` with the names that contain a word or the longest part of a pattern; else empty."""
+    """`did you mean ...?` with the names that contain a word or the longest part of a pattern; else
+    empty.
+    """
     part = max(word.casefold().replace("?", "*").split("*"), key=len)
     matches = [name for name in names if len(part) > 1 and part in name.casefold()]
     words = [f"`{name}`" for name in matches[:3]]

@@ -24,7 +24,9 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def walk(root: Path) -> list[Entry]:
-    """Every entry below `root` but directories, sorted by name, without following links; FindingsError."""
+    """Every entry below `root` but directories, sorted by name, without following links;
+    FindingsError.
+    """
     files = []
     pending = [(root, "")]
     while pending:
@@ -44,7 +46,9 @@ def walk(root: Path) -> list[Entry]:
 
 
 def is_lfs_pointer(path: str | Path) -> bool:
-    """True for a Git LFS pointer, which stands in for content that was not fetched (git-lfs docs/spec.md)."""
+    """True for a Git LFS pointer, which stands in for content that was not fetched (git-lfs
+    docs/spec.md).
+    """
     try:
         if os.stat(path).st_size > _LARGEST_POINTER:  # noqa: PTH116  - a Path for each file costs more than reading it
             return False
@@ -61,7 +65,11 @@ _LARGEST_POINTER = 1024
 
 def size_of(directory: Path) -> int:
     """The bytes of the files below a directory; 0 without it. FindingsError as `walk`."""
-    return sum(entry.path.stat().st_size for entry in walk(directory) if entry.regular) if directory.is_dir() else 0
+    return (
+        sum(entry.path.stat().st_size for entry in walk(directory) if entry.regular)
+        if directory.is_dir()
+        else 0
+    )
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -78,7 +86,8 @@ def _require_text(name: str, root: Path) -> None:
     except UnicodeEncodeError:
         shown = name.encode(errors="replace").decode()
         raise FindingsError(
-            f"the name of {shown!r} in {root} is not UTF-8", "rename the file; metadata.json cannot name it"
+            f"the name of {shown!r} in {root} is not UTF-8",
+            "rename the file; metadata.json cannot name it",
         ) from None
 
 
@@ -127,10 +136,15 @@ _DEVICES = frozenset(
 
 
 def unsafe_name(name: str) -> str | None:
-    """The reason why a relative path may not be in an artifact, or None; it must be valid on every system."""
+    """The reason why a relative path may not be in an artifact, or None; it must be valid on every
+    system.
+    """
     for refused, reason in (
         (not name, "it is empty"),
-        (any(unicodedata.category(char).startswith("C") for char in name), "it holds a control character"),
+        (
+            any(unicodedata.category(char).startswith("C") for char in name),
+            "it holds a control character",
+        ),
         ("\\" in name, "it holds a backslash"),
         (name.startswith("/"), "it is absolute"),
         (":" in name, "it holds a colon (a drive or stream on Windows)"),
@@ -158,7 +172,9 @@ def case_folded(name: str) -> str:
 
 
 def collision(path: str, seen: dict[str, str]) -> str | None:
-    """Add a path (a directory ends with `/`) to `seen`; returns the path that it collides with if case is ignored."""
+    """Add a path (a directory ends with `/`) to `seen`; returns the path that it collides with if
+    case is ignored.
+    """
     parts = path.removesuffix("/").split("/")
     for depth in range(1, len(parts) + 1):
         directory = depth < len(parts) or path.endswith("/")

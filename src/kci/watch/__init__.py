@@ -1,1 +1,3 @@
-"""Scheduled runs and pull requests: history, causes of failures, issues, the report, the comment."""
+"""Scheduled runs and pull requests: history, causes of failures, issues, the report, the
+comment.
+"""

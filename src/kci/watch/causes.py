@@ -19,7 +19,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A file and its line at the beginning of a word: `a/b.cu:3:7:` of gcc, `b.cu(3):` of nvcc.
 _LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.[A-Za-z]\w*(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
-# A library or namespace of a kernel: kernel, backend and source hash. A mangled name has the length before it.
+# A library or namespace of a kernel: kernel, backend and source hash. A mangled name has the length
+# before it.
 _EXTENSION = re.compile(
     rf"\d*_[a-z][a-z0-9_]*?_(?:{'|'.join(Backend)})_[0-9a-z]{{7,40}}(?:_dirty)?(?:\.abi3\.so|\.pyd)?"
 )
@@ -80,7 +81,10 @@ def _patterns() -> _Patterns:
     return _Patterns(
         _any_of(causes.of_compilers),
         [(item, _any_of([pattern])) for item in causes.cause for pattern in item.patterns],
-        [(item.kind, _any_of(item.patterns)) for item in shipped("watch/data/outages.toml", _Outages)().outage],
+        [
+            (item.kind, _any_of(item.patterns))
+            for item in shipped("watch/data/outages.toml", _Outages)().outage
+        ],
         [(item.kind, _any_of(item.patterns)) for item in volatile.word],
         re.compile(f"(?:{_any_of(volatile.prefixes).pattern})+", re.IGNORECASE),
     )
@@ -113,12 +117,16 @@ def _read(line: str) -> _Line:
 
 def _lines(text: str) -> list[str]:
     prefix = _patterns().prefix
-    lines = [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][:_LINES]
+    lines = [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][
+        :_LINES
+    ]
     return [line[match.end() :] if (match := prefix.match(line)) else line for line in lines]
 
 
 def outage_class(error: str) -> str:
-    """The class of the outage that an error reports; empty for an error of the kernel or its toolchain."""
+    """The class of the outage that an error reports; empty for an error of the kernel or its
+    toolchain.
+    """
     lines = [_read(line) for line in _lines(error)]
     kinds = [line.outage for line in lines if line.outage]
     if any(line.sure for line in lines):
@@ -133,13 +141,18 @@ def is_outage(error: str) -> bool:
 
 
 def is_external(error: str) -> bool:
-    """True if a skipped leg counts as failed: no machine can get what it lacks, such as a removed wheel."""
+    """True if a skipped leg counts as failed: no machine can get what it lacks, such as a removed
+    wheel.
+    """
     return any(line.of_the_world for line in map(_read, _lines(error))) and not is_outage(error)
 
 
 def _main_line(lines: list[str]) -> int:
     pairs = [(_read(line), line) for line in lines]
-    ranks = [0 if item.sure else 1 if item.says else 2 if _ERROR_WORDS.search(line) else 3 for item, line in pairs]
+    ranks = [
+        0 if item.sure else 1 if item.says else 2 if _ERROR_WORDS.search(line) else 3
+        for item, line in pairs
+    ]
     return ranks.index(min(ranks)) if ranks else 0
 
 
@@ -153,20 +166,28 @@ def excerpt(text: str) -> str:
     """The lines around `error_line`; empty where there is only one."""
     lines = _lines(text)
     telling = _main_line(lines)
-    shown = [printable(line, " ")[:_LINE_LENGTH] for line in lines[max(0, telling - 2) : telling + 8]]
+    shown = [
+        printable(line, " ")[:_LINE_LENGTH] for line in lines[max(0, telling - 2) : telling + 8]
+    ]
     return "\n".join(shown) if len(shown) > 1 else ""
 
 
 @lru_cache(maxsize=65536)
 def cause_of(error: str, kernel: str, variant: str) -> str:
-    """The error line without kernel, variant, places, hashes and lone numbers, so that it is equal in each build."""
+    """The error line without kernel, variant, places, hashes and lone numbers, so that it is equal
+    in each build.
+    """
     line = error_line(error)
     text = _read(line).says or _LOCATION.sub("", line)
     text = _EXTENSION.sub("<extension>", text)
     text = _PATH.sub(lambda match: "/" + re.split(r"[/\\]", match[0])[-1], text)
     for says, pattern in _patterns().words:
         text = pattern.sub(says, text)
-    for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
+    for name, stand_in in (
+        (variant, "<variant>"),
+        (kernel, "<kernel>"),
+        (python_name(kernel), "<kernel>"),
+    ):
         if name:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stand_in, text)
     text = _NUMBER.sub("#", _HEX.sub("#", text))

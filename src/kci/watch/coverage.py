@@ -1,4 +1,6 @@
-"""Compares expected with published variants: which are missing, stale, corrupt or surplus, and what closes each gap."""
+"""Compares expected with published variants: which are missing, stale, corrupt or surplus, and what
+closes each gap.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class CoverageState(enum.StrEnum):
     CORRUPT = "corrupt"
     """Published and unusable: its digest does not match, or it belongs to another kernel."""
     STALE = "stale"
-    """Published from other sources, settings or toolchains, or for another version of the kernel."""
+    """Published from other sources, settings or toolchains, or for another version of the
+    kernel."""
     PRESENT = "present"
     SURPLUS = "surplus"
     """Published and not expected: from an older catalog, and harmless to a loader."""
@@ -54,7 +57,9 @@ _GAPS = (CoverageState.MISSING, CoverageState.CORRUPT, CoverageState.STALE)
 
 
 def coverage(kernel: KernelMatrix, listing: TreeListing, stale: Collection[str] = ()) -> Coverage:
-    """Compare a kernel's matrix with what is published; `stale` names variants whose fingerprint differs today."""
+    """Compare a kernel's matrix with what is published; `stale` names variants whose fingerprint
+    differs today.
+    """
     expected = {variant.name for variant in kernel.variants}
     published = {entry.variant: entry for entry in listing.variants}
     states = []
@@ -83,9 +88,18 @@ def _state(
     if entry.kernel not in (None, kernel.name):
         return CoverageState.CORRUPT, f"it is a variant of {entry.kernel}"
     if not expected:
-        return CoverageState.SURPLUS, "the catalog and build.toml do not ask for it; older users may still load it"
+        return (
+            CoverageState.SURPLUS,
+            "the catalog and build.toml do not ask for it; older users may still load it",
+        )
     if entry.version not in (None, kernel.version):
-        return CoverageState.STALE, f"it is of version {entry.version}, build.toml has {kernel.version}"
+        return (
+            CoverageState.STALE,
+            f"it is of version {entry.version}, build.toml has {kernel.version}",
+        )
     if outdated:
-        return CoverageState.STALE, "it was built from other sources, settings or toolchains than today's"
+        return (
+            CoverageState.STALE,
+            "it was built from other sources, settings or toolchains than today's",
+        )
     return CoverageState.PRESENT, ""

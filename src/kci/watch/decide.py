@@ -1,7 +1,8 @@
 """Issues to open, update and close: a pure function of the history.
 
-An issue is about one cause since one change. A failure is a suspect until its leg has the same cause again, in a second
-look or the next run. A suspect that passes is a flake; one that comes back is flaky. An unknown result changes nothing.
+An issue is about one cause since one change. A failure is a suspect until its leg has the same
+cause again, in a second look or the next run. A suspect that passes is a flake; one that comes back
+is flaky. An unknown result changes nothing.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ _FLAKY_RUNS = 14
 """The number of latest runs in which `_FLAKY_TURNS` counts."""
 
 _EVERYWHERE = 3
-"""Kernels in which one cause turns green by itself: then it is an outage that `outages.toml` does not know yet."""
+"""Kernels in which one cause turns green by itself: then it is an outage that `outages.toml` does
+not know yet."""
 
 _REMOVED_AFTER_RUNS = 2
 """Runs under a new catalog without a leg after which the leg counts as removed."""
@@ -149,7 +151,9 @@ class FailureTracker:
         for failure in (*run.earlier, *run.failed):
             self._record_failure(failure, run, still=failure.leg in failed)
         # Legs with one possible change go first: the others fit several issues.
-        for failure, state, cause in sorted(self._confirmed, key=lambda item: len(self._possible_changes(item[1]))):
+        for failure, state, cause in sorted(
+            self._confirmed, key=lambda item: len(self._possible_changes(item[1]))
+        ):
             self._join(failure, run, state, cause, flaky=False)
         self._confirmed.clear()
         for failure in run.failed:
@@ -162,17 +166,28 @@ class FailureTracker:
         for key, issue in sorted(self.open.items()):
             if not issue.pending and not issue.retired:
                 self._close(key, issue)
-                actions += [self._action(ActionKind.CLOSE, key, issue, run.run)] if key in opened else []
+                actions += (
+                    [self._action(ActionKind.CLOSE, key, issue, run.run)] if key in opened else []
+                )
             elif issue.changed:
-                actions.append(self._action(ActionKind.UPDATE if key in opened else ActionKind.OPEN, key, issue))
+                actions.append(
+                    self._action(
+                        ActionKind.UPDATE if key in opened else ActionKind.OPEN, key, issue
+                    )
+                )
                 issue.changed = False
         return actions
 
     def suspects(self, run: RecordedRun) -> list[str]:
-        """The legs of an unrecorded run to repeat: two for each new cause of a kernel, of two backends if possible."""
+        """The legs of an unrecorded run to repeat: two for each new cause of a kernel, of two
+        backends if possible.
+        """
         looked = {failure.leg for failure in run.earlier}
         open_causes = {
-            (kernel, issue.cause) for issue in self.open.values() if not issue.flaky for kernel in issue.kernels
+            (kernel, issue.cause)
+            for issue in self.open.values()
+            if not issue.flaky
+            for kernel in issue.kernels
         }
         by_cause: dict[tuple[str, str, bool], dict[str, str]] = {}
         for failure in run.failed:
@@ -182,7 +197,9 @@ class FailureTracker:
             if failure.leg not in looked and not known:
                 legs = by_cause.setdefault((leg.kernel, cause, leg.on_hardware), {})
                 legs.setdefault(leg.backend, failure.leg)
-        return sorted(leg for legs in by_cause.values() for leg in list(legs.values())[:_MAX_RETRIES])
+        return sorted(
+            leg for legs in by_cause.values() for leg in list(legs.values())[:_MAX_RETRIES]
+        )
 
     def _record_failure(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
         leg, state = leg_of(failure.leg), self._state_of(failure.leg, run)
@@ -206,7 +223,9 @@ class FailureTracker:
 
     def _join_open_issue(self, failure: Failure, run: RecordedRun) -> None:
         state, kernel = self.legs[failure.leg], leg_of(failure.leg).kernel
-        same = [issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky]
+        same = [
+            issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky
+        ]
         if not state.flaky and any(kernel in issue.kernels for issue in same):
             self._join(failure, run, state, state.cause, flaky=False)
 
@@ -239,11 +258,19 @@ class FailureTracker:
         for runs in (*(item.setdefault(kernel, []) for item in kernels), state.flakes):
             if state.last not in runs:
                 runs.append(state.last)
-        own = [item[kernel] for item in kernels if sum(bool(self._recent(it)) for it in item.values()) < _EVERYWHERE]
-        if not state.flaky and any(len(self._recent(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)):
+        own = [
+            item[kernel]
+            for item in kernels
+            if sum(bool(self._recent(it)) for it in item.values()) < _EVERYWHERE
+        ]
+        if not state.flaky and any(
+            len(self._recent(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)
+        ):
             state.flaky = True
             if not any(self.open[key].flaky for key in state.issues):
-                self._join(Failure(leg, state.cause), run, state, f"{FLAKY}{state.cause}", flaky=True)
+                self._join(
+                    Failure(leg, state.cause), run, state, f"{FLAKY}{state.cause}", flaky=True
+                )
 
     def _close(self, key: str, issue: OpenCause) -> None:
         del self.open[key]
@@ -273,15 +300,27 @@ class FailureTracker:
         sure = state.first - start == 1 and state.first_seen > 0
         return came if came and sure else {*came, ""}
 
-    def _join(self, failure: Failure, run: RecordedRun, state: LegState, cause: str, *, flaky: bool) -> None:
+    def _join(
+        self, failure: Failure, run: RecordedRun, state: LegState, cause: str, *, flaky: bool
+    ) -> None:
         kernel, changes = leg_of(failure.leg).kernel, self._possible_changes(state)
-        same = ((key, issue) for key, issue in self.open.items() if issue.cause == cause and issue.flaky is flaky)
-        fits = (key for key, issue in same if flaky or kernel in issue.kernels or issue.new_catalog in changes)
+        same = (
+            (key, issue)
+            for key, issue in self.open.items()
+            if issue.cause == cause and issue.flaky is flaky
+        )
+        fits = (
+            key
+            for key, issue in same
+            if flaky or kernel in issue.kernels or issue.new_catalog in changes
+        )
         key = next(fits, "")
         if not key:
             new_catalog = "" if flaky else max(changes)
             key = cause_id(f"{new_catalog}: {cause}" if new_catalog else cause)
-            new = OpenCause(cause, flaky, run.facts, state.before, new_catalog, failure, self.number)
+            new = OpenCause(
+                cause, flaky, run.facts, state.before, new_catalog, failure, self.number
+            )
             self.open.setdefault(key, new)
         issue = self.open[key]
         issue.changed = issue.changed or failure.leg not in issue.pending
@@ -302,7 +341,9 @@ class FailureTracker:
                     issue.retired.add(_group(leg))
                     issue.changed = True
 
-    def _action(self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None) -> IssueAction:
+    def _action(
+        self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None
+    ) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
         title = f"{first_of(issue.kernels, 3)}: {plain(demangled(issue.cause))}"[:200].rstrip()
         body = issue_body(key, issue, recovered=kind is ActionKind.CLOSE)
@@ -319,7 +360,9 @@ def decide(history: Iterable[RecordedRun], watch: FailureTracker) -> list[IssueA
 
 
 def latest_decisions(history: Iterable[RecordedRun], watch: FailureTracker) -> list[IssueAction]:
-    """The latest action for each issue in a history, in order of `since`: idempotent for the issue tracker."""
+    """The latest action for each issue in a history, in order of `since`: idempotent for the issue
+    tracker.
+    """
     latest = {(action.since, action.id): action for run in history for action in watch.step(run)}
     return [action for _, action in sorted(latest.items())]
 
@@ -327,7 +370,16 @@ def latest_decisions(history: Iterable[RecordedRun], watch: FailureTracker) -> l
 def people_to_notify(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
     """The people whose entry matches one of the legs, sorted."""
     pairs = [leg_of(leg)[:2] for leg in legs]
-    return tuple(sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in pairs)}))
+    return tuple(
+        sorted(
+            {
+                who
+                for entry in tell
+                for who in entry.who
+                if any(entry.matches(*pair) for pair in pairs)
+            }
+        )
+    )
 
 
 def _group(key: str) -> str:

@@ -1,4 +1,6 @@
-"""The history of scheduled runs: append-only JSON files in a folder or branch, named after run and content."""
+"""The history of scheduled runs: append-only JSON files in a folder or branch, named after run and
+content.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,9 @@ def leg_of(key: str) -> WatchedLeg:
 @lru_cache(maxsize=4096)
 def version_order(version: str) -> tuple[int, ...]:
     """A sort key of versions, in which a part that is not a number comes first."""
-    return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split("."))
+    return tuple(
+        int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split(".")
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -154,7 +158,9 @@ class RunFacts(Frozen):
 
     def changes(self, before: RunFacts) -> list[tuple[str, str, str]]:
         """The changes since a run: catalog or commit, the old one, and the new one."""
-        pairs = ((what, getattr(before, what), getattr(self, what)) for what in ("catalog", "commit"))
+        pairs = (
+            (what, getattr(before, what), getattr(self, what)) for what in ("catalog", "commit")
+        )
         return [(what, old, new) for what, old, new in pairs if old != new]
 
 
@@ -171,7 +177,8 @@ class RecordedRun(Frozen, omit_defaults=True):
     unknown: tuple[str, ...] = ()
     look: int = 1
     earlier: tuple[Failure, ...] = ()
-    """Failures of legs that ran again in the same run, oldest first; `merge_parts` computes it, and no file has it."""
+    """Failures of legs that ran again in the same run, oldest first; `merge_parts` computes it, and
+    no file has it."""
     schema: int = SCHEMA
 
     @property
@@ -195,12 +202,16 @@ def read_results(places: Iterable[Path]) -> tuple[list[LegResult], list[Diagnost
             results.append(read_record(path, LegResult))
         except (OSError, ValueError) as error:
             message = f"not a result, and not recorded: {error}"
-            problems.append(finding("KCI801", message, path, hint="was its job cut off? run it again"))
+            problems.append(
+                finding("KCI801", message, path, hint="was its job cut off? run it again")
+            )
     return results, problems
 
 
 def group_results(results: Iterable[LegResult]) -> list[RecordedRun]:
-    """Group results by run, attempt and look; outages become unknown, and a leg's failure counts before its pass."""
+    """Group results by run, attempt and look; outages become unknown, and a leg's failure counts
+    before its pass.
+    """
     groups: dict[tuple[int, int, int], dict[str, LegResult]] = {}
     for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
         legs = groups.setdefault((result.run, result.attempt, result.look), {})
@@ -224,7 +235,14 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
         commit=first.commit,
         passed=tuple(passed),
         failed=tuple(
-            Failure(item.leg, error_line(item.error), item.log, item.replay, excerpt(item.error), item.machine)
+            Failure(
+                item.leg,
+                error_line(item.error),
+                item.log,
+                item.replay,
+                excerpt(item.error),
+                item.machine,
+            )
             for item in sorted(failed, key=lambda item: item.leg)
         ),
         unknown=tuple(sorted(item.leg for item in results if item.leg not in decided)),
@@ -243,7 +261,10 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
     history.mkdir(parents=True, exist_ok=True)
     for run in runs:
         raw = msgspec.json.encode(run) + b"\n"
-        file = history / f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json"
+        file = (
+            history
+            / f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json"
+        )
         if not file.exists():
             write_atomic(file, raw)
             written.append(file)
@@ -251,7 +272,10 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
 
 
 def read_runs(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
-    """Yield the runs of a history, oldest first; problems go to `report`. OSError without the directory."""
+    """Yield the runs of a history, oldest first; problems go to `report`.
+
+    OSError without the directory.
+    """
     files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
     for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):
         parts = []
@@ -270,7 +294,9 @@ def read_runs(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[R
 
 
 def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
-    """Merge the parts of one run: the latest look at a leg counts, and within a look the failure."""
+    """Merge the parts of one run: the latest look at a leg counts, and within a look the
+    failure.
+    """
     parts = sorted(parts, key=lambda part: (part.attempt, part.look))
     looks: dict[str, dict[tuple[int, int], Failure | None]] = {}
     unknown: set[str] = set()
@@ -298,32 +324,48 @@ _NO_SUCH_BRANCH = 2
 
 
 class HistoryBranch:
-    """A branch of a remote that holds a history; fetching tolerates a branch that does not exist yet."""
+    """A branch of a remote that holds a history; fetching tolerates a branch that does not exist
+    yet.
+    """
 
-    def __init__(self, remote: str, branch: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, remote: str, branch: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.remote = remote
         self.branch = branch
         self._environment = environment
 
     def fetch(self, into: Path) -> Path:
-        """Clone the branch and return its history folder; FindingsError if that fails, UnsafeError for a link."""
+        """Clone the branch and return its history folder; FindingsError if that fails, UnsafeError
+        for a link.
+        """
         self._git(into.parent, "init", "--quiet", str(into))
         self._git(into, "remote", "add", "--", "origin", self.remote)
-        listed = self._run(into, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}")
+        listed = self._run(
+            into, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}"
+        )
         if listed.returncode == 0:
             self._git(into, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
         elif listed.returncode != _NO_SUCH_BRANCH:
             raise FindingsError(f"cannot read {self.remote}: {last_line(listed.stderr)}")
         if (into / FOLDER).is_symlink():
-            raise UnsafeError(f"{FOLDER} on the branch {self.branch} is a link", "make it a folder there")
+            raise UnsafeError(
+                f"{FOLDER} on the branch {self.branch} is a link", "make it a folder there"
+            )
         (into / FOLDER).mkdir(exist_ok=True)
         return into / FOLDER
 
     def record(self, runs: Sequence[RecordedRun]) -> int:
-        """Append runs and push; returns the number of new files. FindingsError if the remote refuses."""
+        """Append runs and push; returns the number of new files.
+
+        FindingsError if the remote refuses.
+        """
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
-        refused, names = "", ", ".join(f"run {run}" for run in sorted({str(run.run) for run in runs}))
+        refused, names = (
+            "",
+            ", ".join(f"run {run}" for run in sorted({str(run.run) for run in runs})),
+        )
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
             for number in range(_TRIES):
                 clone = Path(folder) / str(number)
@@ -352,14 +394,20 @@ class HistoryBranch:
 
 
 def remote_url(directory: Path, remote: str) -> str:
-    """The URL of a named remote of the repository around `directory`; `remote` itself if there is none."""
+    """The URL of a named remote of the repository around `directory`; `remote` itself if there is
+    none.
+    """
     url = run_git(directory, "remote", "get-url", "--end-of-options", remote)
     return url.decode().strip() if url else remote
 
 
 def github_history(branch: str) -> HistoryBranch:
-    """The history of the repository of a job; GH_TOKEN is passed in the environment, not on a command line."""
-    server, repository, token = (os.environ[name] for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GH_TOKEN"))
+    """The history of the repository of a job; GH_TOKEN is passed in the environment, not on a
+    command line.
+    """
+    server, repository, token = (
+        os.environ[name] for name in ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GH_TOKEN")
+    )
     login = base64.b64encode(f"x-access-token:{token}".encode()).decode()
     environment = {
         "GIT_CONFIG_COUNT": "1",

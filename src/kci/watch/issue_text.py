@@ -1,4 +1,6 @@
-"""The text of an issue: the error, its first run, what changed, and a table of kernels and backends."""
+"""The text of an issue: the error, its first run, what changed, and a table of kernels and
+backends.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class OpenCause(msgspec.Struct):
     pending: set[str] = set()
     all: set[str] = set()
     retired: set[str] = set()
-    """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts for them."""
+    """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts
+    for them."""
     changed: bool = False
 
     @property
@@ -53,7 +56,9 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     groups = []
     for group, legs in by_group.items():
         failing = [leg for leg in legs if leg in issue.pending]
-        torches = ", ".join(sorted({leg_of(leg).torch for leg in failing or legs}, key=version_order))
+        torches = ", ".join(
+            sorted({leg_of(leg).torch for leg in failing or legs}, key=version_order)
+        )
         groups.append((*group, len(failing), len(legs) - len(failing), torches))
     values = {
         "mark": mark(key, issue.since.run),
@@ -79,7 +84,9 @@ def _code(text: str) -> str:
 
 def plain(text: str) -> str:
     """A log excerpt on one line that cannot end a comment, mention people or close a code span."""
-    return printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
+    return (
+        printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
+    )
 
 
 def web_link(text: str) -> str:

@@ -1,7 +1,8 @@
 """Issues on GitHub through `gh api`, brought to the state that the decisions ask for.
 
-It is idempotent: a mark in the text names the cause and its first run. An issue that a person closed stays closed. The
-first run of a cause moves when a run is recorded late, so an issue also matches if it began while the cause was there.
+It is idempotent: a mark in the text names the cause and its first run. An issue that a person
+closed stays closed. The first run of a cause moves when a run is recorded late, so an issue also
+matches if it began while the cause was there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Account(Frozen):
 class GitHubApi:
     """The REST API of one repository."""
 
-    def __init__(self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run) -> None:
+    def __init__(
+        self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run
+    ) -> None:
         # `hint` goes with each error; `run` stands in for `subprocess.run`
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
@@ -42,21 +45,31 @@ class GitHubApi:
         self._process = run
 
     def request(self, method: str, path: str, **fields: object) -> bytes:
-        """Send one request for a path of the repository; MissingToolError without `gh`, FindingsError if it fails."""
+        """Send one request for a path of the repository; MissingToolError without `gh`,
+        FindingsError if it fails.
+        """
         command = ["gh", "api", "--method", method, f"{self._root}/{path}"]
         command += ["--input", "-"] if fields else []
         try:
             done = self._process(
-                command, input=json.dumps(fields).encode(), capture_output=True, check=False, timeout=_SECONDS
+                command,
+                input=json.dumps(fields).encode(),
+                capture_output=True,
+                check=False,
+                timeout=_SECONDS,
             )
         except FileNotFoundError:
             raise MissingToolError("GitHub's command line is not installed", "install gh") from None
         except subprocess.TimeoutExpired:
-            raise FindingsError("GitHub does not answer", "the next run does what this one could not") from None
+            raise FindingsError(
+                "GitHub does not answer", "the next run does what this one could not"
+            ) from None
         if done.returncode != 0:
             output = done.stderr.decode("utf-8", "replace").strip().splitlines()
             reason = printable((output or ["no reason"])[0], " ")[:300]
-            raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", self._hint)
+            raise FindingsError(
+                f"{method} {self._root}/{path.partition('?')[0]}: {reason}", self._hint
+            )
         return bytes(done.stdout)
 
     def request_as(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
@@ -107,7 +120,9 @@ class TrackedIssue(Frozen):
 class GitHubIssues:
     """The issues of a repository on GitHub that one account has opened."""
 
-    def __init__(self, repository: str, author: str, run: Callable[..., Any] = subprocess.run) -> None:
+    def __init__(
+        self, repository: str, author: str, run: Callable[..., Any] = subprocess.run
+    ) -> None:
         # `author` is the only account whose marks count: others can be copies
         hint = "may the job change issues (issues: write), and does the repository have any?"
         self._api = GitHubApi(repository, hint, run)
@@ -115,7 +130,9 @@ class GitHubIssues:
 
     def issues(self) -> Iterator[TrackedIssue]:
         query = f"issues?state=all&creator={self._author}&sort=created&direction=desc"
-        for item in all_pages(lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}"), _PAGES):
+        for item in all_pages(
+            lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}"), _PAGES
+        ):
             if item.pull_request is None and item.user and item.user.login == self._author:
                 yield item
 
@@ -126,17 +143,31 @@ class GitHubIssues:
         self._api.request("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
-        self._api.request("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")
+        self._api.request(
+            "PATCH",
+            f"issues/{number}",
+            title=title,
+            body=body,
+            state="closed",
+            state_reason="completed",
+        )
 
 
 def apply_actions(
     actions: Sequence[IssueAction], tracker: GitHubIssues, recorded: tuple[int, int] | None = None
 ) -> list[str]:
-    """Apply decisions; returns a line per change. Open issues of `recorded` runs without a decision are closed."""
+    """Apply decisions; returns a line per change.
+
+    Open issues of `recorded` runs without a decision are closed.
+    """
     unmatched: dict[tuple[str, int], TrackedIssue] = {}
     twice: list[TrackedIssue] = []
     for issue in tracker.issues():
-        if issue.key is not None and unmatched.setdefault(issue.key, issue) is not issue and issue.is_open:
+        if (
+            issue.key is not None
+            and unmatched.setdefault(issue.key, issue) is not issue
+            and issue.is_open
+        ):
             twice.append(issue)
     ours = [(action, unmatched.pop((action.id, action.since), None)) for action in actions]
     report = []
@@ -150,25 +181,40 @@ def apply_actions(
         elif current.is_open and action.kind is ActionKind.CLOSE:
             tracker.close(current.number, action.title, body)
             report.append(f"closed #{current.number}: {action.title}")
-        elif current.is_open and (current.title, (current.body or "").strip()) != (action.title, body.strip()):
+        elif current.is_open and (current.title, (current.body or "").strip()) != (
+            action.title,
+            body.strip(),
+        ):
             tracker.edit(current.number, action.title, body)
             report.append(f"updated #{current.number}: {action.title}")
     first, last = recorded or (0, -1)
-    for issue in [*twice, *(issue for (_, since), issue in unmatched.items() if first <= since <= last)]:
+    for issue in [
+        *twice,
+        *(issue for (_, since), issue in unmatched.items() if first <= since <= last),
+    ]:
         if issue.is_open:
-            tracker.close(issue.number, issue.title, f"{_NO_DECISION}\n\n{issue.body or ''}"[:_BODY])
+            tracker.close(
+                issue.number, issue.title, f"{_NO_DECISION}\n\n{issue.body or ''}"[:_BODY]
+            )
             report.append(f"closed #{issue.number}, which no decision is about: {issue.title}")
     return report
 
 
 _NO_DECISION = (
-    "No decision of kci is about this any more: what it says is in another issue, or was a mistake of an earlier run."
+    "No decision of kci is about this any more: what it says is in another issue, or was a "
+    "mistake of an earlier run."
 )
 _BODY = 60_000
 
 
-def _find_issue(action: IssueAction, unmatched: dict[tuple[str, int], TrackedIssue]) -> TrackedIssue | None:
+def _find_issue(
+    action: IssueAction, unmatched: dict[tuple[str, int], TrackedIssue]
+) -> TrackedIssue | None:
     until = 2**63 if action.until is None else action.until
     keys = [key for key in unmatched if key[0] == action.id and action.since <= key[1] <= until]
-    keys += [key for key, issue in unmatched.items() if key[0] == action.id and issue.is_open and key not in keys]
+    keys += [
+        key
+        for key, issue in unmatched.items()
+        if key[0] == action.id and issue.is_open and key not in keys
+    ]
     return unmatched.pop(keys[0]) if keys else None

@@ -1,4 +1,6 @@
-"""The comment of kci in a pull request, from the records that its runs uploaded: untrusted data, read within bounds."""
+"""The comment of kci in a pull request, from the records that its runs uploaded: untrusted data,
+read within bounds.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ class Comment(Frozen):
 
 
 class PullRequestComments:
-    """The pull requests of a repository; each method raises FindingsError if GitHub refuses or does not answer."""
+    """The pull requests of a repository; each method raises FindingsError if GitHub refuses or does
+    not answer.
+    """
 
     def __init__(self, api: GitHubApi, author: str = BOT) -> None:
         self._api = api
@@ -105,11 +109,15 @@ class PullRequestComments:
         if not run.head_repository or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
-        pulls = self._api.request_as(list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page=100")
+        pulls = self._api.request_as(
+            list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page=100"
+        )
         return [pull for pull in pulls if pull.head.sha == run.head_sha and pull.state == "open"]
 
     def fetch_records(self, run: WorkflowRun, folder: Path) -> list[str]:
-        """Download the records of a run for `read_uploads`; returns the artifacts that are too large or damaged."""
+        """Download the records of a run for `read_uploads`; returns the artifacts that are too
+        large or damaged.
+        """
         unread, room = [], _ALL_RECORDS
         for artifact in run_artifacts(self._api, run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
@@ -126,11 +134,19 @@ class PullRequestComments:
     def own_comments(self, number: int) -> list[Comment]:
         """The comments of kci, oldest first; two jobs at once can leave two."""
         path = f"issues/{number}/comments"
-        comments = all_pages(lambda page: self._api.request_as(list[Comment], "GET", f"{path}?{page}"), _PAGES)
-        return [item for item in comments if item.user and item.user.login == self._author and item.key != (0, 0)]
+        comments = all_pages(
+            lambda page: self._api.request_as(list[Comment], "GET", f"{path}?{page}"), _PAGES
+        )
+        return [
+            item
+            for item in comments
+            if item.user and item.user.login == self._author and item.key != (0, 0)
+        ]
 
     def update_comment(self, number: int, body: str) -> str:
-        """Create or update the comment, unless it is about a newer run, and return what was done."""
+        """Create or update the comment, unless it is about a newer run, and return what
+        was done.
+        """
         comments = self.own_comments(number)
         if comments and max(item.key for item in comments) > Comment(0, body).key:
             return "the comment is about a newer run"
@@ -150,7 +166,15 @@ def _unix(text: str | None) -> str:
 
 
 def _unpack(packed: bytes, folder: Path) -> bool:
-    with suppress(zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError):
+    with suppress(
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+    ):
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             for member in archive.infolist()[: len(_READ) + 1]:
                 name = PurePosixPath(member.filename).name
@@ -243,11 +267,15 @@ def _size(record: KernelRecord | None, variant: str) -> str:
 
 def _loaded(record: KernelRecord | None, variant: str) -> str:
     present = record.manifest.present if record and record.manifest else ()
-    return next((code(str(item.loaded or "not known")) for item in present if item.variant == variant), "")
+    return next(
+        (code(str(item.loaded or "not known")) for item in present if item.variant == variant), ""
+    )
 
 
 def _counts(record: TestRecord) -> str:
-    passed, skipped = (sum(getattr(item, key) for item in record.variants) for key in ("passed", "skipped"))
+    passed, skipped = (
+        sum(getattr(item, key) for item in record.variants) for key in ("passed", "skipped")
+    )
     text = f"passed: {passed:,} tests" if 0 < passed < 10**9 else "passed"
     return text + (f", {skipped:,} skipped" if 0 < skipped < 10**9 else "")
 

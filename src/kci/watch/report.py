@@ -1,4 +1,6 @@
-"""The Markdown report of a history: the latest known result of each leg, by kernel, toolkit, torch and system."""
+"""The Markdown report of a history: the latest known result of each leg, by kernel, toolkit, torch
+and system.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ class CellState(enum.StrEnum):
     PASSES = "passes"
 
 
-_SYMBOLS = {CellState.FAILS: "✗", CellState.FLAKY: "≈", CellState.UNKNOWN: "?", CellState.PASSES: "✓"}
+_SYMBOLS = {
+    CellState.FAILS: "✗",
+    CellState.FLAKY: "≈",
+    CellState.UNKNOWN: "?",
+    CellState.PASSES: "✓",
+}
 
 
 class GridColumn(NamedTuple):
@@ -45,7 +52,9 @@ class GridColumn(NamedTuple):
     @property
     def label(self) -> str:
         toolkit = self.backend if self.compute == "-" else f"{self.backend} {self.compute}"
-        return " ".join([toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system])
+        return " ".join(
+            [toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system]
+        )
 
 
 class GridCell(Frozen):
@@ -73,14 +82,20 @@ class GridCell(Frozen):
     def began(self) -> str:
         if not self.since:
             return "No result is known."
-        began = f"Since run {self.since.run} ({self.since.at[:10]}), {count(self.runs, 'result')} in a row."
+        began = (
+            f"Since run {self.since.run} ({self.since.at[:10]}), {count(self.runs, 'result')} in "
+            "a row."
+        )
         if not self.before:
             return began
         changes = [
             f"{what} {old[:12] or 'unknown'} to {new[:12] or 'unknown'}"
             for what, old, new in reversed(self.since.changes(self.before))
         ]
-        new = "; ".join(changes) or "neither commit nor catalog changed: a package, an image or a machine did"
+        new = (
+            "; ".join(changes)
+            or "neither commit nor catalog changed: a package, an image or a machine did"
+        )
         return f"{began} It last differed in run {self.before.run}. New then: {new}."
 
 
@@ -91,7 +106,10 @@ class KernelCells(Frozen):
     cells: tuple[GridCell, ...]
 
     def by_column(self) -> dict[GridColumn, list[GridCell]]:
-        return {column: list(cells) for column, cells in groupby(self.cells, key=lambda cell: cell.column)}
+        return {
+            column: list(cells)
+            for column, cells in groupby(self.cells, key=lambda cell: cell.column)
+        }
 
     @property
     def worst(self) -> CellState:
@@ -129,22 +147,35 @@ def make_grid(watch: FailureTracker) -> LegGrid:
     for leg, state in shown.items():
         by_kernel.setdefault(leg_of(leg).kernel, []).append(_cell(leg, state, latest))
     rows = [
-        KernelCells(name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))))
+        KernelCells(
+            name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant)))
+        )
         for name, cells in by_kernel.items()
     ]
     states = list(CellState)
-    kernels = tuple(sorted(rows, key=lambda kernel: (states.index(kernel.worst), natural(kernel.kernel))))
+    kernels = tuple(
+        sorted(rows, key=lambda kernel: (states.index(kernel.worst), natural(kernel.kernel)))
+    )
     columns = {cell.column for kernel in kernels for cell in kernel.cells}
-    return LegGrid(latest, tuple(sorted(columns, key=_column_order)), kernels, _causes(watch, shown))
+    return LegGrid(
+        latest, tuple(sorted(columns, key=_column_order)), kernels, _causes(watch, shown)
+    )
 
 
 def markdown_report(grid: LegGrid, title: str) -> str:
-    """Render the report: a table per backend and the errors of failing legs, with log text escaped."""
+    """Render the report: a table per backend and the errors of failing legs, with log text
+    escaped.
+    """
     values = {
         "grid": grid,
         "title": title,
         "symbols": _SYMBOLS,
-        "failing": [(kernel.kernel, cell) for kernel in grid.kernels for cell in kernel.cells if cell.failure],
+        "failing": [
+            (kernel.kernel, cell)
+            for kernel in grid.kernels
+            for cell in kernel.cells
+            if cell.failure
+        ],
         "shown": SHOWN,
         "block": lambda text: "\n".join(f"    {plain(line)}" for line in text.splitlines()[:20]),
         "text": lambda text: plain(text).translate(_MARKUP),
@@ -160,7 +191,13 @@ _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for cha
 
 def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
     leg = leg_of(key)
-    shown = CellState.FAILS if state.failing else CellState.PASSES if state.latest else CellState.UNKNOWN
+    shown = (
+        CellState.FAILS
+        if state.failing
+        else CellState.PASSES
+        if state.latest
+        else CellState.UNKNOWN
+    )
     shown = CellState.FLAKY if state.flaky else shown
     return GridCell(
         variant=leg.variant,
@@ -175,9 +212,18 @@ def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
 
 
 def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> tuple[GridCause, ...]:
-    causes = [(issue.cause, True, leg) for issue in watch.open.values() for leg in issue.pending if leg in shown]
+    causes = [
+        (issue.cause, True, leg)
+        for issue in watch.open.values()
+        for leg in issue.pending
+        if leg in shown
+    ]
     listed = {leg for _, _, leg in causes}
-    causes += [(state.cause, False, leg) for leg, state in shown.items() if state.failing and leg not in listed]
+    causes += [
+        (state.cause, False, leg)
+        for leg, state in shown.items()
+        if state.failing and leg not in listed
+    ]
     by_error: dict[str, list[tuple[str, bool, str]]] = {}
     for entry in causes:
         by_error.setdefault(entry[0].removeprefix(FLAKY), []).append(entry)
@@ -199,4 +245,10 @@ def _days(start: str, end: str) -> int | None:
 
 
 def _column_order(column: GridColumn) -> tuple[object, ...]:
-    return (column.backend, version_order(column.torch), version_order(column.compute), column.system, column)
+    return (
+        column.backend,
+        version_order(column.torch),
+        version_order(column.compute),
+        column.system,
+        column,
+    )

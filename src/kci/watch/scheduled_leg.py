@@ -1,4 +1,6 @@
-"""The legs of a scheduled run: results of builds and tests, which never fail the job; a lost machine leaves none."""
+"""The legs of a scheduled run: results of builds and tests, which never fail the job; a lost
+machine leaves none.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from kci.builders.process.run import Log
 from kci.config.facts import HOST
 from kci.config.reader import Kernel
 from kci.config.values import text_of
-from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnfinishedBuildError, first_error
+from kci.errors import (
+    BuildFailedError,
+    FindingsError,
+    KciError,
+    MissingToolError,
+    UnfinishedBuildError,
+    first_error,
+)
 from kci.matrix.variants import parse_variant_name
 from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
@@ -33,15 +42,29 @@ MAX_SECOND_LOOKS = 200
 
 
 def second_look(plan: Plan, suspects: Iterable[str]) -> Plan:
-    """The jobs that built or tested the suspects, at most `MAX_JOBS` of each kind, none of them compiled in parts."""
+    """The jobs that built or tested the suspects, at most `MAX_JOBS` of each kind, none of them
+    compiled in parts.
+    """
     suspected = {leg_of(key) for key in suspects}
-    built, tested = ({leg[:2] for leg in suspected if leg.on_hardware is there} for there in (False, True))
+    built, tested = (
+        {leg[:2] for leg in suspected if leg.on_hardware is there} for there in (False, True)
+    )
     legs = []
     for leg in plan.legs:
-        if leg.role is Role.WHOLE and (again := tuple(name for name in leg.variants if (leg.kernel, name) in built)):
+        if leg.role is Role.WHOLE and (
+            again := tuple(name for name in leg.variants if (leg.kernel, name) in built)
+        ):
             legs.append(replace(leg, variant=" ".join(again), variants=again))
-    tests = [test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)]
-    return Plan(1, plan.tier, plan.kernels, tuple(legs[:MAX_SECOND_LOOKS]), tests=tuple(tests[:MAX_SECOND_LOOKS]))
+    tests = [
+        test for test in plan.tests if any((test.kernel, name) in tested for name in test.variants)
+    ]
+    return Plan(
+        1,
+        plan.tier,
+        plan.kernels,
+        tuple(legs[:MAX_SECOND_LOOKS]),
+        tests=tuple(tests[:MAX_SECOND_LOOKS]),
+    )
 
 
 _KEPT = 16_000
@@ -50,11 +73,17 @@ _KEPT = 16_000
 def blank_result(run: int, **fields: Any) -> LegResult:
     """A passed result without kernel and variant, which a job completes."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    return LegResult(run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **fields)
+    return LegResult(
+        run=run, at=at, kernel="", variant="", system="", outcome=LegOutcome.PASSED, **fields
+    )
 
 
-def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay: str, log: Log) -> list[LegResult]:
-    """Build a variant and load it: one result for the build with its torch, one for each other torch."""
+def watch_leg(
+    workspace: Workspace, request: LegRequest, run: LegResult, replay: str, log: Log
+) -> list[LegResult]:
+    """Build a variant and load it: one result for the build with its torch, one for each other
+    torch.
+    """
     variant, kernel = request.variant, Path(request.kernel.directory)
     base = replace(
         run,
@@ -65,14 +94,23 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         compute=text_of(variant.compute),
         replay=replay[:4000],
     )
-    loads = variant.loads if variant.backend == HOST else ()  # the tests of others need their device
-    unloaded = replace(request, options=replace(request.options, load=False))  # each torch has a result of its own
+    loads = (
+        variant.loads if variant.backend == HOST else ()
+    )  # the tests of others need their device
+    unloaded = replace(
+        request, options=replace(request.options, load=False)
+    )  # each torch has a result of its own
     try:
         built = build_leg(workspace, unloaded, log)
     except KciError as error:
         first = first_error(error)
-        more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError | MissingToolError) else ""
-        # A lack of the machine says nothing about the kernel; `is_external` sorts out what no machine can have.
+        more = (
+            error.message[-_KEPT:]
+            if isinstance(error, BuildFailedError | FindingsError | MissingToolError)
+            else ""
+        )
+        # A lack of the machine says nothing about the kernel; `is_external` sorts out what no
+        # machine can have.
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)
         outcome = LegOutcome.SKIPPED if lacks else LegOutcome.FAILED
         error_text = f"{first}\n{more}" if more.strip() not in ("", first) else first
@@ -85,12 +123,16 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: LegResult, replay:
         how = (f"--kernel={kernel}", f"--variant={base.variant}", f"--torch={torch}")
         test = command_line("test", *how, place="build")  # what `replay` builds into
         under = replace(base, torch=torch, replay=f"{base.replay} && {test}"[:4000])
-        test_run = partial(run_kernel_tests, built.directory, kernel, log, cache=request.options.cache, torch=torch)
+        test_run = partial(
+            run_kernel_tests, built.directory, kernel, log, cache=request.options.cache, torch=torch
+        )
         results.append(_tested(under, test_run, f"with torch {torch}", log))
     return results
 
 
-def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, log: Log) -> LegResult:
+def _tested(
+    result: LegResult, test_run: Callable[[], TestReport], where: str, log: Log
+) -> LegResult:
     try:
         report = test_run()
     except (MissingToolError, FindingsError) as error:
@@ -106,7 +148,9 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
 
 
 def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
-    """Unpack the newest artifact of each variant, sorted by name; FindingsError or UnsafeError for a bad one."""
+    """Unpack the newest artifact of each variant, sorted by name; FindingsError or UnsafeError for
+    a bad one.
+    """
     sources = find_sources([artifacts]) if artifacts.is_dir() else []
     directories = []
     for name in sorted(set(names)):
@@ -116,9 +160,17 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
 
 
 def watch_hardware(
-    kernel: Kernel, variants: Sequence[Path], python: Path, system: str, run: LegResult, cache: Path, log: Log
+    kernel: Kernel,
+    variants: Sequence[Path],
+    python: Path,
+    system: str,
+    run: LegResult,
+    cache: Path,
+    log: Log,
 ) -> Iterator[LegResult]:
-    """Test variant directories on this machine; `python` needs torch, kernels and pytest, else MissingToolError."""
+    """Test variant directories on this machine; `python` needs torch, kernels and pytest, else
+    MissingToolError.
+    """
     environment = probe(python)
     for directory in variants:
         name = parse_variant_name(directory.name)
@@ -136,14 +188,19 @@ def watch_hardware(
             replay=command_line("test", *how, place=kernel.directory)[:4000],
             hardware=True,
         )
-        test_run = partial(run_kernel_tests, directory, Path(kernel.directory), log, cache=cache, python=python)
+        test_run = partial(
+            run_kernel_tests, directory, Path(kernel.directory), log, cache=cache, python=python
+        )
         yield _tested(result, test_run, "on this machine", log)
 
 
 def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:
     """Write each result into a JSON file of the folder, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = {folder / f"{result.variant}.torch-{result.torch or 'none'}.json": result for result in results}
+    files = {
+        folder / f"{result.variant}.torch-{result.torch or 'none'}.json": result
+        for result in results
+    }
     for path, result in files.items():
         write_atomic(path, msgspec.json.encode(result) + b"\n")
     return list(files)

@@ -1,1 +1,3 @@
-"""From kernels and a plan to the workflow files of a repository: GitHub, GitLab, Snakemake; pins and drift."""
+"""From kernels and a plan to the workflow files of a repository: GitHub, GitLab, Snakemake; pins
+and drift.
+"""

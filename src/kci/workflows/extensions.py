@@ -1,4 +1,6 @@
-"""Steps and jobs that a repository adds to its rendered workflows: `<point>.yml` and `jobs.yml` in `.github/kci/`."""
+"""Steps and jobs that a repository adds to its rendered workflows: `<point>.yml` and `jobs.yml` in
+`.github/kci/`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def _require_shallow(text: str) -> None:
 
     level = 0
     for event in yaml.parse(text, Loader=_loader()):
-        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if level > _MOST_LEVELS:
             raise ValueError("it is nested too deeply")
 
@@ -68,21 +72,29 @@ def _loader() -> type:
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Strict(base):  # type: ignore[misc, valid-type]
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        def construct_mapping(
+            self, node: yaml.MappingNode, deep: bool = False
+        ) -> dict[Hashable, Any]:
             keys: set[str] = set()
             for key, _ in node.value:
                 if key.tag == "tag:yaml.org,2002:merge":
-                    raise yaml.YAMLError(f"line {key.start_mark.line + 1}: GitHub knows no merge key `<<`")
+                    raise yaml.YAMLError(
+                        f"line {key.start_mark.line + 1}: GitHub knows no merge key `<<`"
+                    )
                 if isinstance(key, yaml.ScalarNode):
                     if key.value in keys:
-                        raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice")
+                        raise yaml.YAMLError(
+                            f"line {key.start_mark.line + 1}: the key `{key.value}` is there twice"
+                        )
                     keys.add(key.value)
             mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
             return mapping
 
     other = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp")}
-    resolvers = {start: [rule for rule in rules if rule[0] not in other]
-            for start, rules in base.yaml_implicit_resolvers.items()}  # fmt: skip
+    resolvers = {
+        start: [rule for rule in rules if rule[0] not in other]
+        for start, rules in base.yaml_implicit_resolvers.items()
+    }
     Strict.yaml_implicit_resolvers = resolvers
     Strict.add_implicit_resolver(
         "tag:yaml.org,2002:bool", re.compile("(?:true|True|TRUE|false|False|FALSE)$"), [*"tTfF"]
@@ -97,13 +109,16 @@ POINTS = {
     "before-build": "in every build job, between the checkout and the build",
     "after-build": "in every build job, after the build succeeded",
     "before-merge": "in every merge job, after what the legs built was fetched",
-    "after-merge": "in every merge job, after the tree was merged and verified; `steps.merge.outputs.tree` is the tree",
+    "after-merge": "in every merge job, after the tree was merged and verified; "
+    "`steps.merge.outputs.tree` is the tree",
     "before-publish": "in every publish job, before anything leaves the runner",
 }
 
 _HOLDS = re.compile(r"\b(?:always|cancelled|failure)\s*\(")
 """Status functions that let a job run after a skipped one; `success()` is the default."""
-_OF_NEEDS = re.compile(r"\$\{\{|\}\}|&&|[\s()!]|\b(?:always|cancelled)\b|\bneeds\.[\w-]+\.result\s*==\s*'success'")
+_OF_NEEDS = re.compile(
+    r"\$\{\{|\}\}|&&|[\s()!]|\b(?:always|cancelled)\b|\bneeds\.[\w-]+\.result\s*==\s*'success'"
+)
 _MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
 _INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
 
@@ -115,7 +130,8 @@ class WorkflowExtensions(Frozen):
     jobs: str = ""
     job_ids: tuple[str, ...] = ()
     results: dict[str, str] = {}
-    """The entry of a job in the gate's input, by id, with its `needs` where nothing else decides whether it runs."""
+    """The entry of a job in the gate's input, by id, with its `needs` where nothing else decides
+    whether it runs."""
 
     def parts(self) -> dict[str, str]:
         return self.steps | ({"jobs": self.jobs} if self.jobs else {})
@@ -125,7 +141,9 @@ class WorkflowExtensions(Frozen):
         return f"@@{part}@@" if part in self.parts() else ""
 
     def fill(self, text: str, pins: Mapping[str, Pin], committed: str) -> str:
-        """Replace the marks of a rendered file. kci's actions get kci's pins; others keep a newer committed pin."""
+        """Replace the marks of a rendered file. kci's actions get kci's pins; others keep a newer
+        committed pin.
+        """
 
         def filled(mark: re.Match[str]) -> str:
             part, indent = mark[1], " " * _INDENT[mark[1]]
@@ -140,7 +158,8 @@ class WorkflowExtensions(Frozen):
         return [
             finding(
                 "KCI423",
-                f"there is no place for it: no rendered file has {POINTS.get(part, 'room for jobs')!r}",
+                "there is no place for it: no rendered file has "
+                f"{POINTS.get(part, 'room for jobs')!r}",
                 f"{FOLDER}/{part}.yml",
                 hint="move its steps to another point, or remove the file",
             )
@@ -154,7 +173,9 @@ class WorkflowExtensions(Frozen):
         problems = [f"kci has a job with the id `{job}`" for job in self.job_ids if job in own_ids]
         for name, job in load_workflow(self.jobs).items() if self.jobs else ():
             gone = {*_needs(job)} - own_ids - {*self.job_ids}
-            problems += [f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)]
+            problems += [
+                f"job `{name}` needs `{need}`, which does not exist" for need in sorted(gone)
+            ]
         return [finding("KCI423", message, JOBS_FILE) for message in problems]
 
 
@@ -162,8 +183,12 @@ NO_EXTENSIONS = WorkflowExtensions()
 
 
 def read_extensions(root: Path) -> WorkflowExtensions:
-    """Read `.github/kci/`; UnsafeError for a symbolic link, FindingsError for a bad file (KCI422) or place (KCI423)."""
-    texts = read_committed(root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")])
+    """Read `.github/kci/`; UnsafeError for a symbolic link, FindingsError for a bad file (KCI422)
+    or place (KCI423).
+    """
+    texts = read_committed(
+        root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")]
+    )
     problems: list[Diagnostic] = []
     steps: dict[str, str] = {}
     jobs = ""
@@ -178,11 +203,19 @@ def read_extensions(root: Path) -> WorkflowExtensions:
             problems += _yaml_problems(path, text, jobs=False)
         elif name != "README.md":
             file_names = [*(f"{file_names}.yml" for file_names in POINTS), "jobs.yml"]
-            problems.append(finding("KCI423", f"{name} is not a part", path, hint=nearest(name, file_names)))
+            problems.append(
+                finding("KCI423", f"{name} is not a part", path, hint=nearest(name, file_names))
+            )
     if problems:
-        raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
+        raise FindingsError(
+            f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems
+        )
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
-    results = {job: f"{job}/{','.join(_needs(value))}" for job, value in ids.items() if _runs_by_needs(value)}
+    results = {
+        job: f"{job}/{','.join(_needs(value))}"
+        for job, value in ids.items()
+        if _runs_by_needs(value)
+    }
     return WorkflowExtensions(steps, jobs, tuple(ids), results)
 
 
@@ -203,7 +236,8 @@ def _skipped_jobs(path: str, jobs: Mapping[str, Any]) -> Iterator[Diagnostic]:
         results = "".join(f" && needs.{need}.result == 'success'" for need in needs)
         yield finding(
             "KCI424",
-            f"GitHub skips `{name}` whenever a job before it is skipped, and kci's jobs without work are",
+            f"GitHub skips `{name}` whenever a job before it is skipped, and kci's jobs without "
+            "work are",
             path,
             hint=f"write `if: ${{{{ !cancelled(){results} }}}}`",
         )
@@ -216,14 +250,22 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
         yield finding("KCI422", f"not valid YAML: {error}", path)
         return
     if re.search(r"^(---|\.\.\.|%|@@)", text, re.MULTILINE) or "\t" in text:
-        yield finding("KCI422", "it holds a document marker, a directive or a tab", path, hint="remove it")
+        yield finding(
+            "KCI422", "it holds a document marker, a directive or a tab", path, hint="remove it"
+        )
     items = value
     if jobs:
         items = list(value.values()) if isinstance(value, dict) else None
     if jobs and isinstance(items, list) and all(isinstance(item, dict) for item in items):
         yield from _skipped_jobs(path, value)
-    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+    if (
+        not isinstance(items, list)
+        or not items
+        or not all(isinstance(item, dict) for item in items)
+    ):
         what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
         yield finding("KCI422", f"it must be {what}", path)
-    elif not jobs and (wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)):
+    elif not jobs and (
+        wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)
+    ):
         yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path)

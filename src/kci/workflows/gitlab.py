@@ -65,7 +65,13 @@ gitlab_data = shipped("workflows/data/gitlab.toml", GitlabData)
 def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
     """The file that plans, by its path in the repository; UnsafeError as `refuse_unsafe`."""
     refuse_unsafe(inputs)
-    words = ["kci", "render", *(inputs.kernels if inputs.kernels != (".",) else ()), "--ci", "gitlab"]
+    words = [
+        "kci",
+        "render",
+        *(inputs.kernels if inputs.kernels != (".",) else ()),
+        "--ci",
+        "gitlab",
+    ]
     values = _common(version) | {
         "command": shlex.join(words),
         "digest": input_digest(inputs),
@@ -81,11 +87,20 @@ def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
 
 
 def child_pipeline(
-    plan: Plan, publish: Publish | None = None, purpose: Purpose | None = None, version: str = __version__
+    plan: Plan,
+    publish: Publish | None = None,
+    purpose: Purpose | None = None,
+    version: str = __version__,
 ) -> str:
-    """The child pipeline of a plan: a job per leg, jobs per kernel that merge, test and publish, and the gate."""
+    """The child pipeline of a plan: a job per leg, jobs per kernel that merge, test and publish,
+    and the gate.
+    """
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
-    kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if _has_jobs(plan, kernel.name, purpose)]
+    kernels = [
+        _kernel(plan, kernel, purpose)
+        for kernel in plan.kernels
+        if _has_jobs(plan, kernel.name, purpose)
+    ]
     legs = [_leg(leg, plan.tier) for leg in plan.legs]
     records = [f"{kernel['name']}: record" for kernel in kernels]
     values = _common(version) | {
@@ -105,7 +120,9 @@ def child_pipeline(
 
 
 def _has_jobs(plan: Plan, kernel: str, purpose: Purpose | None) -> bool:
-    if any(leg.kernel == kernel for leg in plan.legs) or any(test.kernel == kernel for test in plan.tests):
+    if any(leg.kernel == kernel for leg in plan.legs) or any(
+        test.kernel == kernel for test in plan.tests
+    ):
         return True
     return purpose is Purpose.PUBLISH and any(item.kernel == kernel for item in plan.skipped)
 
@@ -126,12 +143,27 @@ def _common(version: str) -> dict[str, Any]:
 
 def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words = ["kci", *build_words(leg, tier)]
-    words += [] if leg.part else ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
+    words += (
+        []
+        if leg.part
+        else ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
+    )
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
-    name = "" if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1 else objects_name(leg.kernel, leg.name)
+    name = (
+        ""
+        if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1
+        else objects_name(leg.kernel, leg.name)
+    )
     pack = f"kci-objects/{name}.tar" if name else ""
     if pack:
-        words += ["--objects-from", "kci-objects", "--objects-to", pack, "--stop-after", str(leg.stop_after)]
+        words += [
+            "--objects-from",
+            "kci-objects",
+            "--objects-to",
+            pack,
+            "--stop-after",
+            str(leg.stop_after),
+        ]
         words += ["--link"] if leg.takes else []
     threads = f"NVCC_THREADS={leg.cores} " if leg.cores is not None else ""
     return {
@@ -141,7 +173,9 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
         "timeout": leg.timeout,
         "part": leg.part,
         # Beyond GitLab's limit, the job waits for the whole stage of the parts.
-        "takes": [f"{leg.kernel}: {name}" for name in leg.takes] if len(leg.takes) <= gitlab_data().max_needs else [],
+        "takes": [f"{leg.kernel}: {name}" for name in leg.takes]
+        if len(leg.takes) <= gitlab_data().max_needs
+        else [],
         "links": bool(leg.takes),
         "objects": name,
         "pack": pack,
@@ -168,13 +202,22 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         "planned": _write_json_command(own.tree_plan(), "kci-planned.json"),
         "carries": bool(own.skipped),
         "tests": [_test(test) for test in own.tests],
-        "plan": _write_json_command(own.as_json(), "kci-records/kci-plan.json") if purpose is Purpose.PUBLISH else "",
+        "plan": _write_json_command(own.as_json(), "kci-records/kci-plan.json")
+        if purpose is Purpose.PUBLISH
+        else "",
     }
 
 
 def _test(test: TestLeg) -> dict[str, Any]:
     record = f"kci-records/{test.kernel}/{test.name}/kci-test.json"
-    words = ["kci", "test", "kci-tree", "--kernel", test.path, *(f"--variant={name}" for name in test.variants)]
+    words = [
+        "kci",
+        "test",
+        "kci-tree",
+        "--kernel",
+        test.path,
+        *(f"--variant={name}" for name in test.variants),
+    ]
     words += ["--leg", test.name, "--record", record]
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if needs_device(test.backend) else ""
     return {

@@ -27,7 +27,10 @@ from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_c
 
 def build_words(leg: Leg, tier: str) -> list[str]:
     """`build` and the options of `kci build` that select a leg, without its output."""
-    words = ["build", *(word for name in leg.variants or [leg.variant] for word in ("--variant", name))]
+    words = [
+        "build",
+        *(word for name in leg.variants or [leg.variant] for word in ("--variant", name)),
+    ]
     words += ["--tier", tier, "--container", "none"]
     words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else []
     words += ["--builder", leg.builder] if leg.builder else []
@@ -44,7 +47,8 @@ REUSABLE_FILES = {
     ".github/workflows/kernel.yml": "github/release.yml.j2",
     ".github/workflows/kernel-legs.yml": "github/kernel.yml.j2",
 }
-"""Reusable workflows in kci's repository and their templates: the one that short files call, and the one per kernel."""
+"""Reusable workflows in kci's repository and their templates: the one that short files call, and
+the one per kernel."""
 FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE)
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
@@ -96,7 +100,9 @@ def render(
     own: WorkflowExtensions = NO_EXTENSIONS,
     committed: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """The workflow files by path; UnsafeError as `refuse_unsafe`, FindingsError (KCI423) for a part without a place."""
+    """The workflow files by path; UnsafeError as `refuse_unsafe`, FindingsError (KCI423) for a part
+    without a place.
+    """
     refuse_unsafe(inputs)
     values = _values(inputs, own) | {
         "version": version,
@@ -105,7 +111,9 @@ def render(
         "uses": lambda action: _uses(action, pins),
         "unreleased": unreleased(pins),
     }
-    templates = dict.fromkeys(_TEMPLATES, "github/short.yml.j2") if inputs.short else dict(_TEMPLATES)
+    templates = (
+        dict.fromkeys(_TEMPLATES, "github/short.yml.j2") if inputs.short else dict(_TEMPLATES)
+    )
     if not inputs.short:
         templates |= _CALLED
     if inputs.publish:
@@ -116,11 +124,16 @@ def render(
         templates |= {COMMENT_FILE: "github/comment.yml.j2"}
     jinja = template_environment()
     rendered = {
-        path: tidy(jinja.get_template(name).render(values, path=path)) for path, name in sorted(templates.items())
+        path: tidy(jinja.get_template(name).render(values, path=path))
+        for path, name in sorted(templates.items())
     }
     if lost := [*own.unplaced_parts(rendered), *own.misplaced_jobs(rendered[RELEASE_FILE])]:
-        raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
-    filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
+        raise FindingsError(
+            "what the repository adds to the workflows has no place", diagnostics=lost
+        )
+    filled = {
+        path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()
+    }
     return {path: with_checksum(text) for path, text in filled.items()}
 
 
@@ -157,7 +170,8 @@ def _same_commit_action(action: str) -> str:
 
 
 def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
-    """The reusable workflows by path in kci's repository, with kci's own actions of the same commit.
+    """The reusable workflows by path in kci's repository, with kci's own actions of the same
+    commit.
 
     `$/` needs runner 2.336 or newer and is not on GitHub Enterprise Server:
     https://github.blog/changelog/2026-07-30-reference-same-repository-actions-with-self-repository-syntax
@@ -167,10 +181,14 @@ def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
         "reusable": True,
         "lfs": "${{ inputs.lfs }}",
         "kernel_file": legs_file,
-        "uses": lambda action: _same_commit_action(action) if action_of(action) == OWN else _uses(action, pins),
+        "uses": lambda action: (
+            _same_commit_action(action) if action_of(action) == OWN else _uses(action, pins)
+        ),
     }
     jinja = template_environment()
-    return {path: tidy(jinja.get_template(name).render(values)) for path, name in REUSABLE_FILES.items()}
+    return {
+        path: tidy(jinja.get_template(name).render(values)) for path, name in REUSABLE_FILES.items()
+    }
 
 
 _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
@@ -206,7 +224,9 @@ def input_digest(inputs: msgspec.Struct, own: WorkflowExtensions = NO_EXTENSIONS
 
 
 def cron(names: tuple[str, ...]) -> str:
-    """A weekly cron line from the kernels' names, five minutes from the full hour, when GitHub drops some."""
+    """A weekly cron line from the kernels' names, five minutes from the full hour, when GitHub
+    drops some.
+    """
     seed = int.from_bytes(hashlib.sha256("\n".join(sorted(names)).encode()).digest()[:8], "big")
     minute, seed = 5 + seed % 50, seed // 50
     hour, seed = 1 + seed % 5, seed // 5
@@ -223,13 +243,16 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
 
 
 def refuse_unsafe(inputs: Any) -> None:
-    """Raise UnsafeError for a CI expression or an unprintable character at any depth: quoting does not stop either."""
+    """Raise UnsafeError for a CI expression or an unprintable character at any depth: quoting does
+    not stop either.
+    """
     waiting = [msgspec.to_builtins(inputs, enc_hook=str)]
     while waiting:
         match waiting.pop():
             case str() as value if "${{" in value or "$[[" in value or not value.isprintable():
                 raise UnsafeError(
-                    f"{value!r} cannot be written into a workflow: it holds an expression or unprintable characters",
+                    f"{value!r} cannot be written into a workflow: it holds an expression or "
+                    "unprintable characters",
                     "rename the kernel, directory, label or branch",
                 )
             case dict() as table:

@@ -30,7 +30,9 @@ RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
 # `uses: owner/repository/folder@reference  # version`, a line of a step.
 _USES = re.compile(
-    r"^[ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$", re.MULTILINE
+    r"^[ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ "
+    r"\t]*(.*?))?[ \t]*$",
+    re.MULTILINE,
 )
 _SHA = re.compile(r"[0-9a-f]{40}")
 _VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
@@ -66,13 +68,20 @@ _pin_file = shipped("workflows/data/pins.toml", _PinFile)
 def shipped_pins() -> dict[str, Pin]:
     """The pins of `data/pins.toml`, by `owner/repository`."""
     own = _pin_file().own
-    return dict(sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items()))
+    return dict(
+        sorted({**_pin_file().action, OWN: Pin("", own.ref, repository=REPOSITORY)}.items())
+    )
 
 
 def unreleased(pins: Mapping[str, Pin]) -> str:
-    """The reference of kci's own actions if it names a release that does not exist yet; else empty."""
+    """The reference of kci's own actions if it names a release that does not exist yet;
+    else empty.
+    """
     default, chosen = shipped_pins()[OWN], pins[OWN]
-    same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (default.repository, default.version)
+    same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (
+        default.repository,
+        default.version,
+    )
     return f"{default.repository}@{default.version}" if same and not is_released() else ""
 
 
@@ -85,7 +94,9 @@ def release_pin() -> Pin:
     """The pin of kci's own actions at this release, from its package; UsageError for a checkout."""
     if not RELEASE_DATA.is_file():
         hint = "install a release, or name the commit in kci.toml: `[actions]` with `ref`"
-        raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint)
+        raise UsageError(
+            f"kci {__version__} was not installed from a release, and so knows no commit", hint
+        )
     release = shipped(RELEASE_DATA, _Release)()
     return replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
 
@@ -119,7 +130,8 @@ def choose_pins(
 ) -> dict[str, Pin]:
     """The pins to render with: `fixed`, else the newer of the shipped and the committed one.
 
-    `files` are the committed workflow files by path; `own` replaces the shipped pin of kci's own actions.
+    `files` are the committed workflow files by path; `own` replaces the shipped pin of kci's own
+    actions.
     """
     shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}
@@ -156,7 +168,9 @@ def without_pins(text: str) -> str:
 
 
 def apply_pins(text: str, pins: Mapping[str, Pin], committed: str) -> str:
-    """The repository's own steps with kci's pins for actions that kci uses; of others a newer committed pin is kept."""
+    """The repository's own steps with kci's pins for actions that kci uses; of others a newer
+    committed pin is kept.
+    """
     newest: dict[str, Pin] = {}
     for action, pin in find_pins(committed):
         if action not in newest or Version(pin.version) > Version(newest[action].version):
@@ -179,7 +193,9 @@ _MAX_BYTES = 2_000_000
 
 
 def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """The texts of existing files, by path; UnsafeError for a link, FindingsError if one is unreadable or too large."""
+    """The texts of existing files, by path; UnsafeError for a link, FindingsError if one is
+    unreadable or too large.
+    """
     texts = {}
     for path in sorted(paths):
         file = _inside(root, path)
@@ -187,7 +203,9 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
             continue
         try:
             if file.stat().st_size > _MAX_BYTES:
-                raise FindingsError(f"{path}: larger than any workflow", "move it away and render again")
+                raise FindingsError(
+                    f"{path}: larger than any workflow", "move it away and render again"
+                )
             texts[path] = file.read_text(encoding="utf-8")
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror or error}") from None
@@ -220,9 +238,13 @@ def remove_files(root: Path, paths: Iterable[str]) -> None:
 def _inside(root: Path, path: str) -> Path:
     file = root / path
     for place in reversed((file, *file.parents[: len(Path(path).parts) - 1])):
-        if place.is_symlink() or (place.exists() and not (place.is_file() if place == file else place.is_dir())):
+        if place.is_symlink() or (
+            place.exists() and not (place.is_file() if place == file else place.is_dir())
+        ):
             kind = "file" if place == file else "directory"
-            raise UnsafeError(f"{place}: not a plain {kind}", "remove it; kci does not write through links")
+            raise UnsafeError(
+                f"{place}: not a plain {kind}", "remove it; kci does not write through links"
+            )
     return file
 
 
@@ -232,7 +254,9 @@ _COMMAND = re.compile(rf"^{HEADER}\S+ from .*\n#   (kci render(?: .*)?)$", re.MU
 _CONTENT = re.compile(r"^# kci-content: ([0-9a-f]{16})$", re.MULTILINE)
 _GENERATED = re.compile(rf"^{HEADER}(\S+) from ", re.MULTILINE)
 _INPUTS = re.compile(r"^# kci-inputs: .*\n", re.MULTILINE)
-_VOLATILE = re.compile(rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*|# kci-content: \S*)$", re.MULTILINE)
+_VOLATILE = re.compile(
+    rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*|# kci-content: \S*)$", re.MULTILINE
+)
 _TOP = 4096
 
 
@@ -250,10 +274,14 @@ _OPTIONS = ["branch=", "pin=", "ci=", "short"]
 
 
 def recorded_options(text: str) -> RecordedOptions:
-    """The options in a file's header; defaults for a command that kci does not write, such as with kernels outside."""
+    """The options in a file's header; defaults for a command that kci does not write, such as with
+    kernels outside.
+    """
     match = _COMMAND.search(text[:_TOP])
     try:
-        options, kernels = gnu_getopt(shlex.split(match[1])[2:], "", _OPTIONS) if match else ([], [])
+        options, kernels = (
+            gnu_getopt(shlex.split(match[1])[2:], "", _OPTIONS) if match else ([], [])
+        )
     except (ValueError, GetoptError):
         return RecordedOptions()
     if any(Path(kernel).is_absolute() or ".." in Path(kernel).parts for kernel in kernels):
@@ -265,7 +293,9 @@ def recorded_options(text: str) -> RecordedOptions:
 
 def with_checksum(text: str) -> str:
     """The file with a checksum in its header, which reveals later edits."""
-    return _INPUTS.sub(lambda line: f"{line[0]}# kci-content: {_content_digest(text)}\n", text, count=1)
+    return _INPUTS.sub(
+        lambda line: f"{line[0]}# kci-content: {_content_digest(text)}\n", text, count=1
+    )
 
 
 def _content_digest(text: str) -> str:
@@ -273,7 +303,9 @@ def _content_digest(text: str) -> str:
 
 
 def _comparable(text: str) -> str:
-    return "\n".join(line for line in without_pins(_VOLATILE.sub("", text)).split("\n") if line.strip())
+    return "\n".join(
+        line for line in without_pins(_VOLATILE.sub("", text)).split("\n") if line.strip()
+    )
 
 
 def default_branch(root: Path) -> str:
@@ -305,7 +337,11 @@ class Drift(enum.StrEnum):
 
 _DRIFT_FINDINGS = {
     Drift.MISSING: ("KCI401", "there is no such file", "run `kci render`"),
-    Drift.CHANGED: ("KCI401", "the file is not what kci would write now", "run `kci render` and commit the result"),
+    Drift.CHANGED: (
+        "KCI401",
+        "the file is not what kci would write now",
+        "run `kci render` and commit the result",
+    ),
     Drift.OBSOLETE: (
         "KCI401",
         "kci wrote this file and no longer needs it",
@@ -333,12 +369,16 @@ class Comparison(Frozen):
 
 
 def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[Comparison]:
-    """Compare rendered and committed files by path; pins, empty lines and version lines of the header do not count."""
+    """Compare rendered and committed files by path; pins, empty lines and version lines of the
+    header do not count.
+    """
     comparisons = []
     for path in sorted({*rendered, *committed}):
         old, new = committed.get(path), rendered.get(path)
         if state := _drift(old, new):
-            comparisons.append(Comparison(path, state, "" if state is Drift.SAME else _diff(path, old, new)))
+            comparisons.append(
+                Comparison(path, state, "" if state is Drift.SAME else _diff(path, old, new))
+            )
     return comparisons
 
 
@@ -357,7 +397,11 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
 
 def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
     """KCI401, KCI402 and KCI406 for the committed files."""
-    drifted = [(item.path, _DRIFT_FINDINGS[item.state]) for item in comparisons if item.state in _DRIFT_FINDINGS]
+    drifted = [
+        (item.path, _DRIFT_FINDINGS[item.state])
+        for item in comparisons
+        if item.state in _DRIFT_FINDINGS
+    ]
     return [finding(rule, message, path, hint=hint) for path, (rule, message, hint) in drifted]
 
 
@@ -370,6 +414,8 @@ def header_version(text: str) -> str:
 def _diff(path: str, old: str | None, new: str | None) -> str:
     before, after = old.split("\n") if old else [], new.split("\n") if new else []
     if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib is quadratic at worst
-        return f"--- {path}\n+++ {path}\n(too long to compare: {len(before)} and {len(after)} lines)\n"
+        return (
+            f"--- {path}\n+++ {path}\n(too long to compare: {len(before)} and {len(after)} lines)\n"
+        )
     names = "/dev/null" if old is None else f"a/{path}", "/dev/null" if new is None else f"b/{path}"
     return "\n".join(difflib.unified_diff(before, after, *names, lineterm="")) + "\n"

@@ -1,4 +1,6 @@
-"""Workflow files of a workspace: rendering, the limits of its runs, and drift from the committed files."""
+"""Workflow files of a workspace: rendering, the limits of its runs, and drift from the committed
+files.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ from kci.workflows.rendered_files import (
 from kci.workflows.snakemake import render_snakemake
 
 _GROWTH = 1.25
-"""The factor for kernels and torch releases that come before the files are rendered again: about a year's."""
+"""The factor for kernels and torch releases that come before the files are rendered again: about a
+year's."""
 
 
 def with_growth(count: int) -> int:
@@ -56,17 +59,28 @@ def with_growth(count: int) -> int:
     return math.ceil(count * _GROWTH)
 
 
-def plan_largest_runs(workspace: Workspace, *, short: bool = False) -> tuple[list[Plan], list[Diagnostic]]:
-    """Everything in each tier that an event builds; KCI419 for what GitHub refuses of it. Short files have one job."""
+def plan_largest_runs(
+    workspace: Workspace, *, short: bool = False
+) -> tuple[list[Plan], list[Diagnostic]]:
+    """Everything in each tier that an event builds; KCI419 for what GitHub refuses of it.
+
+    Short files have one job.
+    """
     settings = workspace.settings.settings
-    tiers = {Tier.RELEASE: "a push", settings.pull_request.tier: "a pull request",
-             settings.schedule.tier: "the scheduled run"}  # fmt: skip
+    tiers = {
+        Tier.RELEASE: "a push",
+        settings.pull_request.tier: "a pull request",
+        settings.schedule.tier: "the scheduled run",
+    }
     plans = {tier: plan_everything(workspace, tier, split=True) for tier in tiers}
     refused: list[Diagnostic] = []
     # Callers have room for growth, so that no kernel moves to another one then.
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
-        what, errors = f"{when} of everything (tier {tier})", errors_in(check_limits(plans[tier], callers))
+        what, errors = (
+            f"{when} of everything (tier {tier})",
+            errors_in(check_limits(plans[tier], callers)),
+        )
         refused += [finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors]
     return list(plans.values()), refused
 
@@ -94,7 +108,9 @@ class RenderedFiles(Frozen):
         remove_files(self.root, self.obsolete)
 
     def require_own(self, *, force: bool = False) -> None:
-        """FindingsError for files of another origin (KCI402) or, without `force`, edited ones (KCI406)."""
+        """FindingsError for files of another origin (KCI402) or, without `force`, edited ones
+        (KCI406).
+        """
         rules = ("KCI402",) if force else ("KCI402", "KCI406")
         refused = [item for item in self.diagnostics if item.rule in rules]
         if refused:
@@ -112,9 +128,10 @@ def render_workflows(
 ) -> RenderedFiles:
     """Render the workflow files and compare them with the committed ones; writes nothing.
 
-    `kernels` are the directories that the header names. `by_commit` pins kci's own actions to the release's commit
-    (True) or to their tag (False); None keeps a committed pin. UsageError for a kernel outside of `root` or no
-    release, FindingsError for a bad kernel, run or pin, UnsafeError for an expression in a name.
+    `kernels` are the directories that the header names. `by_commit` pins kci's own actions to the
+    release's commit (True) or to their tag (False); None keeps a committed pin. UsageError for a
+    kernel outside of `root` or no release, FindingsError for a bad kernel, run or pin, UnsafeError
+    for an expression in a name.
     """
     chosen = workspace.settings.settings
     require_readable(workspace)
@@ -122,7 +139,9 @@ def render_workflows(
     builds = [kernel.build for kernel in workspace.kernels]
     names = {(build.general.hub and build.general.hub.repo_id) or build.name for build in builds}
     legs_of = [leg for plan in plans for leg in plan.legs]
-    notes = list(check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners))
+    notes = list(
+        check_time({(leg.kernel, leg.name): leg for leg in legs_of}.values(), workspace.runners)
+    )
     inputs = Inputs(
         names=tuple(sorted(names)),
         kernels=_named(kernels, root),
@@ -147,8 +166,12 @@ def render_workflows(
     if short:
         notes += _only_in_long_files(chosen)
     named_ref = chosen.actions.ref is not None
-    own = own_pin(chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN])
-    fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(chosen.actions.pins)
+    own = own_pin(
+        chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN]
+    )
+    fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(
+        chosen.actions.pins
+    )
     committed = read_committed(root, FILES)
     parts = read_extensions(root)
     pins = choose_pins(committed, fixed, own)
@@ -162,7 +185,9 @@ def render_workflows(
 
 
 def _unreleased(what: str, hint: str) -> Diagnostic:
-    return finding("KCI450", f"{what}, which does not exist before the first release of kci", hint=hint)
+    return finding(
+        "KCI450", f"{what}, which does not exist before the first release of kci", hint=hint
+    )
 
 
 def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
@@ -171,19 +196,31 @@ def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
         "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
         "checkout": chosen.checkout != Checkout(),
     }
-    return _nothing_for(requested, "the short file", "remove the setting, or run `kci render --no-short`")
+    return _nothing_for(
+        requested, "the short file", "remove the setting, or run `kci render --no-short`"
+    )
 
 
 def _nothing_for(requested: Mapping[str, bool], file: str, hint: str) -> list[Diagnostic]:
     keys = [key for key, is_set in requested.items() if is_set]
-    return [finding("KCI454", f"{file} has nothing for `{key}` of {KCI_TOML}", hint=hint) for key in keys]
+    return [
+        finding("KCI454", f"{file} has nothing for `{key}` of {KCI_TOML}", hint=hint)
+        for key in keys
+    ]
 
 
-def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
-    """Render the GitLab file and compare it with the committed one; KCI454 for a setting that it cannot express."""
+def render_gitlab_files(
+    workspace: Workspace, root: Path, kernels: Sequence[str] = ()
+) -> RenderedFiles:
+    """Render the GitLab file and compare it with the committed one; KCI454 for a setting that it
+    cannot express.
+    """
     require_readable(workspace)
     chosen = workspace.settings.settings
-    requested = {"pull-request.comment": chosen.pull_request.comment, "publish.on": chosen.publish.on is PublishOn.PUSH}
+    requested = {
+        "pull-request.comment": chosen.pull_request.comment,
+        "publish.on": chosen.publish.on is PublishOn.PUSH,
+    }
     notes = _nothing_for(requested, "GitLab's file", "")
     inputs = Inputs(
         names=(),
@@ -200,7 +237,9 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
     return _compared(root, files, read_committed(root, files), notes)
 
 
-def render_snakemake_file(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
+def render_snakemake_file(
+    workspace: Workspace, root: Path, kernels: Sequence[str] = ()
+) -> RenderedFiles:
     """Render the Snakefile and compare it with the committed one; see `render_workflows`."""
     require_readable(workspace)
     files = render_snakemake(_named(kernels, root))
@@ -214,9 +253,22 @@ def has_submodules(root: Path) -> bool:
 
 def has_lfs(root: Path) -> bool:
     """True if a .gitattributes of the repository uses Git LFS."""
-    listed = run_git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.gitattributes")
+    listed = run_git(
+        root,
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+        "--",
+        "*.gitattributes",
+    )
     names = os.fsdecode(listed or b".gitattributes").split("\0")
-    texts = [(root / name).read_text(encoding="utf-8", errors="replace") for name in names if (root / name).is_file()]
+    texts = [
+        (root / name).read_text(encoding="utf-8", errors="replace")
+        for name in names
+        if (root / name).is_file()
+    ]
     return any(re.search(r"^[^#\n]*\sfilter=lfs\b", text, re.MULTILINE) for text in texts)
 
 
@@ -234,9 +286,13 @@ _UNHIDE = "remove the line of .gitignore that `git check-ignore -v` names"
 def _compared(
     root: Path, files: dict[str, str], committed: Mapping[str, str], notes: Sequence[Diagnostic]
 ) -> RenderedFiles:
-    ignored = run_git(root, "check-ignore", "-z", "--stdin", stdin="\0".join(sorted(files)).encode())
+    ignored = run_git(
+        root, "check-ignore", "-z", "--stdin", stdin="\0".join(sorted(files)).encode()
+    )
     hidden = [
-        finding("KCI455", "git ignores this file, so it never reaches the server", path, hint=_UNHIDE)
+        finding(
+            "KCI455", "git ignores this file, so it never reaches the server", path, hint=_UNHIDE
+        )
         for path in os.fsdecode(ignored or b"").split("\0")
         if path
     ]
@@ -257,9 +313,13 @@ def publish_jobs(repository: RepositorySettings) -> Publish | None:
         return None
     chosen = repository.settings.publish
     return Publish(
-        environment=chosen.environment, on=chosen.on, tags=chosen.tags, attest=chosen.attest, sign=chosen.sign,
+        environment=chosen.environment,
+        on=chosen.on,
+        tags=chosen.tags,
+        attest=chosen.attest,
+        sign=chosen.sign,
         pull_request=chosen.pull_request,
-    )  # fmt: skip
+    )
 
 
 def _named(kernels: Sequence[str], root: Path) -> tuple[str, ...]:
@@ -268,35 +328,47 @@ def _named(kernels: Sequence[str], root: Path) -> tuple[str, ...]:
     for directory in kernels or (str(root),):
         relative = os.path.relpath(Path(directory).resolve(), root.resolve())
         if relative == ".." or relative.startswith("../"):
-            raise UsageError(f"{directory}: not below {root}", "name the root of the repository with --output")
+            raise UsageError(
+                f"{directory}: not below {root}", "name the root of the repository with --output"
+            )
         named.add(Path(relative).as_posix())
     return tuple(sorted(named))
 
 
 def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
-    """Instructions for the settings on GitHub that the workflows rely on; the check's name depends on `short`."""
+    """Instructions for the settings on GitHub that the workflows rely on; the check's name depends
+    on `short`.
+    """
     check = "kci / kci" if short else "kci"
     lines = [
-        f"Settings > Branches, or Rules > Rulesets: require the status check `{check}` on the branch that releases. "
+        f"Settings > Branches, or Rules > Rulesets: require the status check `{check}` on the "
+        "branch that releases. "
         "It is red unless all that was planned was built, merged and verified.",
-        "Settings > Actions > General > Fork pull request workflows: require approval for all external contributors. "
+        "Settings > Actions > General > Fork pull request workflows: require approval for all "
+        "external contributors. "
         "Their code then runs only after somebody has read it.",
-        "Settings > Actions > General > Workflow permissions: read repository contents. Each job asks for what it "
+        "Settings > Actions > General > Workflow permissions: read repository contents. Each job "
+        "asks for what it "
         "needs.",
     ]
     if settings.runners:
         lines.append(
-            "Settings > Actions > Runners: register the self-hosted runners that [runners] of kci.toml names. In a "
-            "public repository, let them run nothing of forks, and prefer ones that are made new for every job."
+            "Settings > Actions > Runners: register the self-hosted runners that [runners] of "
+            "kci.toml names. In a "
+            "public repository, let them run nothing of forks, and prefer ones that are made new "
+            "for every job."
         )
     if settings.pull_request.forks is Forks.DISPATCH and not short:
         lines += [
-            "Settings > Environments: make `kci-own-machines`, with required reviewers and limited to the default "
+            "Settings > Environments: make `kci-own-machines`, with required reviewers and "
+            "limited to the default "
             "branch. It is asked before a commit of a fork reaches a self-hosted runner.",
-            "Require the commit status `kci/own-machines` beside the status check `kci`. It is missing, and so the "
+            "Require the commit status `kci/own-machines` beside the status check `kci`. It is "
+            "missing, and so the "
             "merge waits, until somebody has started kci-own-machines.yml for the very commit.",
         ]
     lines.append(
-        "To use the merge queue: Settings > Branches > Require merge queue. The workflow is already triggered by it."
+        "To use the merge queue: Settings > Branches > Require merge queue. The workflow is "
+        "already triggered by it."
     )
     return lines

@@ -1,4 +1,7 @@
-"""Snakemake: a Snakefile that reads the plan when it runs, the same for every repository. A pure function."""
+"""Snakemake: a Snakefile that reads the plan when it runs, the same for every repository.
+
+A pure function.
+"""
 
 from __future__ import annotations
 

@@ -32,13 +32,17 @@ def main(method: str, address: str, *options: str) -> None:
 
 def asked_once(store: Path, method: str, address: str, *options: str) -> Any:
     """Answer from the state in a file, and keep what has changed."""
-    state: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"issues": [], "requests": []}
+    state: dict[str, Any] = (
+        json.loads(store.read_text()) if store.exists() else {"issues": [], "requests": []}
+    )
     path, _, query = address.partition("?")
     sent = json.loads(sys.stdin.read()) if options == ("--input", "-") else {}
     state["requests"].append(f"{method} {path}")
     asked = {key: value[0] for key, value in parse_qs(query).items()}
     below = path.removeprefix("repos/example/kernels/")
-    if "pulls" in state and github_talk.knows(method, below):  # the repository of a test that is about talking
+    if "pulls" in state and github_talk.knows(
+        method, below
+    ):  # the repository of a test that is about talking
         try:
             answer = github_talk.answered(state, method, below, asked, sent, github_talk.of_job())
         except github_talk.Refused as error:
@@ -49,17 +53,31 @@ def asked_once(store: Path, method: str, address: str, *options: str) -> Any:
     return answer
 
 
-def answered(issues: list[dict[str, Any]], method: str, path: str, query: dict[str, str], sent: dict[str, str]) -> Any:
+def answered(
+    issues: list[dict[str, Any]],
+    method: str,
+    path: str,
+    query: dict[str, str],
+    sent: dict[str, str],
+) -> Any:
     """What GitHub would say; None for what is not there."""
     match method, path:
         case "PUT", "repos/example/kernels/actions/workflows/kci-compat.yml/enable":
             return {}
         case "GET", "repos/example/kernels/issues":
-            found = [issue for issue in reversed(issues) if issue["user"]["login"] == query["creator"]]
+            found = [
+                issue for issue in reversed(issues) if issue["user"]["login"] == query["creator"]
+            ]
             size, page = int(query["per_page"]), int(query["page"])
             return found[size * (page - 1) : size * page]
         case "POST", "repos/example/kernels/issues":
-            made = {"number": len(issues) + 1, "state": "open", "user": {"login": BOT}, "pull_request": None, **sent}
+            made = {
+                "number": len(issues) + 1,
+                "state": "open",
+                "user": {"login": BOT},
+                "pull_request": None,
+                **sent,
+            }
             issues.append(made)
             return made
     if method == "PATCH" and (number := re.fullmatch(r"repos/example/kernels/issues/(\d+)", path)):

@@ -1,6 +1,8 @@
-"""Stand-in for the part of GitHub's API that is about pull requests, their comments, runs and artifacts.
+"""Stand-in for the part of GitHub's API that is about pull requests, their comments, runs and
+artifacts.
 
-It refuses what the job that asks has no permission for, as the workflow file that KCI_ACT_WORKFLOW names says.
+It refuses what the job that asks has no permission for, as the workflow file that KCI_ACT_WORKFLOW
+names says.
 """
 
 from __future__ import annotations
@@ -40,10 +42,20 @@ def knows(method: str, path: str) -> bool:
 
 
 def answered(
-    state: dict[str, Any], method: str, path: str, query: dict[str, str], sent: dict[str, Any], may: dict[str, str]
+    state: dict[str, Any],
+    method: str,
+    path: str,
+    query: dict[str, str],
+    sent: dict[str, Any],
+    may: dict[str, str],
 ) -> Any:
-    """What GitHub would say; None for what is not there. Refused where the permissions do not do."""
-    name, wanted = next(rest for pattern, *rest in NEEDED if re.fullmatch(pattern, f"{method} {path}"))
+    """What GitHub would say; None for what is not there.
+
+    Refused where the permissions do not do.
+    """
+    name, wanted = next(
+        rest for pattern, *rest in NEEDED if re.fullmatch(pattern, f"{method} {path}")
+    )
     if may.get(name) not in (wanted, "write"):
         raise Refused(f"gh: Resource not accessible by integration (HTTP 403): {method} {path}")
     numbers = [int(word) for word in re.findall(r"\d+", path)]
@@ -57,7 +69,9 @@ def answered(
             return packed(Path(state["places"][str(numbers[0])]))
         case "GET", "pulls":
             owner, _, branch = query["head"].partition(":")
-            heads = [(pull, pull["head"]) for pull in state["pulls"] if pull["state"] == query["state"]]
+            heads = [
+                (pull, pull["head"]) for pull in state["pulls"] if pull["state"] == query["state"]
+            ]
             return [
                 pull
                 for pull, head in heads

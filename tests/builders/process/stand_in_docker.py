@@ -1,8 +1,9 @@
 """Stands in for docker, because no container engine runs where these tests run.
 
-It takes exactly the flags that kci uses, as docker's own command line takes them, and refuses everything else with
-docker's exit code for a wrong command. Instead of in a container the command runs on this machine, but with docker's
-idea of its surroundings: only the environment that was passed, the given working directory, and mounts that exist.
+It takes exactly the flags that kci uses, as docker's own command line takes them, and refuses
+everything else with docker's exit code for a wrong command. Instead of in a container the command
+runs on this machine, but with docker's idea of its surroundings: only the environment that was
+passed, the given working directory, and mounts that exist.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ def main(arguments: list[str]) -> int:
         return 0
     if not arguments or arguments.pop(0) != "run":
         refuse("unknown command")
-    flags = {"--rm": False, "--init": False, "--cap-drop=ALL": False, "--security-opt=no-new-privileges": False}
+    flags = {
+        "--rm": False,
+        "--init": False,
+        "--cap-drop=ALL": False,
+        "--security-opt=no-new-privileges": False,
+    }
     environment, mounts, workdir = {"PATH": os.environ["PATH"]}, {}, "/"
     while arguments and arguments[0].startswith("-"):
         flag = arguments.pop(0)
@@ -59,7 +65,9 @@ def main(arguments: list[str]) -> int:
         refuse(f"missing: {[flag for flag, there in flags.items() if not there]}")
     if not arguments or arguments.pop(0) != IMAGE:
         refuse("pull access denied")
-    Path(os.environ["STAND_IN_LOG"]).write_text(json.dumps({"mounts": mounts, "environment": sorted(environment)}))
+    Path(os.environ["STAND_IN_LOG"]).write_text(
+        json.dumps({"mounts": mounts, "environment": sorted(environment)})
+    )
     return subprocess.run(arguments, cwd=workdir, env=environment, check=False).returncode
 
 

@@ -1,4 +1,6 @@
-"""Building inside an image: the exact command, and a run of it with a stand-in for docker (see stand_in_docker.py)."""
+"""Building inside an image: the exact command, and a run of it with a stand-in for docker (see
+stand_in_docker.py).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ from kci.builders.process.container import (
     run_in_container,
     running_wheel,
 )
-from kci.errors import BuildFailedError, FindingsError, MissingToolError, UnfinishedBuildError, UsageError
+from kci.errors import (
+    BuildFailedError,
+    FindingsError,
+    MissingToolError,
+    UnfinishedBuildError,
+    UsageError,
+)
 
 STAND_IN = Path(__file__).parent / "stand_in_docker.py"
 IMAGE = "registry.example/builder:1"
@@ -38,7 +46,9 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in on the PATH; what it saw is in the file that is returned."""
     folder = tmp_path / "engine"
     folder.mkdir()
-    program(folder, "docker", f'exec {shlex.quote(sys.executable)} {shlex.quote(str(STAND_IN))} "$@"')
+    program(
+        folder, "docker", f'exec {shlex.quote(sys.executable)} {shlex.quote(str(STAND_IN))} "$@"'
+    )
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("STAND_IN_LOG", str(tmp_path / "seen.json"))
     return tmp_path / "seen.json"
@@ -51,20 +61,33 @@ def _no_places(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def command_of(kernel: Path, tmp_path: Path, writable: Sequence[Path] = (), readable: Sequence[Path] = ()) -> list[str]:
+def command_of(
+    kernel: Path, tmp_path: Path, writable: Sequence[Path] = (), readable: Sequence[Path] = ()
+) -> list[str]:
     """The command that builds a kernel in the image."""
     return build_command(
-        ContainerBuild(IMAGE, kernel, ["build"], writable=writable, cache=tmp_path / "cache", readable=readable)
+        ContainerBuild(
+            IMAGE, kernel, ["build"], writable=writable, cache=tmp_path / "cache", readable=readable
+        )
     )
 
 
-def test_launchers_are_told_what_their_variables_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By name, so that no key is on a command line; but no place of this machine that the container does not see."""
+def test_launchers_are_told_what_their_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, so that no key is on a command line; but no place of this machine that the container
+    does not see.
+    """
     conf = tmp_path / "sccache.conf"
     conf.touch()
     said = {"CCACHE_REMOTE_STORAGE": "redis://:key@host", "SCCACHE_CONF": str(conf)}
     secret = {"AWS_SECRET_ACCESS_KEY": "key"}
-    for name, value in {**said, **secret, "CCACHE_DIR": "/mine", "SCCACHE_ERROR_LOG": "~/log"}.items():
+    for name, value in {
+        **said,
+        **secret,
+        "CCACHE_DIR": "/mine",
+        "SCCACHE_ERROR_LOG": "~/log",
+    }.items():
         monkeypatch.setenv(name, value)
     kernel = noarch_kernel(tmp_path / "k")
     command = command_of(kernel, tmp_path)
@@ -75,10 +98,14 @@ def test_launchers_are_told_what_their_variables_say(tmp_path: Path, monkeypatch
     assert "--env=AWS_SECRET_ACCESS_KEY" not in command_of(kernel, tmp_path), "nobody asks for it"
 
 
-def test_wheels_and_certificates_of_this_machine_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_and_certificates_of_this_machine_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "ca.crt").touch()
-    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path / 'wheels'} https://example.org/wheels /not/there")
+    monkeypatch.setenv(
+        "PIP_FIND_LINKS", f"{tmp_path / 'wheels'} https://example.org/wheels /not/there"
+    )
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.crt"))
     command = command_of(noarch_kernel(tmp_path / "k"), tmp_path)
     for path in (tmp_path / "wheels", tmp_path / "ca.crt"):
@@ -127,9 +154,18 @@ def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     writable = [word for word in mounts if not word.endswith(",readonly")]
     whole = f"--mount=type=bind,source={repository},target={repository},readonly"
     assert whole in mounts
-    assert [word.rpartition("=")[2] for word in writable] == [str(tmp_path / "cache"), str(kernel / "build")]
-    assert {"--env=KCI_RUN", "--env=KCI_ATTEMPT"} <= set(command), "the artifact is of the run that asked for it"
-    assert {"--env=MAX_JOBS", "--env=PIP_INDEX_URL", f"--env=KCI_CACHE={tmp_path / 'cache'}"} <= set(command)
+    assert [word.rpartition("=")[2] for word in writable] == [
+        str(tmp_path / "cache"),
+        str(kernel / "build"),
+    ]
+    assert {"--env=KCI_RUN", "--env=KCI_ATTEMPT"} <= set(command), (
+        "the artifact is of the run that asked for it"
+    )
+    assert {
+        "--env=MAX_JOBS",
+        "--env=PIP_INDEX_URL",
+        f"--env=KCI_CACHE={tmp_path / 'cache'}",
+    } <= set(command)
     assert not any("secret" in word for word in command)
     # A mount inside another one has to come after it.
     assert mounts.index(whole) < mounts.index(writable[-1])
@@ -145,10 +181,14 @@ def test_settings_outside_of_git_and_an_overlay_are_seen(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path, no_git_environment: None) -> None:
+def test_the_git_data_of_a_worktree_is_seen_as_well(
+    tmp_path: Path, no_git_environment: None
+) -> None:
     def git(*arguments: str) -> None:
         identity = ["-c", "user.name=t", "-c", "user.email=t@t.example"]
-        subprocess.run(["git", *identity, *arguments], cwd=tmp_path / "main", check=True, capture_output=True)
+        subprocess.run(
+            ["git", *identity, *arguments], cwd=tmp_path / "main", check=True, capture_output=True
+        )
 
     (tmp_path / "main").mkdir()
     git("init", "-q")
@@ -167,20 +207,29 @@ def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) 
     assert not wheel.place(tmp_path).exists(), "asking writes nothing"
     with zipfile.ZipFile(wheel.write(tmp_path)) as archive:
         assert archive.testzip() is None
-        assert archive.read("kci/builders/process/container.py") == Path(container.__file__).read_bytes()
+        assert (
+            archive.read("kci/builders/process/container.py")
+            == Path(container.__file__).read_bytes()
+        )
         names = set(archive.namelist())
         (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
-        assert {line.partition(",")[0] for line in archive.read(record).decode().splitlines()} == names
+        assert {
+            line.partition(",")[0] for line in archive.read(record).decode().splitlines()
+        } == names
     again = running_wheel()
     assert again == wheel
 
 
-def test_a_kci_that_is_not_installed_comes_out_of_its_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kci_that_is_not_installed_comes_out_of_its_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(container, "running_wheel", lambda: None)
     assert kci_source(tmp_path) == (str(ROOT), "", [Mount(ROOT)])
 
 
-def test_podman_is_taken_where_there_is_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podman_is_taken_where_there_is_no_docker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KCI_CONTAINER_ENGINE", raising=False)
     folder = only_these(monkeypatch, tmp_path)
     program(folder, "podman", 'test "$*" = "version --format {{.Client.Version}}"')
@@ -195,7 +244,9 @@ def test_podman_is_taken_where_there_is_no_docker(tmp_path: Path, monkeypatch: p
         container_command(IMAGE, [], ["true"])
 
 
-def test_a_user_who_is_not_root_stays_himself_in_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_is_not_root_stays_himself_in_podman(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     for user, expected in ((0, False), (1000, True)):
         monkeypatch.setattr("os.getuid", lambda user=user: user)
@@ -205,7 +256,9 @@ def test_a_user_who_is_not_root_stays_himself_in_podman(tmp_path: Path, monkeypa
 # --- which image ---
 
 
-def test_none_and_an_empty_auto_mean_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_none_and_an_empty_auto_mean_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     only_these(monkeypatch, tmp_path)
     assert choose_image("none", IMAGE, quiet) is None
     assert choose_image("auto", "", quiet) is None
@@ -230,13 +283,17 @@ def test_an_image_by_name_needs_docker(tmp_path: Path, monkeypatch: pytest.Monke
         choose_image(IMAGE, "", quiet)
     assert caught.value.exit_code == 3
     with pytest.raises(MissingToolError, match="docker"):
-        run_in_container(ContainerBuild(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c"), quiet)
+        run_in_container(
+            ContainerBuild(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c"), quiet
+        )
 
 
 # --- running it ---
 
 
-def run(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str = IMAGE) -> list[str]:
+def run(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str = IMAGE
+) -> list[str]:
     """Run a script of the test's own where kci would be installed and run."""
     monkeypatch.setattr(container, "SCRIPT", script)
     said: list[str] = []
@@ -246,23 +303,39 @@ def run(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str
     return said
 
 
-def test_arguments_and_surroundings_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
+def test_arguments_and_surroundings_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
+) -> None:
     monkeypatch.setenv("A_SECRET", "x")
-    said = run(tmp_path, 'pwd; printf "%s\\n" "$@"; echo "${A_SECRET-unset}"; touch "$HOME/h"', monkeypatch)
+    said = run(
+        tmp_path, 'pwd; printf "%s\\n" "$@"; echo "${A_SECRET-unset}"; touch "$HOME/h"', monkeypatch
+    )
     wheel = running_wheel()
     assert wheel is not None
     assert said[:2] == [str(tmp_path / "k"), str(wheel.place(tmp_path / "newer" / "c"))]
     assert wheel.place(tmp_path / "newer" / "c").is_file()
     assert said[3:6] == ["a b", "$c", "unset"]
-    assert said[6].startswith(f"{IMAGE} is a tag, which moves; this time it was {IMAGE.partition(':')[0]}@sha256:")
+    assert said[6].startswith(
+        f"{IMAGE} is a tag, which moves; this time it was {IMAGE.partition(':')[0]}@sha256:"
+    )
     seen = json.loads(docker.read_text())
-    places = {str(tmp_path / "k"): False, str(tmp_path / "newer" / "c"): True, str(tmp_path / "new" / "o"): True}
+    places = {
+        str(tmp_path / "k"): False,
+        str(tmp_path / "newer" / "c"): True,
+        str(tmp_path / "new" / "o"): True,
+    }
     assert seen["mounts"] == places
 
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [(1, FindingsError), (2, UsageError), (3, MissingToolError), (4, BuildFailedError), (137, BuildFailedError)],
+    [
+        (1, FindingsError),
+        (2, UsageError),
+        (3, MissingToolError),
+        (4, BuildFailedError),
+        (137, BuildFailedError),
+    ],
 )
 def test_the_exit_code_of_kci_in_the_image_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path, code: int, error: type[Exception]
@@ -296,7 +369,9 @@ def test_what_the_engine_writes_where_it_is_started_is_not_in_the_callers_folder
     assert not list(tmp_path.rglob("oom"))
 
 
-def test_an_image_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
+def test_an_image_that_cannot_be_had_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
+) -> None:
     with pytest.raises(MissingToolError, match="cannot run other:1") as caught:
         run(tmp_path, "true", monkeypatch, image="other:1")
     assert "pull access denied" in caught.value.message
@@ -305,7 +380,10 @@ def test_an_image_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytes
 def test_an_image_without_a_python_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_these(monkeypatch, tmp_path, "sh", "mktemp", "rm")
     done = subprocess.run(
-        ["sh", "-c", container.SCRIPT, "x", "kci", "name"], capture_output=True, text=True, check=False
+        ["sh", "-c", container.SCRIPT, "x", "kci", "name"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 3
     assert "no Python 3.11 or newer" in done.stderr
@@ -316,11 +394,30 @@ def test_a_variant_is_built_by_the_kci_that_the_image_installs(
     tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = noarch_kernel(tmp_path / "k")
-    arguments = ["build", str(kernel), "--variant", "torch-cpu", "--output", str(tmp_path / "o"), "--container", "none"]
+    arguments = [
+        "build",
+        str(kernel),
+        "--variant",
+        "torch-cpu",
+        "--output",
+        str(tmp_path / "o"),
+        "--container",
+        "none",
+    ]
     arguments.append("--no-load")
-    run_in_container(ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"), quiet)
+    run_in_container(
+        ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"),
+        quiet,
+    )
     made = tmp_path / "o/torch-cpu"
     # A second start takes the environment of the first, and so needs no index.
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/nowhere")
-    run_in_container(ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"), quiet)
-    assert sorted(path.name for path in made.iterdir()) == ["__init__.py", "_ops.py", "metadata.json"]
+    run_in_container(
+        ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"),
+        quiet,
+    )
+    assert sorted(path.name for path in made.iterdir()) == [
+        "__init__.py",
+        "_ops.py",
+        "metadata.json",
+    ]

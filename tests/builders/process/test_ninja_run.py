@@ -1,4 +1,6 @@
-"""A compiler that is killed for want of memory is run again alone, and what has no time left is ended."""
+"""A compiler that is killed for want of memory is run again alone, and what has no time left is
+ended.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ class Runs:
     def __init__(self, work: Path, commands: Mapping[str, str], jobs: str = "-j3") -> None:
         self.said: list[str] = []
         lines = ["rule run", "  command = $c"]
-        lines += [line for output, text in commands.items() for line in (f"build {output}: run", f"  c = {text}")]
+        lines += [
+            line
+            for output, text in commands.items()
+            for line in (f"build {output}: run", f"  c = {text}")
+        ]
         (work / "build.ninja").write_text("\n".join([*lines, ""]))
         ninja = shutil.which("ninja")
         assert ninja is not None
@@ -35,7 +41,9 @@ class Runs:
         self.objects = {name: name for name in commands}
 
     def go(self, ends_at: float = math.inf) -> ProgramResult | None:
-        return run_ninja(self.command, self.objects, self.said.append, env=self.environment, ends_at=ends_at)
+        return run_ninja(
+            self.command, self.objects, self.said.append, env=self.environment, ends_at=ends_at
+        )
 
 
 def code(done: ProgramResult | None) -> int | None:
@@ -45,7 +53,8 @@ def code(done: ProgramResult | None) -> int | None:
 def killed_in_company(output: str) -> str:
     """A command whose compiler is killed as long as its first run has left no trace."""
     return (
-        f"if [ ! -e {output}.again ]; then touch {output}.again; {KILLED} || exit 1; fi; touch {output}; : -o {output}"
+        f"if [ ! -e {output}.again ]; then touch {output}.again; {KILLED} || exit 1; fi; touch "
+        f"{output}; : -o {output}"
     )
 
 
@@ -61,12 +70,16 @@ def test_what_is_killed_is_compiled_again_alone(tmp_path: Path) -> None:
     assert code(runs.go()) == 0
     assert all((tmp_path / output).exists() for output in commands)
     for output in ("a.o", "b.o"):
-        assert any(line.startswith(f"{output} was killed because memory ran out") for line in runs.said)
+        assert any(
+            line.startswith(f"{output} was killed because memory ran out") for line in runs.said
+        )
 
 
 def test_what_is_killed_alone_as_well_fails_with_what_to_do(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {"a.o": f"{KILLED} || exit 1; : -o a.o", "b.o": "touch b.o; : -o b.o"})
-    with pytest.raises(BuildFailedError, match=r"a\.o was killed because memory ran out, even alone") as raised:
+    with pytest.raises(
+        BuildFailedError, match=r"a\.o was killed because memory ran out, even alone"
+    ) as raised:
         runs.go()
     assert re.search(r"this machine has \d+\.\d GiB", raised.value.message)
     assert "more memory" in raised.value.hint
@@ -101,7 +114,8 @@ def test_what_compilers_say_of_it(said: str) -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        'a.cpp:3:5: error: static assertion failed: out of memory\n    3 |   static_assert(x, "out of memory");',
+        "a.cpp:3:5: error: static assertion failed: out of memory\n"
+        '    3 |   static_assert(x, "out of memory");',
         "   12 |   throw std::bad_alloc();\na.cpp:12:3: error: no",
         "a.cpp:1:1: error: 'Killed' was not declared",
     ],

@@ -41,7 +41,8 @@ from pathlib import Path
 with locked(Path(sys.argv[1])) as lock:
     # The first of the two leaves its session; the other ignores a request to end.
     fifo = sys.argv[2]
-    inner = f"setsid sh -c 'echo $$; exec cat {fifo}' & trap '' TERM; echo $$; cat {fifo}; cat {fifo}"
+    other = f"trap '' TERM; echo $$; cat {fifo}; cat {fifo}"
+    inner = f"setsid sh -c 'echo $$; exec cat {fifo}' & {other}"
     run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True), lock=lock)
 """
 
@@ -58,16 +59,21 @@ def gone(pid: int) -> bool:
         os.close(handle)
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+@pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux"
+)
 def test_nothing_is_left_however_kci_ends(tmp_path: Path) -> None:
-    """Three ends at once: each takes as long as a program may take that ignores a request to end."""
+    """Three ends at once: each takes as long as a program may take that ignores a request
+    to end.
+    """
     with ExitStack() as started:
         trees = [running_tree(started, tmp_path / how.name) for how in ENDS]
         for how, (kci, _) in zip(ENDS, trees, strict=True):
             kci.send_signal(how)
         for how, (kci, pids) in zip(ENDS, trees, strict=True):
             kci.wait()
-            # The lock is free only once the last of them is gone: whoever gets it has the work directory to himself.
+            # The lock is free only once the last of them is gone: whoever gets it has the work
+            # directory to himself.
             with locked(tmp_path / how.name / "work"):
                 assert [pid for pid in pids if is_running(pid)] == [], how
 
@@ -80,7 +86,9 @@ def running_tree(started: ExitStack, folder: Path) -> tuple[subprocess.Popen[str
     folder.mkdir()
     os.mkfifo(folder / "never")
     command = [sys.executable, "-c", TREE, str(folder / "work"), str(folder / "never")]
-    kci = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+    kci = started.enter_context(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    )
     assert kci.stdout is not None
     return kci, [int(kci.stdout.readline()) for _ in range(2)]
 
@@ -101,11 +109,15 @@ run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+@pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux"
+)
 def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     command = [sys.executable, "-c", ORPHAN, str(tmp_path / "never")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as kci:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as kci:
         assert kci.stdout is not None
         orphan = int(kci.stdout.readline())
         kci.kill()
@@ -118,17 +130,25 @@ def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
 
 def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
-    asked = f"trap 'echo asked > {tmp_path}/asked; exit' TERM; echo $$; read line < {tmp_path}/never"
+    asked = (
+        f"trap 'echo asked > {tmp_path}/asked; exit' TERM; echo $$; read line < {tmp_path}/never"
+    )
 
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_group(["sh", "-c", asked], interrupt, undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"])
+        run_in_group(
+            ["sh", "-c", asked],
+            interrupt,
+            undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"],
+        )
     assert (tmp_path / "undone").read_text() == "asked\n"
 
 
-@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+@pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux"
+)
 def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     pids: list[int] = []
@@ -146,7 +166,9 @@ def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
 def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     pids: list[str] = []
-    done = run_in_group(["sh", "-c", f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"], pids.append)
+    done = run_in_group(
+        ["sh", "-c", f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"], pids.append
+    )
     assert done.code == 0
     assert not is_running(int(pids[0]))
 

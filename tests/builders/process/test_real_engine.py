@@ -1,6 +1,7 @@
 """A real container engine: podman, in an image of Debian 12 that `bin/container_image.sh` makes.
 
-The stand-in of test_container.py shows which command kci gives; this shows that an engine does with it what kci says.
+The stand-in of test_container.py shows which command kci gives; this shows that an engine does with
+it what kci says.
 """
 
 from __future__ import annotations
@@ -54,33 +55,52 @@ def cache(shared_by_workers: Path) -> Path:
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
     source = ROOT / "examples" / "relu-tvm-ffi"
-    return Path(shutil.copytree(source, tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__")))
+    return Path(
+        shutil.copytree(
+            source, tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__")
+        )
+    )
 
 
 def version(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition(
+        "\n"
+    )[0]
 
 
 def test_the_same_bytes_as_outside_without_any_network(
-    podman: None, offline: None, cache: Path, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    podman: None,
+    offline: None,
+    cache: Path,
+    kernel: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tools = [("g++", "--version"), ("ld", "--version")]
     for tool in tools:
         inside = version("podman", "run", "--rm", IMAGE, *tool)
         if version(*tool) != inside:
-            pytest.skip(f"the bytes cannot be compared: the image has {inside}, this machine {version(*tool)}")
+            pytest.skip(
+                f"the bytes cannot be compared: the image has {inside}, this machine "
+                f"{version(*tool)}"
+            )
     monkeypatch.setenv("KCI_CACHE", str(cache))
     arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--no-load"]
     within = kci_process(*arguments, "--output", tmp_path / "in", "--container", IMAGE)
     assert within.code == 0, within.stderr
-    assert f"{IMAGE} is a tag, which moves; this time it was localhost/kci-debian@sha256:" in within.stderr
+    assert (
+        f"{IMAGE} is a tag, which moves; this time it was localhost/kci-debian@sha256:"
+        in within.stderr
+    )
     outside = kci_process(*arguments, "--output", tmp_path / "out")
     assert outside.code == 0, outside.stderr
     assert file_hashes(tmp_path / "in" / VARIANT) == file_hashes(tmp_path / "out" / VARIANT)
     # A second start has what it needs in the cache, and takes a fraction of the time.
     python_only = noarch_kernel(tmp_path / "python-only")
     arguments[1:4] = [python_only, "--variant", "torch-cpu"]
-    again = kci_process(*arguments, "--output", tmp_path / "in", "--container", IMAGE, PIP_FIND_LINKS="/nowhere")
+    again = kci_process(
+        *arguments, "--output", tmp_path / "in", "--container", IMAGE, PIP_FIND_LINKS="/nowhere"
+    )
     assert again.code == 0, again.stderr
 
 
@@ -88,11 +108,16 @@ def said_in_it(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(container, "SCRIPT", script)
     said: list[str] = []
     kernel = write_tree(tmp_path / "k", {"build.toml": ""})
-    run_in_container(ContainerBuild(IMAGE, kernel, [], writable=[tmp_path / "o"], cache=tmp_path / "c"), said.append)
+    run_in_container(
+        ContainerBuild(IMAGE, kernel, [], writable=[tmp_path / "o"], cache=tmp_path / "c"),
+        said.append,
+    )
     return said
 
 
-def test_what_the_container_may_do(podman: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_container_may_do(
+    podman: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = f"""
         touch x 2>/dev/null && echo wrote sources
         touch {tmp_path}/o/x && echo wrote output
@@ -104,7 +129,14 @@ def test_what_the_container_may_do(podman: None, tmp_path: Path, monkeypatch: py
     """
     said = said_in_it(script, tmp_path, monkeypatch)
     none = "0000000000000000"
-    expected = ["wrote output", "wrote cache", "lo", f"CapPrm:{none}", f"CapEff:{none}", "NoNewPrivs:1"]
+    expected = [
+        "wrote output",
+        "wrote cache",
+        "lo",
+        f"CapPrm:{none}",
+        f"CapEff:{none}",
+        "NoNewPrivs:1",
+    ]
     assert said[:-1] == [*expected, str(os.getuid())]
 
 
@@ -124,8 +156,17 @@ def test_killed_in_the_middle_the_container_is_gone(
     podman: None, tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = write_tree(tmp_path / "k", {"build.toml": ""})
-    command = [sys.executable, "-c", KILLED.format(image=IMAGE), str(kernel), str(tmp_path / "o"), str(tmp_path / "c")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as kci:
+    command = [
+        sys.executable,
+        "-c",
+        KILLED.format(image=IMAGE),
+        str(kernel),
+        str(tmp_path / "o"),
+        str(tmp_path / "c"),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as kci:
         assert kci.stdout is not None
         assert kci.stdout.readline() == "running\n"
         (name,) = containers()

@@ -1,4 +1,6 @@
-"""CUTLASS: a folder, a wheel, or the pinned commit out of a repository, whose content is checked."""
+"""CUTLASS: a folder, a wheel, or the pinned commit out of a repository, whose content is
+checked.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ FILES = {
     "tools/library/src/b.cu": "// not taken\n",
     "examples/big.cu": "// not taken\n",
 }
-TAKEN = ["include/cute/layout.hpp", "include/cutlass/version.h", "tools/util/include/cutlass/util/a.hpp"]
+TAKEN = [
+    "include/cute/layout.hpp",
+    "include/cutlass/version.h",
+    "tools/util/include/cutlass/util/a.hpp",
+]
 PYTHON = Path(sys.executable)
 
 
@@ -41,7 +47,12 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.fixture
 def release(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> CutlassRelease:
     """The pinned release is the one of that repository."""
-    done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "-C", str(checkout), "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     made = CutlassRelease("v4.0.0", done.stdout.strip(), headers_digest(checkout))
     lead_to(checkout.as_uri(), made, monkeypatch)
     return made
@@ -50,7 +61,10 @@ def release(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> CutlassRelease:
 def lead_to(address: str, release: CutlassRelease, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUTLASS 4.0 is this release, out of this repository."""
     known = toolchains()
-    repositories, releases = {**known.repositories, "cutlass": address}, {**known.cutlass, "cutlass_4_0": release}
+    repositories, releases = (
+        {**known.repositories, "cutlass": address},
+        {**known.cutlass, "cutlass_4_0": release},
+    )
     data = msgspec.structs.replace(known, cutlass=releases, repositories=repositories)
     monkeypatch.setattr(cutlass, "toolchains", lambda: data)
 
@@ -61,13 +75,17 @@ def no_source_dir(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(folder: Path) -> list[str]:
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
 
 
 def test_every_version_that_a_component_can_name_is_pinned() -> None:
     names = {depend.value for depend in Depend if depend.value.startswith("cutlass")}
     assert set(toolchains().cutlass) == names
-    assert all(len(item.commit) == 40 and len(item.digest) == 64 for item in toolchains().cutlass.values())
+    assert all(
+        len(item.commit) == 40 and len(item.digest) == 64 for item in toolchains().cutlass.values()
+    )
 
 
 def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
@@ -81,7 +99,9 @@ def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
         find_headers([Depend.METAL_CPP], tmp_path, quiet)
 
 
-def test_intels_comes_by_the_version_of_oneapi(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intels_comes_by_the_version_of_oneapi(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (found,) = find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2025.3.2")
     assert (found.source, found.where) == (HeaderSource.GIT, "https://github.com/intel/sycl-tla")
     assert "2fc09973bfdf15755090fcb0e3b6ad236408a992" in found.setup(PYTHON)[1]
@@ -96,7 +116,9 @@ def test_intels_comes_by_the_version_of_oneapi(tmp_path: Path, checkout: Path, m
     assert (found.name, found.folder, found.setup(PYTHON), said) == ("sycl_tla", checkout, [], [])
 
 
-def test_a_repository_gives_the_headers_and_nothing_else(tmp_path: Path, release: CutlassRelease) -> None:
+def test_a_repository_gives_the_headers_and_nothing_else(
+    tmp_path: Path, release: CutlassRelease
+) -> None:
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
     assert (found.source, found.complete) == (HeaderSource.GIT, False)
     found.ensure(PYTHON, quiet)
@@ -115,7 +137,9 @@ def test_other_headers_than_the_pinned_ones_are_refused(
     assert not list(found.folder.parent.iterdir()), "nothing of it is kept"
 
 
-@pytest.mark.parametrize("address", ["ext::sh -c touch% pwned", "--upload-pack=touch pwned", "/nowhere/at/all"])
+@pytest.mark.parametrize(
+    "address", ["ext::sh -c touch% pwned", "--upload-pack=touch pwned", "/nowhere/at/all"]
+)
 def test_an_address_that_is_none_is_an_error_and_runs_nothing(
     tmp_path: Path, release: CutlassRelease, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +167,9 @@ def test_a_checkout_named_by_hand_is_taken_as_it_is(
         [],
     )
     find_headers([Depend.CUTLASS_3_8], tmp_path, said.append)
-    assert said == ["CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: kci uses it as it is"]
+    assert said == [
+        "CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: kci uses it as it is"
+    ]
     monkeypatch.setenv("CUTLASS_SRC_DIR", str(tmp_path))
     with pytest.raises(MissingToolError, match="holds no include"):
         find_headers([Depend.CUTLASS_4_0], tmp_path, quiet)

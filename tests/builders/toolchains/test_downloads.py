@@ -53,7 +53,13 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHalf]:
     files = {"big/__init__.py": "", "big/data.txt": "x = 0\n" * 700_000}
     make_wheel(tmp_path / "index" / "simple" / "big", "big", "1.0", files)
-    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT", "PIP_QUIET"):
+    for name in (
+        "PIP_FIND_LINKS",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_NO_INDEX",
+        "PIP_CONSTRAINT",
+        "PIP_QUIET",
+    ):
         monkeypatch.delenv(name, raising=False)
     with HalfAndHalf(tmp_path / "index") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -73,7 +79,13 @@ def test_a_download_is_told_when_it_begins(index: HalfAndHalf, tmp_path: Path) -
         said.append(line)
         index.go_on.set()  # without this line the other half would not come
 
-    command = [*pip_install(Path(sys.executable)), "--no-deps", "--target", str(tmp_path / "made"), "big"]
+    command = [
+        *pip_install(Path(sys.executable)),
+        "--no-deps",
+        "--target",
+        str(tmp_path / "made"),
+        "big",
+    ]
     done = run_uv(command, log)
     assert done.code == 0, done.output
     assert (tmp_path / "made/big/__init__.py").is_file()
@@ -100,7 +112,12 @@ def test_an_index_that_does_not_answer_is_the_reason(
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv(name, value)
     with pytest.raises(MissingToolError, match=f"cannot install ninja: {why}") as info:
-        install([*pip_install(Path(sys.executable)), "--target", str(tmp_path), "big"], "ninja", print, tmp_path)
+        install(
+            [*pip_install(Path(sys.executable)), "--target", str(tmp_path), "big"],
+            "ninja",
+            print,
+            tmp_path,
+        )
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in (info.value.hint or "")
 
 
@@ -115,7 +132,10 @@ def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("said", "hint"),
     [
-        ("  x No solution found when resolving dependencies:", "check that this Python has wheels for it"),
+        (
+            "  x No solution found when resolving dependencies:",
+            "check that this Python has wheels for it",
+        ),
         ("error: failed to create directory `/x`: Permission denied (os error 13)", ""),
     ],
 )
@@ -137,7 +157,11 @@ def test_what_pip_is_told_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "system"))
     for place, text in (
         ("system", "[global]\nindex-url = https://system/simple\ntimeout = 7\nretries = 0\n"),
-        (".config", "[global]\nindex-url = https://user/simple\nfind-links = /a\n  /b\n[install]\nno-index = false\n"),
+        (
+            ".config",
+            "[global]\nindex-url = https://user/simple\nfind-links = /a\n  /b\n[install]\n"
+            "no-index = false\n",
+        ),
     ):
         (tmp_path / place / "pip").mkdir(parents=True)
         (tmp_path / place / "pip" / "pip.conf").write_text(text)

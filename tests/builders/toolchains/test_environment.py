@@ -44,8 +44,14 @@ def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
 def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
     venv, torch, ninja = kci_environment(tmp_path, "2.13", "cu130").setup()
     assert venv[1:4] == ["venv", "--no-project", "--python"]
-    assert Path(venv[4]).is_relative_to(sys.base_prefix), "the environment outlives the one that this Python is in"
-    assert torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/cu130", "torch==2.13.0+cu130"]
+    assert Path(venv[4]).is_relative_to(sys.base_prefix), (
+        "the environment outlives the one that this Python is in"
+    )
+    assert torch[-3:] == [
+        "--index-url",
+        "https://download.pytorch.org/whl/cu130",
+        "torch==2.13.0+cu130",
+    ]
     assert "--no-deps" in torch
     assert torch[torch.index("--only-binary") + 1] == ":all:"
     assert ninja[-1].startswith("ninja==")
@@ -59,7 +65,11 @@ WHL = "https://download.pytorch.org/whl"
     [
         ("2.16.0rc1@test", f"{WHL}/test/cu132", "torch==2.16.0rc1"),
         ("2.17.0.dev20261120@nightly/cu132", f"{WHL}/nightly/cu132", "torch==2.17.0.dev20261120"),
-        ("2.16.0+own@https://wheels.example/simple", "https://wheels.example/simple", "torch==2.16.0+own"),
+        (
+            "2.16.0+own@https://wheels.example/simple",
+            "https://wheels.example/simple",
+            "torch==2.16.0+own",
+        ),
         ("2.14.0@", f"{WHL}/cu132", "torch==2.14.0"),
     ],
 )
@@ -69,13 +79,19 @@ def test_the_torch_of_an_overlay_comes_from_its_index_alone(
     made = kci_environment(tmp_path, torch, "cu132")
     assert made.setup()[1][-3:] == ["--index-url", index, wheel]
     monkeypatch.setattr(environment, "is_reachable", lambda _index: False)
-    with pytest.raises(MissingToolError, match="cannot be reached, and no other index has torch") as caught:
+    with pytest.raises(
+        MissingToolError, match="cannot be reached, and no other index has torch"
+    ) as caught:
         made.ensure(made.python, quiet)
     assert index in caught.value.message
 
 
-@pytest.mark.parametrize(("flavour", "wanted"), [("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")])
-def test_the_default_index_is_asked_for_the_release_itself(tmp_path: Path, flavour: str, wanted: str) -> None:
+@pytest.mark.parametrize(
+    ("flavour", "wanted"), [("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")]
+)
+def test_the_default_index_is_asked_for_the_release_itself(
+    tmp_path: Path, flavour: str, wanted: str
+) -> None:
     torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]
     assert torch[-1] == wanted
     assert "--index-url" not in torch
@@ -83,8 +99,10 @@ def test_the_default_index_is_asked_for_the_release_itself(tmp_path: Path, flavo
 
 @pytest.mark.parametrize(
     ("backend", "compute", "flavour"),
-    [("cpu", None, "cpu"), ("cuda", "13.0", "cu130"), ("cuda", "12.6", "cu126"), ("rocm", "7.1", "rocm7.1"),
-     ("rocm", "7.14", "rocm7.14"), ("xpu", "2025.3.2", "xpu"), ("tpu", None, "cpu"), ("cuda", None, "cpu")],
+    [("cpu", None, "cpu"), ("cuda", "13.0", "cu130"), ("cuda", "12.6", "cu126"),
+        ("rocm", "7.1", "rocm7.1"),
+     ("rocm", "7.14", "rocm7.14"), ("xpu", "2025.3.2", "xpu"), ("tpu", None, "cpu"),
+     ("cuda", None, "cpu")],
 )  # fmt: skip
 def test_the_flavours_of_the_wheel_index(backend: str, compute: str | None, flavour: str) -> None:
     assert toolchains().flavour(backend, Version.parse(compute) if compute else None) == flavour
@@ -128,7 +146,10 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert not any("cannot test" in line for line in said)
     assert environment.root is not None
     marker = (environment.root / COMPLETE).stat().st_mtime_ns
-    assert sys.prefix == sys.base_prefix or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
+    assert (
+        sys.prefix == sys.base_prefix
+        or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
+    )
     assert marker >= max(path.stat().st_mtime_ns for path in environment.torch.rglob("*.py"))
     said.clear()
     environment.ensure(environment.python, said.append)
@@ -138,7 +159,9 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert not environment.complete
 
 
-def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_says_what_pip_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "wheels").mkdir()
     only_wheels(monkeypatch, tmp_path / "wheels")
     environment = kci_environment(tmp_path, "2.13", "cpu")
@@ -151,7 +174,9 @@ def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", ["/srv/wheels", "http://not a name/x", "http://[::1"])
-def test_an_index_that_is_no_address_cannot_be_reached(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_is_no_address_cannot_be_reached(
+    index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     assert not environment.is_reachable(index)
     with pytest.raises(MissingToolError, match="does not answer"):
@@ -177,11 +202,19 @@ def test_a_torch_of_another_toolkit_is_not_cached(
         environment._check_flavour(asked)
 
 
-def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_index_is_asked_for_what_is_named_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A package in place of torch, such as that of tvm-ffi, comes from where pip looks."""
-    monkeypatch.setattr("kci.builders.toolchains.environment.is_reachable", lambda _url: pytest.fail("it was asked"))
-    monkeypatch.setattr("kci.builders.toolchains.environment.base_python", lambda: "/nowhere/python3")
-    named = msgspec.structs.replace(kci_environment(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0")
+    monkeypatch.setattr(
+        "kci.builders.toolchains.environment.is_reachable", lambda _url: pytest.fail("it was asked")
+    )
+    monkeypatch.setattr(
+        "kci.builders.toolchains.environment.base_python", lambda: "/nowhere/python3"
+    )
+    named = msgspec.structs.replace(
+        kci_environment(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0"
+    )
     said: list[str] = []
     with pytest.raises(MissingToolError):
         named.fetch(named.python, tmp_path, said.append)
@@ -226,7 +259,10 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     environment = kci_environment(tmp_path, "2.13", "cpu")
     environment.ensure(environment.python, said.append)
     (told,) = [line for line in said if line.startswith("warning: ")]
-    assert "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it" in told
+    assert (
+        "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it"
+        in told
+    )
     assert "KCI_TORCH_INDEX" in told
 
 
@@ -243,7 +279,9 @@ def test_a_torch_for_gpus_is_taken_if_somebody_has_brought_its_libraries(
     assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
     monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
     program(asked.python.parent, "python", "exit 1")
-    with pytest.raises(MissingToolError, match="cannot import it without the libraries of CUDA") as caught:
+    with pytest.raises(
+        MissingToolError, match="cannot import it without the libraries of CUDA"
+    ) as caught:
         ensure_runtime("2.13", cache=tmp_path, log=quiet)
     assert f"rm -r {asked.root}" in caught.value.hint
     assert "PIP_FIND_LINKS" in caught.value.hint
@@ -267,8 +305,16 @@ def test_a_torch_for_gpus_whose_libraries_somebody_has_brought_is_taken(
 @pytest.mark.parametrize(
     ("text", "release", "cuda"),
     [
-        ("from typing import Optional\n__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n", "2.13.0+cpu", None),
-        ("__version__ = '2.14.1+cu130'\ncuda: Optional[str] = '13.0'\nhip = None\n", "2.14.1+cu130", "13.0"),
+        (
+            "from typing import Optional\n__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n",
+            "2.13.0+cpu",
+            None,
+        ),
+        (
+            "__version__ = '2.14.1+cu130'\ncuda: Optional[str] = '13.0'\nhip = None\n",
+            "2.14.1+cu130",
+            "13.0",
+        ),
         ("__version__ = '2.9.0a0'\ncuda = '12.6'\n", "2.9.0a0", "12.6"),
     ],
 )
@@ -305,7 +351,12 @@ def version_text(release: str, cuda: str | None = None) -> str:
     ],
 )
 def test_a_torch_that_is_not_the_variants_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, release: str, cuda: str | None, says: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    release: str,
+    cuda: str | None,
+    says: str,
 ) -> None:
     kernel = copy_kernel("twice", tmp_path)
     asked = request(kernel, name, tmp_path, isolation=False, variant=variant(name))
@@ -317,9 +368,13 @@ def test_a_torch_that_is_not_the_variants_is_refused(
     assert not asked.output.exists()
 
 
-def test_no_isolation_needs_torch_and_ninja(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_isolation_needs_torch_and_ninja(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name)
+    )
     with pytest.raises(MissingToolError, match="torch is not installed"):
         python_environment()
     write_tree(tmp_path, {"torch/__init__.py": ""})

@@ -13,7 +13,8 @@ from kci.builders.toolchains.glibc import old_libraries
 from kci.matrix.variants import this_system
 
 THREADS = re.compile(
-    r" ((?:pthread|sem|mtx|cnd|thrd|tss|dl)_?\w+|call_once)@(@?)GLIBC_(\d+)\.(\d+)(?:\.(\d+))?$", re.MULTILINE
+    r" ((?:pthread|sem|mtx|cnd|thrd|tss|dl)_?\w+|call_once)@(@?)GLIBC_(\d+)\.(\d+)(?:\.(\d+))?$",
+    re.MULTILINE,
 )
 FLOOR = (2, 28)
 
@@ -37,12 +38,18 @@ def test_each_version_holds_the_one_before_it() -> None:
 
 
 @pytest.mark.programs
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this system's C library is another one")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="this system's C library is another one"
+)
 def test_every_function_of_threads_and_loading_that_has_moved_is_in_them() -> None:
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc")
-    libc = subprocess.run(["gcc", "-print-file-name=libc.so.6"], check=True, capture_output=True, text=True).stdout
-    symbols = subprocess.run(["readelf", "--dyn-syms", "-W", libc.strip()], check=True, capture_output=True, text=True)
+    libc = subprocess.run(
+        ["gcc", "-print-file-name=libc.so.6"], check=True, capture_output=True, text=True
+    ).stdout
+    symbols = subprocess.run(
+        ["readelf", "--dyn-syms", "-W", libc.strip()], check=True, capture_output=True, text=True
+    )
     newest: dict[str, tuple[int, ...]] = {}
     older: dict[str, tuple[int, ...]] = {}
     for name, default, *numbers in THREADS.findall(symbols.stdout):
@@ -51,7 +58,9 @@ def test_every_function_of_threads_and_loading_that_has_moved_is_in_them() -> No
             newest[name] = version
         elif version <= FLOOR:
             older[name] = max(version, older.get(name, (0,)))
-    moved = {name: older[name] for name, version in newest.items() if version > FLOOR and name in older}
+    moved = {
+        name: older[name] for name, version in newest.items() if version > FLOOR and name in older
+    }
     known = {
         name: tuple(map(int, version.split(".")))
         for library in old_libraries(this_system())

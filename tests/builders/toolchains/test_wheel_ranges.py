@@ -1,4 +1,6 @@
-"""Headers out of wheels by range requests, against a small index on this machine that counts what it serves."""
+"""Headers out of wheels by range requests, against a small index on this machine that counts what
+it serves.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from pathlib import Path
 import pytest
 
 from buildkit import quiet
-from kci.builders.toolchains.cuda import Toolkit, WheelFiles, find_library_headers, mentions_libraries, wheel_path
+from kci.builders.toolchains.cuda import (
+    Toolkit,
+    WheelFiles,
+    find_library_headers,
+    mentions_libraries,
+    wheel_path,
+)
 from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.downloads import WheelFile, extract, find_wheel
 from kci.builders.toolchains.environment import needed_to_compile
@@ -44,7 +52,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
         if not name:
-            links = "".join(f'<a href="../../files/{wheel}#sha256=00">{wheel}</a>' for wheel in self.server.wheels)
+            links = "".join(
+                f'<a href="../../files/{wheel}#sha256=00">{wheel}</a>'
+                for wheel in self.server.wheels
+            )
             self._send(200, f"<html>{links}</html>".encode(), "text/html")
             return
         data = self.server.wheels[name]
@@ -57,7 +68,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         first = int(start) if start else max(0, len(data) - int(end))
         last = min(int(end) if start else len(data) - 1, len(data) - 1)
         self.server.sent += last + 1 - first
-        self._send(206, data[first : last + 1], "application/zip", f"bytes {first}-{last}/{len(data)}")
+        self._send(
+            206, data[first : last + 1], "application/zip", f"bytes {first}-{last}/{len(data)}"
+        )
 
     def _send(self, code: int, data: bytes, kind: str, content_range: str = "") -> None:
         self.send_response(code)
@@ -73,7 +86,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def test_a_list_of_files_longer_than_the_tail_is_read_too(tmp_path: Path) -> None:
-    many = {f"nvidia/cu13/include/sub/a_long_name_of_a_header_{number}.h": f"// {number}\n" for number in range(2000)}
+    many = {
+        f"nvidia/cu13/include/sub/a_long_name_of_a_header_{number}.h": f"// {number}\n"
+        for number in range(2000)
+    }
     for index in serving(Index({WHEEL: wheel(many, 1_000_000)})):
         extract(find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url), wheel_path, tmp_path)
     assert len(list(tmp_path.rglob("*.h"))) == 2000
@@ -107,8 +123,12 @@ def index() -> Iterator[Index]:
 def test_only_the_headers_are_downloaded_and_in_few_requests(tmp_path: Path, index: Index) -> None:
     found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
     extract(found, wheel_path, tmp_path)
-    made = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.h")}
-    assert made == {name.removeprefix("nvidia/cu13/include/"): text for name, text in HEADERS.items()}
+    made = {
+        path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.h")
+    }
+    assert made == {
+        name.removeprefix("nvidia/cu13/include/"): text for name, text in HEADERS.items()
+    }
     assert index.sent < 300_000, "of eight megabytes"
     assert index.requests <= 4
 
@@ -117,13 +137,20 @@ def test_only_the_headers_are_downloaded_and_in_few_requests(tmp_path: Path, ind
     ("package", "version", "platform"),
     [("nvidia-cublas", "13.1.0.4", "x86_64"), ("nvidia-cublas", "13.1.0.3", "aarch64")],
 )
-def test_a_wheel_that_is_not_there_is_named(index: Index, package: str, version: str, platform: str) -> None:
-    with pytest.raises(MissingToolError, match=rf"no wheel of {package} {re.escape(version)} for Linux on {platform}"):
+def test_a_wheel_that_is_not_there_is_named(
+    index: Index, package: str, version: str, platform: str
+) -> None:
+    with pytest.raises(
+        MissingToolError,
+        match=rf"no wheel of {package} {re.escape(version)} for Linux on {platform}",
+    ):
         find_wheel(package, version, platform, index.url)
 
 
 def test_a_local_version_is_told_from_another() -> None:
-    names = [f"torch-2.13.0{part}-cp311-cp311-manylinux_2_28_x86_64.whl" for part in ("%2Bcpu", "+cu130")]
+    names = [
+        f"torch-2.13.0{part}-cp311-cp311-manylinux_2_28_x86_64.whl" for part in ("%2Bcpu", "+cu130")
+    ]
     server = Index({names[0]: b"", names[1]: b""})
     for found in serving(server):
         assert find_wheel("torch", "2.13.0+cu130", "x86_64", found.url).name == names[1]
@@ -186,7 +213,11 @@ def test_a_toolkit_that_has_its_libraries_needs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("#include <curand_kernel.h>", True), ('# include "nvtx3/nvtx3.hpp"', True), ("// cublas", False)],
+    [
+        ("#include <curand_kernel.h>", True),
+        ('# include "nvtx3/nvtx3.hpp"', True),
+        ("// cublas", False),
+    ],
 )
 def test_a_stable_kernel_gets_them_if_it_asks(tmp_path: Path, text: str, expected: bool) -> None:
     (tmp_path / "a.cu").write_text(text)
@@ -194,7 +225,17 @@ def test_a_stable_kernel_gets_them_if_it_asks(tmp_path: Path, text: str, expecte
 
 
 def test_what_a_build_reads_of_torch() -> None:
-    wanted = ("torch/include/ATen/ATen.h", "torch/version.py", "torch/lib/libc10.so", "torch/lib/libgomp.so.1")
+    wanted = (
+        "torch/include/ATen/ATen.h",
+        "torch/version.py",
+        "torch/lib/libc10.so",
+        "torch/lib/libgomp.so.1",
+    )
     assert all(needed_to_compile(path) == path for path in wanted)
-    for path in ("torch/lib/libtorch_cuda.so", "torch/__init__.py", "torch/bin/include/x.h", "torchgen/version.py"):
+    for path in (
+        "torch/lib/libtorch_cuda.so",
+        "torch/__init__.py",
+        "torch/bin/include/x.h",
+        "torchgen/version.py",
+    ):
         assert needed_to_compile(path) is None

@@ -10,7 +10,10 @@ from kci.matrix.catalog.rows import Catalog, toolkits
 from kci.matrix.catalog.runners import default_runners
 from kci.matrix.variants import Kind, variant_name
 
-IMAGES = {"cuda": {"12.4", "12.6", "12.8", "12.9", "13.0", "13.2", "13.4"}, "rocm": {"7.0", "7.1", "7.2", "7.14"}}
+IMAGES = {
+    "cuda": {"12.4", "12.6", "12.8", "12.9", "13.0", "13.2", "13.4"},
+    "rocm": {"7.0", "7.1", "7.2", "7.14"},
+}
 """The versions of which the build images of runners.toml exist, as of 2026-11-20."""
 
 
@@ -24,7 +27,10 @@ def cuda_of(edition: Catalog) -> set[Version]:
 
 
 def test_no_two_rows_have_the_same_variant_name(edition: Catalog) -> None:
-    names = [variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute) for row in edition.rows]
+    names = [
+        variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute)
+        for row in edition.rows
+    ]
     assert len(names) == len(set(names))
 
 
@@ -36,7 +42,11 @@ def test_kci_knows_every_toolkit(edition: Catalog) -> None:
 
 def test_each_toolkit_can_build_what_is_built_by_default(edition: Catalog) -> None:
     for version in cuda_of(edition):
-        assert [arch for arch in edition.archs.cuda_default(version) if not toolkits().builds(arch, version)] == []
+        assert [
+            arch
+            for arch in edition.archs.cuda_default(version)
+            if not toolkits().builds(arch, version)
+        ] == []
 
 
 def test_a_runner_is_known_for_every_bundled_row(edition: Catalog) -> None:

@@ -28,7 +28,9 @@ def test_a_catalog_is_outdated_if_it_is_old_or_a_newer_one_is_there(
 
 
 VERSIONS = (b"2.14.1", b"2.17.0", b"2.18.0rc1")
-LISTED = b"".join(b'<a href="torch-%s-cp313-cp313-manylinux_2_28_x86_64.whl">' % version for version in VERSIONS)
+LISTED = b"".join(
+    b'<a href="torch-%s-cp313-cp313-manylinux_2_28_x86_64.whl">' % version for version in VERSIONS
+)
 NOT_ASKED = "pip's index was not asked"
 
 
@@ -42,7 +44,11 @@ NOT_ASKED = "pip's index was not asked"
     ],
 )
 def test_a_torch_on_pypi_that_is_not_bundled_is_named(
-    options: tuple[str, ...], answer: bytes | None, code: int, said: list[str], monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...],
+    answer: bytes | None,
+    code: int,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def opened(url: str, *_: object, **__: object) -> io.BytesIO:
         if answer is None:
@@ -53,5 +59,7 @@ def test_a_torch_on_pypi_that_is_not_bundled_is_named(
     monkeypatch.setattr("kci.matrix.catalog.loading.OUTDATED_DAYS", 10**6)
     done = kci("catalog", "outdated", *options)
     assert done.code == code
-    named = [line.removeprefix("torch ").partition(" is on")[0] for line in done.stdout.splitlines()[1:]]
+    named = [
+        line.removeprefix("torch ").partition(" is on")[0] for line in done.stdout.splitlines()[1:]
+    ]
     assert [line.partition(":")[0] for line in named] == said

@@ -27,7 +27,10 @@ def laid(catalog: Catalog, text: str) -> Catalog:
 
 
 def table(catalog: Catalog) -> list[tuple[str, str, str | None, str]]:
-    return [(row.torch.text, str(row.backend), text_of(row.compute) or None, row.system) for row in catalog.rows]
+    return [
+        (row.torch.text, str(row.backend), text_of(row.compute) or None, row.system)
+        for row in catalog.rows
+    ]
 
 
 def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
@@ -41,10 +44,15 @@ def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
             ]
         """,
     )
-    assert {row.compute.text for row in narrowed.rows if row.backend == "cuda" and row.compute} == {"12.6", "13.0"}
+    assert {row.compute.text for row in narrowed.rows if row.backend == "cuda" and row.compute} == {
+        "12.6",
+        "13.0",
+    }
     assert {row.torch.text for row in narrowed.rows if row.backend == "cuda"} == {"2.13"}
     assert len(narrowed.rows) + len(narrowed.removed) == len(catalog.rows)
-    assert [row for row in catalog.rows if row in narrowed.rows] == list(narrowed.rows), "the order stays"
+    assert [row for row in catalog.rows if row in narrowed.rows] == list(narrowed.rows), (
+        "the order stays"
+    )
     lines = {(item.row.compute.text, item.line()) for item in narrowed.removed if item.row.compute}
     assert ("13.2", ("mine.toml", 3)) in lines
     assert ("7.1", ("mine.toml", 4)) in lines
@@ -52,7 +60,9 @@ def test_keep_and_drop_narrow_and_say_where(catalog: Catalog) -> None:
     assert narrowed.name == "2026-08-20+mine.toml"
 
 
-def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(catalog: Catalog) -> None:
+def test_rows_are_added_at_the_end_or_take_the_place_of_the_same_toolchain(
+    catalog: Catalog,
+) -> None:
     changed = laid(
         catalog,
         """
@@ -93,14 +103,23 @@ systems = ["x86_64-linux"]
     [
         ('release = "2.16.0rc1"\nindex = "test"', "2.16.0rc1@test"),
         ('release = "2.16.0.dev20261120"\nindex = "nightly/cpu"', "2.16.0.dev20261120@nightly/cpu"),
-        ('release = "2.16.0+cpu"\nindex = "https://wheels.example/simple"', "2.16.0+cpu@https://wheels.example/simple"),
+        (
+            'release = "2.16.0+cpu"\nindex = "https://wheels.example/simple"',
+            "2.16.0+cpu@https://wheels.example/simple",
+        ),
         ('release = "2.16.0"', "2.16.0@"),
         ("", None),
     ],
 )
-def test_a_row_may_name_an_exact_torch_and_its_index(exact: str, wheel: str | None, catalog: Catalog) -> None:
+def test_a_row_may_name_an_exact_torch_and_its_index(
+    exact: str, wheel: str | None, catalog: Catalog
+) -> None:
     changed = laid(catalog, CANDIDATE.format(exact=exact))
-    (made,) = [one for one in select(torch_kernel(["cpu"]), changed).variants if one.torch and one.torch.text == "2.16"]
+    (made,) = [
+        one
+        for one in select(torch_kernel(["cpu"]), changed).variants
+        if one.torch and one.torch.text == "2.16"
+    ]
     assert made.name == "torch216-cxx11-cpu-x86_64-linux"
     assert (made.wheel, made.loads) == (wheel, (wheel or "2.16",))
 
@@ -118,9 +137,17 @@ def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> N
         """,
     )
     assert table(changed) == table(catalog)
-    (broken,) = [row for row in changed.rows if row.torch.text == "2.13" and row.compute and row.compute.text == "7.1"]
+    (broken,) = [
+        row
+        for row in changed.rows
+        if row.torch.text == "2.13" and row.compute and row.compute.text == "7.1"
+    ]
     assert (broken.bundled, broken.line()) == (False, ("mine.toml", 2))
-    tvm = {row.compute.text for row in changed.rows if row.tvm_ffi and row.tvm_ffi.text == "0.2" and row.compute}
+    tvm = {
+        row.compute.text
+        for row in changed.rows
+        if row.tvm_ffi and row.tvm_ffi.text == "0.2" and row.compute
+    }
     assert tvm == {"12.6"}
 
 
@@ -162,7 +189,10 @@ def test_overlays_that_change_each_other_in_a_circle_are_refused(
 
 @pytest.mark.rule("KCI128", triggers=True)
 def test_every_bad_expression_is_told_with_its_place() -> None:
-    text = 'keep = ["torch >= 2.12", "torhc == 2.13"]\ndrop = ["cuda > newer"]\n[[change]]\nwhere = "kind == full"\n'
+    text = (
+        'keep = ["torch >= 2.12", "torhc == 2.13"]\ndrop = ["cuda > newer"]\n[[change]]\n'
+        'where = "kind == full"\n'
+    )
     found = refusal(overlay, text)
     places = [(item.rule, item.line, item.column) for item in found]
     assert places == [("KCI128", 1, 27), ("KCI128", 2, 17), ("KCI128", 4, 10)]
@@ -181,11 +211,14 @@ EXACT = "`release` must be one of torch 2.16, and `index` part of torch's indexe
         ('keep = "torch == 2.13"', "`keep` must be an array"),
         ('drop = []\nname = "x"', "`name` is not a key"),
         ("[[change]]\nbundled = true", "`change[0]` lacks the key `where`"),
-        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["linux"]', "'linux' is not a system"),
-        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []', "a cuda row needs `compute` versions"),
+        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["linux"]',
+            "'linux' is not a system"),
+        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []',
+            "a cuda row needs `compute` versions"),
         *((CANDIDATE.format(exact=exact), EXACT) for exact in (
             'release = "2.15.0"', 'release = "2.16"', 'release = "2.16.0;x"', 'index = "test"',
-            'release = "2.16.0"\nindex = "a b"', 'release = "2.16.0"\nindex = "https://me:secret@wheels.example/"')),
+            'release = "2.16.0"\nindex = "a b"',
+            'release = "2.16.0"\nindex = "https://me:secret@wheels.example/"')),
     ],
 )  # fmt: skip
 def test_a_bad_overlay_is_refused(text: str, said: str) -> None:
@@ -218,6 +251,8 @@ def test_kci_toml_overlays_every_kernel_or_one(catalog: Catalog) -> None:
     made = torch_kernel(["cuda", "rocm"])
     (found,) = compute_matrix([made], catalog, overlays=overlays, explain=True).kernels
     assert {str(variant.compute) for variant in found.variants} == {"12.6", "13.0", "7.2"}
-    removed = [(item.compute, item.path, item.line) for item in found.dropped if item.rule == "KCI213"]
+    removed = [
+        (item.compute, item.path, item.line) for item in found.dropped if item.rule == "KCI213"
+    ]
     assert set(removed) == {("7.1", "kci.toml", 2), ("13.2", "kci.toml", 7)}
     assert len(found.variants) + len(found.dropped) == len(catalog.rows)

@@ -10,7 +10,13 @@ from conftest import refusal
 from kci.config.document import parse_document
 from kci.config.values import SYSTEMS
 from kci.errors import UsageError
-from kci.matrix.catalog.loading import DEFAULT_EDITION, editions, interpret_edition, load_catalog, outside_range
+from kci.matrix.catalog.loading import (
+    DEFAULT_EDITION,
+    editions,
+    interpret_edition,
+    load_catalog,
+    outside_range,
+)
 from kci.matrix.catalog.rows import Catalog
 
 
@@ -59,7 +65,10 @@ def test_rows_outside_the_range_come_from_the_neighbors(catalog: Catalog) -> Non
         (f"{HEAD}row = 1", "row"),
         (f'{ROW}backend = "gpu"\nsystems = []', "backend"),
         (f'{ROW}backend = "cuda"\nsystems = []', "a cuda row needs `compute` versions"),
-        (f'{ROW}backend = "cpu"\ncompute = ["1.0"]\nsystems = []', "a cpu row has no `compute` versions"),
+        (
+            f'{ROW}backend = "cpu"\ncompute = ["1.0"]\nsystems = []',
+            "a cpu row has no `compute` versions",
+        ),
         (f'{ROW}backend = "cpu"\nsystems = ["../x"]', "'../x' is not a system"),
         (HEAD.replace("2026-01-01", '"lately"') + "row = []", "`as-of` must be a date"),
     ],
@@ -82,7 +91,12 @@ def test_a_flavour_of_tvm_ffi_stays_until_somebody_says_that_it_went(catalog: Ca
         for row in load_catalog().rows
         if row.tvm_ffi
     }
-    unseen = dict.fromkeys([("cpu", None), ("cuda", "12.6"), ("cuda", "13.0"), ("xpu", "2026.0.0")], "2026-09-04")
+    unseen = dict.fromkeys(
+        [("cpu", None), ("cuda", "12.6"), ("cuda", "13.0"), ("xpu", "2026.0.0")], "2026-09-04"
+    )
     assert kept == unseen | {("cuda", "13.2"): None}
-    systems = [{(row.backend, row.system) for row in one.rows if row.tvm_ffi} for one in (load_catalog(), catalog)]
+    systems = [
+        {(row.backend, row.system) for row in one.rows if row.tvm_ffi}
+        for one in (load_catalog(), catalog)
+    ]
     assert systems[0] == systems[1]

@@ -69,14 +69,24 @@ def test_what_an_expression_chooses(text: str, names: list[str]) -> None:
         ("backend == cdua", 11, "'cdua' is not a backend", "did you mean `cuda`?"),
         ("(torch == 2", 11, "expected `)`, got the end", ""),
         ("torch == 2)", 10, "nothing can follow here, got `)`", ""),
-        ("torch == 2 cuda == 3", 11, "nothing can follow here, got `cuda`", "join comparisons with"),
+        (
+            "torch == 2 cuda == 3",
+            11,
+            "nothing can follow here, got `cuda`",
+            "join comparisons with",
+        ),
         ("torch == 2 &&", 11, "unexpected '&'", ""),
         ("torch == ２", 9, "unexpected '２'", ""),
         ("and torch == 2", 0, "expected a field, got `and`", ""),
         ("name == 'x", 8, 'unexpected "\'"', ""),
         ("(" * 200, 51, "the expression is nested too deeply", ""),
         ("not " * 200 + "torch == 2", 204, "the expression is nested too deeply", ""),
-        ("torch == 2 or " * 200 + "torch == 2", 2000, "the expression is longer than 2000 characters", ""),
+        (
+            "torch == 2 or " * 200 + "torch == 2",
+            2000,
+            "the expression is longer than 2000 characters",
+            "",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_column(text: str, column: int, said: str, hint: str) -> None:

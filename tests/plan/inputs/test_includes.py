@@ -1,4 +1,6 @@
-"""What a source includes in quotes: outside of comments and strings, and never at a cost beyond its length."""
+"""What a source includes in quotes: outside of comments and strings, and never at a cost beyond its
+length.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,10 @@ from kci.plan.inputs.source_tree import SourceTree
 
 def said(folder: Path, files: dict[str, str], more: str = "") -> list[str]:
     write_tree(folder, files)
-    parts = f'[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp", "csrc/a.h"]\n{more}\n'
+    parts = (
+        '[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp", "csrc/a.h"]\n'
+        f"{more}\n"
+    )
     found = list(pybind_included(torch_kernel(["cpu"], components=parts), SourceTree(folder)))
     assert {item.rule for item in found} <= {"KCI167"}
     assert all("torch/all.h" in item.hint for item in found)
@@ -50,11 +53,20 @@ def test_each_header_with_pybind_is_told(tmp_path: Path, include: str) -> None:
     ],
 )
 def test_what_may_compile_is_not_told(tmp_path: Path, text: str) -> None:
-    """A header through one of the kernel, one behind a condition, and one of the kernel's own with that name."""
+    """A header through one of the kernel, one behind a condition, and one of the kernel's own with
+    that name.
+    """
     files = {"csrc/a.cpp": text, "csrc/a.h": "#include <torch/extension.h>\n"}
     own = {"csrc/torch/extension.h": "#include <torch/all.h>\n"} if '"torch' in text else {}
     assert said(tmp_path, files | own) == []
-    assert said(tmp_path, {"csrc/a.cpp": "#include <torch/python.h>\n"}, 'cxx-flags = ["-UPy_LIMITED_API"]') == []
+    assert (
+        said(
+            tmp_path,
+            {"csrc/a.cpp": "#include <torch/python.h>\n"},
+            'cxx-flags = ["-UPy_LIMITED_API"]',
+        )
+        == []
+    )
 
 
 def test_conditions_within_conditions() -> None:

@@ -38,12 +38,16 @@ def make(
     directory: Path, files: dict[str, str], src: list[str], *, torch: str = "", component: str = ""
 ) -> tuple[Kernel, list[Diagnostic]]:
     quoted = ", ".join(f'"{name}"' for name in src)
-    write_tree(directory, {"build.toml": BUILD.format(src=quoted, torch=torch, component=component)})
+    write_tree(
+        directory, {"build.toml": BUILD.format(src=quoted, torch=torch, component=component)}
+    )
     made = read_kernel(write_tree(directory, {"torch-ext/binding.cpp": "", **files}))
     return made, [*lint_sources(made, SourceTree(directory)), *not_listed(made, directory)]
 
 
-def not_listed(made: Kernel, root: Path, settings: RepositorySettings | None = None) -> list[Diagnostic]:
+def not_listed(
+    made: Kernel, root: Path, settings: RepositorySettings | None = None
+) -> list[Diagnostic]:
     return list(include_not_listed(made, settings or RepositorySettings(), SourceTree(root)))
 
 
@@ -84,8 +88,13 @@ def test_a_header_beside_its_source_has_to_be_listed(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI136", triggers=True)
 @pytest.mark.rule("KCI138", triggers=True)
 def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path) -> None:
-    made, found = make(tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu", "csrc/b.cu"])
-    assert [(item.rule, item.severity) for item in found] == [("KCI136", Severity.ERROR), ("KCI138", Severity.WARNING)]
+    made, found = make(
+        tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu", "csrc/b.cu"]
+    )
+    assert [(item.rule, item.severity) for item in found] == [
+        ("KCI136", Severity.ERROR),
+        ("KCI138", Severity.WARNING),
+    ]
     assert lint_sources(made, SourceTree(tmp_path), errors_only=True) == found[:1]
 
 
@@ -94,7 +103,9 @@ def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path
 def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: bool) -> None:
     directory = tmp_path / "kernel"
     (directory / "csrc").mkdir(parents=True)
-    write = {"csrc/a.cu": '#include "common/scale.h"' if link else '#include "../../common/scale.h"'}
+    write = {
+        "csrc/a.cu": '#include "common/scale.h"' if link else '#include "../../common/scale.h"'
+    }
     write_tree(tmp_path, {"common/scale.h": ""})
     if link:
         (directory / "csrc/common").symlink_to("../../common")
@@ -109,10 +120,15 @@ def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: b
 
 @pytest.mark.rule("KCI138", triggers=True)
 @pytest.mark.parametrize(
-    ("where", "component"), [("include/x.h", 'include = ["include"]'), ("csrc/x.h", ""), ("src/x.h", "")]
+    ("where", "component"),
+    [("include/x.h", 'include = ["include"]'), ("csrc/x.h", ""), ("src/x.h", "")],
 )
-def test_include_directories_and_csrc_are_searched(tmp_path: Path, where: str, component: str) -> None:
-    _, found = make(tmp_path, {"src/a.cu": '#  include  "x.h"', where: ""}, ["src/a.cu"], component=component)
+def test_include_directories_and_csrc_are_searched(
+    tmp_path: Path, where: str, component: str
+) -> None:
+    _, found = make(
+        tmp_path, {"src/a.cu": '#  include  "x.h"', where: ""}, ["src/a.cu"], component=component
+    )
     assert [item.rule for item in found] == ["KCI138"]
 
 
@@ -158,12 +174,18 @@ def test_a_link_out_of_the_kernel_is_not_read(tmp_path: Path) -> None:
     assert found == []
 
 
-def processor_flags(directory: Path, flags: list[str], files: dict[str, str]) -> list[tuple[str, str, int]]:
+def processor_flags(
+    directory: Path, flags: list[str], files: dict[str, str]
+) -> list[tuple[str, str, int]]:
     """The findings about flags of a component with these sources."""
     quoted = ", ".join(f"'{flag}'" for flag in flags)
     made, found = make(directory, files, list(files), component=f"cuda-flags = [{quoted}]")
     found += lint_file(made, ["KCI163"])
-    return [(item.rule, item.message.split("`")[1], item.column) for item in found if item.rule > "KCI162"]
+    return [
+        (item.rule, item.message.split("`")[1], item.column)
+        for item in found
+        if item.rule > "KCI162"
+    ]
 
 
 @pytest.mark.rule("KCI163", triggers=True)
@@ -183,12 +205,16 @@ def processor_flags(directory: Path, flags: list[str], files: dict[str, str]) ->
 )
 def test_a_flag_for_the_machine_that_builds(tmp_path: Path, flag: str, part: str) -> None:
     assert processor_flags(tmp_path, ["-O3", flag], {"a.cu": ""}) == [("KCI163", part, 22)]
-    assert processor_flags(tmp_path, ["-Xcompiler", flag], {"a.cu": "__get_cpuid"}) == [("KCI163", part, 29)]
+    assert processor_flags(tmp_path, ["-Xcompiler", flag], {"a.cu": "__get_cpuid"}) == [
+        ("KCI163", part, 29)
+    ]
 
 
 @pytest.mark.rule("KCI163", triggers=True)
 def test_a_flag_in_two_parts(tmp_path: Path) -> None:
-    assert processor_flags(tmp_path, ["-arch", "native"], {"a.cu": ""}) == [("KCI163", "-arch native", 24)]
+    assert processor_flags(tmp_path, ["-arch", "native"], {"a.cu": ""}) == [
+        ("KCI163", "-arch native", 24)
+    ]
 
 
 @pytest.mark.rule("KCI168", triggers=True)
@@ -197,8 +223,10 @@ def test_a_flag_in_two_parts(tmp_path: Path) -> None:
     [
         ["-rdc=true"], ["-rdc", "true"], ["-rdc true"], ["--relocatable-device-code=true"],
         ["-relocatable-device-code=true"],
-        ["--relocatable-device-code", "true"], ["-dc"], ["--device-c"], ["-dw"], ["--device-w"], ["-dlto"],
-        ["--dlink-time-opt"], ["-gen-opt-lto"], ["--gen-opt-lto"], ["-ewp"], ["-gencode=arch=compute_90,code=lto_90"],
+        ["--relocatable-device-code", "true"], ["-dc"], ["--device-c"], ["-dw"], ["--device-w"],
+        ["-dlto"],
+        ["--dlink-time-opt"], ["-gen-opt-lto"], ["--gen-opt-lto"], ["-ewp"],
+        ["-gencode=arch=compute_90,code=lto_90"],
         ["-O3", "-dc", "-g"],
     ],
 )  # fmt: skip
@@ -225,20 +253,26 @@ def test_flags_that_need_no_device_link(tmp_path: Path) -> None:
 
 def relocatable(directory: Path, backend: str, key: str, flags: list[str]) -> list[Diagnostic]:
     """The findings about flags for device code."""
-    text = BUILD.format(src="", torch="", component=f"{key} = {flags!r}").replace('"cuda"', f'"{backend}"')
+    text = BUILD.format(src="", torch="", component=f"{key} = {flags!r}").replace(
+        '"cuda"', f'"{backend}"'
+    )
     (directory / "build.toml").write_text(text)
     return lint_file(read_kernel(directory), ["KCI168"])
 
 
 NEWER = [
-    "-march=x86-64-v3", "-march=x86-64-v4", "-march=icelake-server", "-march=znver4", "-march=armv8.2-a+sve",
-    "-mcpu=neoverse-v1", "-mavx512f", "-mavx2", "-mfma", "-mbmi2", "-mamx-tile", "-xCORE-AVX512", "-xSAPPHIRERAPIDS",
+    "-march=x86-64-v3", "-march=x86-64-v4", "-march=icelake-server", "-march=znver4",
+    "-march=armv8.2-a+sve",
+    "-mcpu=neoverse-v1", "-mavx512f", "-mavx2", "-mfma", "-mbmi2", "-mamx-tile", "-xCORE-AVX512",
+    "-xSAPPHIRERAPIDS",
     "/arch:AVX2",
 ]  # fmt: skip
 
 
 @pytest.mark.rule("KCI163", triggers=False)
-@pytest.mark.parametrize("asks", ["#include <cpuid.h>", '__builtin_cpu_supports("avx2")', "at::get_cpu_capability()"])
+@pytest.mark.parametrize(
+    "asks", ["#include <cpuid.h>", '__builtin_cpu_supports("avx2")', "at::get_cpu_capability()"]
+)
 def test_a_kernel_that_asks_may_have_code_for_newer_processors(tmp_path: Path, asks: str) -> None:
     assert processor_flags(tmp_path, NEWER, {"a.cu": "", "features.h": asks}) == []
 
@@ -246,8 +280,10 @@ def test_a_kernel_that_asks_may_have_code_for_newer_processors(tmp_path: Path, a
 @pytest.mark.rule("KCI163", triggers=False)
 def test_flags_that_all_processors_take(tmp_path: Path) -> None:
     flags = [
-        "-mtune=native", "-march=x86-64", "-march=x86-64-v2", "-march=armv8-a", "-msse4.2", "-mno-avx2", "-arch=sm_90",
-        "-mprefer-vector-width=256", "-x", "-xc++", "-DX=-march", "--expt-relaxed-constexpr", "-mcmodel=large",
+        "-mtune=native", "-march=x86-64", "-march=x86-64-v2", "-march=armv8-a", "-msse4.2",
+        "-mno-avx2", "-arch=sm_90",
+        "-mprefer-vector-width=256", "-x", "-xc++", "-DX=-march", "--expt-relaxed-constexpr",
+        "-mcmodel=large",
     ]  # fmt: skip
     assert processor_flags(tmp_path, flags, {"a.cu": ""}) == []
 

@@ -25,12 +25,16 @@ def write(root: Path, **files: str) -> Path:
     return root
 
 
-PATHS = st.lists(st.sampled_from(["a", "b", "link", "out", "loop", "gone", "..", ".", "", "x.h"]), max_size=7)
+PATHS = st.lists(
+    st.sampled_from(["a", "b", "link", "out", "loop", "gone", "..", ".", "", "x.h"]), max_size=7
+)
 
 
 @given(PATHS)
 @settings(max_examples=many(400))
-def test_links_are_followed_as_the_system_does(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
+def test_links_are_followed_as_the_system_does(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str]
+) -> None:
     root = tmp_path_factory.getbasetemp() / "links"
     if not root.exists():
         write(root, a__b__x_h="1", b__x_h="2", x_h="3")
@@ -45,7 +49,8 @@ def test_links_are_followed_as_the_system_does(tmp_path_factory: pytest.TempPath
         return
     real = os.path.realpath(f"{root}/{path}")
     there = os.path.exists(f"{root}/{path}") and (real == str(root) or real.startswith(f"{root}/"))  # noqa: PTH110
-    # A path that leaves the root on its way and comes back is left out, though the system would find it.
+    # A path that leaves the root on its way and comes back is left out, though the system would
+    # find it.
     found = SourceTree(root).real(path)
     if found is not None:
         assert there
@@ -64,7 +69,9 @@ def looked_at(root: Path, place: Path) -> str:
     return digest
 
 
-def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_did_not_change_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = write(tmp_path / "r", a_h="one")
     monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
     first = looked_at(root, tmp_path / "c")
@@ -74,13 +81,17 @@ def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
-    """It may be written once more within the same tick of the clock, with the same size and time."""
+    """It may be written once more within the same tick of the clock, with the same size
+    and time.
+    """
     root = write(tmp_path / "r", a_h="one")
     looked_at(root, tmp_path / "c")
     assert StatCache(root, tmp_path / "c").get("a.h", (root / "a.h").stat()) is None
 
 
-def test_a_cache_of_another_root_or_of_rubbish_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_of_another_root_or_of_rubbish_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
     root = write(tmp_path / "r", a_h="one")
     first = looked_at(root, tmp_path / "c")
@@ -120,7 +131,9 @@ def test_another_time_is_seen_where_it_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
-def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(tmp_path: Path, part: str) -> None:
+def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(
+    tmp_path: Path, part: str
+) -> None:
     said = {"st_size": 1, "st_mtime_ns": 2, "st_ctime_ns": 3, "st_ino": 4, "st_dev": 5}
     cache = StatCache(tmp_path, tmp_path / "place")
     status: Any = SimpleNamespace(**said)
@@ -129,7 +142,9 @@ def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(tmp_path:
     other: Any = SimpleNamespace(**said | {part: 9})
     assert cache.get("x.h", other) is None
     cache.put("y.h", status, other, "0" * 64)
-    assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None), "it changed while it was read"
+    assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None), (
+        "it changed while it was read"
+    )
 
 
 def test_a_place_outside_or_one_that_no_system_has_is_nowhere(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from planning import append, replace, write
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A sound kernel, one whose build.toml cannot be read, and one with an error that only `kci check` finds."""
+    """A sound kernel, one whose build.toml cannot be read, and one with an error that only `kci
+    check` finds.
+    """
     for name, old, new in (
         ("sound", "", ""), ("unread", "version", "vershion"),
         ("wrong", "[torch-noarch]", "[torch]\nsrc = ['missing.cpp']"),
@@ -29,7 +31,10 @@ def test_the_others_are_planned_and_the_faulty_ones_reported(repository: Path) -
     workspace = open_workspace([repository], set_aside=True)
     plan = plan_run(workspace, PlanRequest()).plan
     assert {leg.kernel for leg in plan.legs} == {"sound"}
-    assert [(Path(item.path).name, item.kernel) for item in plan.faulty] == [("unread", ""), ("wrong", "wrong")]
+    assert [(Path(item.path).name, item.kernel) for item in plan.faulty] == [
+        ("unread", ""),
+        ("wrong", "wrong"),
+    ]
     assert [item.diagnostics[0].rule for item in plan.faulty] == ["KCI101", "KCI130"]
 
 
@@ -59,7 +64,9 @@ def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Pat
     assert faulty(repository) == ["unread", "wrong"]
 
 
-def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(repository: Path) -> None:
+def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(
+    repository: Path,
+) -> None:
     write("common/scale.h", "")(repository)
     settings = '[[inputs]]\nkernel = "wrong"\npaths = ["common"]\n'
     (repository / "kci.toml").write_text(settings)

@@ -48,7 +48,9 @@ def require_one_answer(workspace: Workspace, tier: str) -> set[str]:
 
 
 def require_commands(workspace: Workspace, name: str, tier: str) -> None:
-    """`kci build --dry-run` knows the variant; at most this machine lacks something to build it with."""
+    """`kci build --dry-run` knows the variant; at most this machine lacks something to build it
+    with.
+    """
     request = LegRequest(
         kernel=workspace.only_kernel(),
         variant=workspace.variant(name, tier=tier),
@@ -71,11 +73,13 @@ OVERLAYS = {
     "nothing": "",
     "a row is dropped": '[[overlay]]\ndrop = ["cuda >= 13.0"]\n',
     "a row is added": f"[[overlay]]\n{ADDED}",
-    "for this kernel only": f'[[overlay]]\nkernel = "some-kernel"\ndrop = ["torch == 2.12"]\n{ADDED}',
+    "for this kernel only": '[[overlay]]\nkernel = "some-kernel"\ndrop = ["torch == 2.12"]\n'
+    f"{ADDED}",
     "for another kernel": '[[overlay]]\nkernel = "another"\ndrop = ["cuda >= 12.0"]\n',
     "everything is replaced": f"[[overlay]]\nreplace = true\n{ADDED}",
     "an edition": 'catalog = "2026-08-20"\n[[overlay]]\nkeep = ["backend == cpu"]\n',
-    "a tier": '[tiers.small]\nbase = "release"\nbackends = ["cpu"]\n[tiers.pairs]\nbase = "all"\npairwise = true\n',
+    "a tier": '[tiers.small]\nbase = "release"\nbackends = ["cpu"]\n[tiers.pairs]\nbase = "all"\n'
+    "pairwise = true\n",
 }
 
 
@@ -86,10 +90,15 @@ def test_every_overlay_has_one_answer(kernel_dir: Path, name: str) -> None:
     tiers = [*map(str, Tier), *workspace.settings.settings.tiers]
     answers = {tier: require_one_answer(workspace, tier) for tier in tiers}
     assert answers["release"], "the test would prove nothing"
-    plain = {item.name for item in open_workspace([kernel_dir], catalog="2026-08-20").matrix().kernels[0].variants}
+    plain = {
+        item.name
+        for item in open_workspace([kernel_dir], catalog="2026-08-20").matrix().kernels[0].variants
+    }
     if name in ("a row is dropped", "a row is added", "everything is replaced"):
         (kernel_dir / "kci.toml").unlink()
-        assert {item.name for item in open_workspace([kernel_dir]).matrix().kernels[0].variants} != answers["release"]
+        assert {
+            item.name for item in open_workspace([kernel_dir]).matrix().kernels[0].variants
+        } != answers["release"]
     assert plain
 
 
@@ -103,7 +112,9 @@ def test_a_name_that_stands_for_several_systems_means_this_one(
 
 
 def test_a_noarch_kernel_is_built_by_name_for_a_backend_without_rows(tmp_path: Path) -> None:
-    """cann and neuron have no row, and tpu none that is bundled; a package of Python needs none to be made."""
+    """cann and neuron have no row, and tpu none that is bundled; a package of Python needs none to
+    be made.
+    """
     write_noarch(tmp_path, "py-only", ("cuda", "cann", "neuron", "tpu"))
     workspace = open_workspace([str(tmp_path)])
     assert {item.name for item in workspace.matrix().kernels[0].variants} == {"torch-cuda"}

@@ -17,7 +17,9 @@ HEAD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MI
 CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
 
 
-def kernel(place: Path, more: str = "", *, backends: str = '["cuda"]', name: str = "some-kernel") -> Path:
+def kernel(
+    place: Path, more: str = "", *, backends: str = '["cuda"]', name: str = "some-kernel"
+) -> Path:
     """A kernel for CUDA, with more components or backends."""
     text = f"{HEAD}backends = {backends}\n{CUDA}{more}".replace("some-kernel", name)
     return add_package(write_tree(place, {"build.toml": text}))
@@ -31,7 +33,9 @@ def refused(place: Path) -> list[str]:
 
 @pytest.mark.rule("KCI130", "KCI155", triggers=True)
 def test_what_cannot_be_built_is_not_planned(tmp_path: Path) -> None:
-    """An arch that no toolkit has, a stable ABI newer than every torch, and a backend without a component."""
+    """An arch that no toolkit has, a stable ABI newer than every torch, and a backend without a
+    component.
+    """
     assert "KCI155" in refused(kernel(tmp_path, 'cuda-capabilities = ["99.9"]\n'))
     replace("build.toml", "[torch]", '[torch]\nstable-abi = "9.9"')(kernel(tmp_path))
     assert refused(tmp_path)
@@ -48,18 +52,31 @@ def test_a_backend_without_a_component_is_left_out_with_its_line(tmp_path: Path)
         assert ({leg.backend for leg in plan.legs}, plan.faulty) == ({"cuda"}, ())
         (left,) = [item for item in plan.left_out if item.backend == "metal"]
         assert (left.rule, left.path) == ("KCI130", str(tmp_path / "build.toml"))
-        assert workspace.kernels[0].document.text.split("\n")[left.line - 1] == 'backends = ["cuda", "metal"]'
-    assert {name for kernel in plan.kernels for name in kernel.planned} == {leg.variant for leg in plan.legs}
+        assert (
+            workspace.kernels[0].document.text.split("\n")[left.line - 1]
+            == 'backends = ["cuda", "metal"]'
+        )
+    assert {name for kernel in plan.kernels for name in kernel.planned} == {
+        leg.variant for leg in plan.legs
+    }
 
 
 @pytest.mark.parametrize(
-    "choice", [Choice(backends=("metal",)), Choice(only=("*metal*",)), Choice(where="backend == metal")]
+    "choice",
+    [Choice(backends=("metal",)), Choice(only=("*metal*",)), Choice(where="backend == metal")],
 )
-def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(tmp_path: Path, choice: Choice) -> None:
+def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(
+    tmp_path: Path, choice: Choice
+) -> None:
     place = kernel(tmp_path, backends='["cuda", "metal"]')
     with pytest.raises(FindingsError, match=r"nothing is planned: .*build.toml: metal is declared"):
         plan_run(open_workspace([place]), PlanRequest(choice=choice))
-    assert plan_run(open_workspace([place]), PlanRequest(choice=Choice(backends=("cuda",)))).plan.left_out == ()
+    assert (
+        plan_run(
+            open_workspace([place]), PlanRequest(choice=Choice(backends=("cuda",)))
+        ).plan.left_out
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,18 +85,23 @@ def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(tmp_path: 
         (XPU, "KCI136"),  # a source that is not there
         (XPU.replace('"gone.cpp"', '"../gone.cpp"'), "KCI137"),
         (
-            XPU.replace('src = ["gone.cpp"]', "src = []").replace('"xpu"', '"rocm"') + 'rocm-archs = ["gfx1"]\n',
+            XPU.replace('src = ["gone.cpp"]', "src = []").replace('"xpu"', '"rocm"')
+            + 'rocm-archs = ["gfx1"]\n',
             "KCI155",
         ),
     ],
 )
 def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, rule: str) -> None:
-    """A release without one of its backends is not the release; a pull request that breaks one is red."""
+    """A release without one of its backends is not the release; a pull request that breaks one is
+    red.
+    """
     kernel(tmp_path / "k", xpu, backends=f'["cuda", "{"rocm" if "rocm" in xpu else "xpu"}"]')
     kernel(tmp_path / "sound", name="sound")
     for choice in (Choice(), Choice(backends=("cuda",))):
         plan = plan_run(open_workspace([tmp_path]), PlanRequest(choice=choice)).plan
-        assert [(item.kernel, item.diagnostics[0].rule) for item in plan.faulty] == [("some-kernel", rule)]
+        assert [(item.kernel, item.diagnostics[0].rule) for item in plan.faulty] == [
+            ("some-kernel", rule)
+        ]
         assert {leg.kernel for leg in plan.legs} == {"sound"}
         assert [item.name for item in plan.kernels] == ["sound"]
 
@@ -107,7 +129,10 @@ def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: s
     ("choice", "hint"),
     [
         (Choice(only=("TORCH*CU130*",)), "did you mean one of `torch"),
-        (Choice(only=("torch213-cxx11-cu130-x86_64-linus",)), "did you mean `torch213-cxx11-cu130-x86_64-linux`?"),
+        (
+            Choice(only=("torch213-cxx11-cu130-x86_64-linus",)),
+            "did you mean `torch213-cxx11-cu130-x86_64-linux`?",
+        ),
         (Choice(backends=("xpu",)), "--explain"),
         (Choice(where="torch == 1.0"), "--explain"),
     ],
@@ -124,7 +149,11 @@ def test_a_selection_that_selects_nothing_is_an_error_with_the_nearest_names(
 
 def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
     workspace = open_workspace([kernel(tmp_path)])
-    for choice in (Choice(tier="nightly"), Choice(systems=("x86_64-lunix",)), Choice(backends=("cdua",))):
+    for choice in (
+        Choice(tier="nightly"),
+        Choice(systems=("x86_64-lunix",)),
+        Choice(backends=("cdua",)),
+    ):
         with pytest.raises(UsageError):
             workspace.matrix(choice)
     with pytest.raises(UsageError, match="no kernel here is named") as caught:

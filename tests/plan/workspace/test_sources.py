@@ -1,4 +1,6 @@
-"""The rules about a kernel's sources are found before anything is built: by check, the plan of a run, and kci build."""
+"""The rules about a kernel's sources are found before anything is built: by check, the plan of a
+run, and kci build.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,32 @@ from kci.plan.workspace import Choice
 from kci.run.local import outcomes_of
 from kci.tree.verify import verify
 
-TOML = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["{}"]\n[torch-noarch]\n'
+TOML = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+    'backends = ["{}"]\n[torch-noarch]\n'
+)
 ERRORS = {
     "KCI770": "def broken(:\n",
     "KCI771": "import numpy\n",
-    "KCI772": "import torch\n\n\n@torch.library.custom_op('some::op', mutates_args=())\ndef op(x):\n    return x\n",
+    "KCI772": "import torch\n\n\n@torch.library.custom_op('some::op', mutates_args=())\n"
+    "def op(x):\n    return x\n",
     "KCI776": "from .gone import x\n",
     "KCI780": "import torch\n\n\ndef f(x):\n    return torch.ops.some_kernel.f(x)\n",
 }
 
 
 def kernel(place: Path, text: str, backend: str = "cpu") -> Path:
-    return write_tree(place, {"build.toml": TOML.format(backend), "torch-ext/some_kernel/__init__.py": text})
+    return write_tree(
+        place, {"build.toml": TOML.format(backend), "torch-ext/some_kernel/__init__.py": text}
+    )
 
 
 def compiled(place: Path, files: dict[str, str], toml: str = "") -> Path:
     """A kernel of C++, whose sources are empty unless they are in `files`."""
-    write_tree(kernel(place, ""), {"build.toml": toml or COMPILED, "csrc/a.cpp": "", "csrc/table.h": "", **files})
+    write_tree(
+        kernel(place, ""),
+        {"build.toml": toml or COMPILED, "csrc/a.cpp": "", "csrc/table.h": "", **files},
+    )
     return place
 
 
@@ -50,7 +61,11 @@ def not_planned(place: Path, name: str = "torch-cpu") -> list[str]:
         plan_run(open_workspace([place]), PlanRequest())
     built = kci("build", place, "--variant", name, "--output", place / "out")
     rules = [item.rule for item in caught.value.diagnostics]
-    assert (built.code, f"error[{rules[0]}]" in built.stderr, (place / "out").exists()) == (1, True, False)
+    assert (built.code, f"error[{rules[0]}]" in built.stderr, (place / "out").exists()) == (
+        1,
+        True,
+        False,
+    )
     return rules
 
 
@@ -62,7 +77,9 @@ def planned(place: Path) -> None:
 def sources_say(place: Path) -> list[str]:
     found = check_kernels([str(place)]).diagnostics
     told = [item.rule for item in found if item.rule.startswith("KCI7")]
-    assert told == [item.rule for item in verify(place) if item.rule.startswith("KCI7")], "one answer"
+    assert told == [item.rule for item in verify(place) if item.rule.startswith("KCI7")], (
+        "one answer"
+    )
     return told
 
 
@@ -80,29 +97,43 @@ def test_a_warning_is_said_and_stops_nothing(tmp_path: Path) -> None:
     planned(place)
 
 
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 12345678\n"
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 12345678\n"
+)
 COMPILED = (
-    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
-    '[torch]\nsrc = ["csrc/table.h"]\n[kernel.cpu]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp"]\n'
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+    'backends = ["cpu"]\n'
+    '[torch]\nsrc = ["csrc/table.h"]\n[kernel.cpu]\nbackend = "cpu"\ndepends = ["torch"]\n'
+    'src = ["csrc/a.cpp"]\n'
 )
 
 
 @pytest.mark.rule("KCI732", triggers=True)
 @pytest.mark.parametrize(
-    "file", ["torch-ext/some_kernel/table.bin", "torch-ext/some_kernel/deep/er.py", "csrc/a.cpp", "csrc/table.h"]
+    "file",
+    [
+        "torch-ext/some_kernel/table.bin",
+        "torch-ext/some_kernel/deep/er.py",
+        "csrc/a.cpp",
+        "csrc/table.h",
+    ],
 )
 def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
     own = file.startswith("csrc")
     place = compiled(tmp_path, {file: POINTER}, COMPILED if own else TOML.format("cpu"))
     assert "KCI732" in sources_say(place)
-    with pytest.raises(FindingsError, match=f"nothing is planned: .*{file.rpartition('/')[2]}: it is a pointer"):
+    with pytest.raises(
+        FindingsError, match=f"nothing is planned: .*{file.rpartition('/')[2]}: it is a pointer"
+    ):
         plan_run(open_workspace([place]), PlanRequest())
     assert "KCI732" in not_planned(place, "torch213-cxx11-cpu-x86_64-linux" if own else "torch-cpu")
 
 
 @pytest.mark.rule("KCI732", triggers=False)
 def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
-    place = write_tree(kernel(tmp_path, ""), {"torch-ext/some_kernel/notes.txt": f"A pointer is:\n{POINTER}"})
+    place = write_tree(
+        kernel(tmp_path, ""), {"torch-ext/some_kernel/notes.txt": f"A pointer is:\n{POINTER}"}
+    )
     assert sources_say(place) == []
 
 
@@ -111,14 +142,18 @@ def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
 def test_a_name_that_another_system_cannot_hold_is_found_before_the_build(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
-    place = write_tree(kernel(tmp_path, ""), {f"torch-ext/some_kernel/{name}": "" for name in names})
+    place = write_tree(
+        kernel(tmp_path, ""), {f"torch-ext/some_kernel/{name}": "" for name in names}
+    )
     assert sources_say(place) == ["KCI708"]
 
 
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
     place = kernel(tmp_path, "from ._ops import ops, add_op_namespace_prefix\n")
     assert sources_say(place) == []
-    ignored = '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "users of it have it"\n'
+    ignored = (
+        '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "users of it have it"\n'
+    )
     write_tree(kernel(place, "import numpy\n"), {"kci.toml": ignored})
     assert sources_say(place) == []
     planned(place)
@@ -130,7 +165,9 @@ def test_a_tpu_brings_jax(tmp_path: Path, backend: str, said: list[str]) -> None
     assert sources_say(kernel(tmp_path, text, backend=backend)) == said
 
 
-def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_parsed_once_and_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, kept = kernel(tmp_path / "kernel", "import numpy\n"), tmp_path / "kept"
     parsed: list[str] = []
     judged = package_rules.read_module
@@ -144,11 +181,17 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(tmp_path: Path, monkeyp
     assert check_kernels([str(place)], remember=kept) == first
     assert parsed == ["__init__.py"]
     kernel(place, "import scipy\n")
-    (found,) = (item for item in check_kernels([str(place)], remember=kept).diagnostics if item.rule == "KCI771")
+    (found,) = (
+        item
+        for item in check_kernels([str(place)], remember=kept).diagnostics
+        if item.rule == "KCI771"
+    )
     assert ("scipy" in found.message, parsed) == (True, ["__init__.py"] * 2)
     for file in kept.iterdir():
         file.write_bytes(b"\xc1 damaged")
-    assert [item.rule for item in check_kernels([str(place)], remember=kept).diagnostics].count("KCI771") == 1
+    assert [item.rule for item in check_kernels([str(place)], remember=kept).diagnostics].count(
+        "KCI771"
+    ) == 1
 
 
 def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Path) -> None:
@@ -183,10 +226,14 @@ def test_one_library_of_a_variant(tmp_path: Path, second: str) -> None:
 def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
     part = '[kernel.gpu]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = ["csrc/b.cu"]\n'
     toml = COMPILED.replace('["cpu"]', '["cpu", "cuda"]') + part
-    assert "KCI782" not in sources_say(compiled(tmp_path, {"csrc/a.cpp": LIBRARY, "csrc/b.cu": LIBRARY}, toml))
+    assert "KCI782" not in sources_say(
+        compiled(tmp_path, {"csrc/a.cpp": LIBRARY, "csrc/b.cu": LIBRARY}, toml)
+    )
 
 
-def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flagged = COMPILED.replace("csrc/table.h", "csrc/a.cpp") + 'cxx-flags = ["-mavx2"]\n'
     place, linted = compiled(tmp_path / "kernel", {}, flagged), []
     judged = check.lint_matrix
@@ -230,7 +277,9 @@ def test_a_pointer_in_a_built_variant_is_neither_packed_nor_verified(tmp_path: P
     assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
     (tmp_path / "out" / "torch-cpu" / "table.bin").write_text(POINTER)
     assert "error[KCI732]" in kci("verify", tmp_path / "out" / "torch-cpu").stderr
-    done = kci("pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar")
+    done = kci(
+        "pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar"
+    )
     assert done.code in (1, 2), done.stderr
     assert not (tmp_path / "a.tar").exists()
 
@@ -239,7 +288,9 @@ def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> No
     toml = COMPILED.replace('"csrc/a.cpp"', '"third_party/up/a.cpp", "csrc/gone.cpp"')
     place = compiled(tmp_path / "repo" / "k", {}, toml)
     (tmp_path / "repo" / ".git").mkdir()
-    (tmp_path / "repo" / ".gitmodules").write_text('[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n')
+    (tmp_path / "repo" / ".gitmodules").write_text(
+        '[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n'
+    )
     hints = [item.hint for item in check_kernels([str(place)]).diagnostics if item.rule == "KCI136"]
     assert [("git submodule update" in hint) for hint in hints] == [True, False]
     assert "k/third_party/up" in hints[0]

@@ -13,7 +13,15 @@ from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
 from kci.plan.plan import Plan, UnplannedVariant
 from kci.run import gate
-from kci.run.gate import NO_PLAN, GateRow, JobResult, RunUploads, job_problem, read_results, read_uploads
+from kci.run.gate import (
+    NO_PLAN,
+    GateRow,
+    JobResult,
+    RunUploads,
+    job_problem,
+    read_results,
+    read_uploads,
+)
 from kci.run.records import (
     PLAN_FILE,
     RECORD_FILE,
@@ -30,7 +38,9 @@ LEGS = (leg(CPU, "relu"), leg(CUDA, "relu"), leg(CPU, "rms-norm"))
 
 
 def planned(**keys: Any) -> Plan:
-    return Plan(**{"schema": 1, "tier": "release", "kernels": (), "legs": LEGS, "left_out": ()} | keys)
+    return Plan(
+        **{"schema": 1, "tier": "release", "kernels": (), "legs": LEGS, "left_out": ()} | keys
+    )
 
 
 def record(kernel: str, *present: str, **keys: Any) -> KernelRecord:
@@ -78,20 +88,28 @@ def test_a_kernel_without_a_record_did_not_get_to_its_merge() -> None:
 
 def test_a_record_of_an_older_run_of_everything_does_not_count() -> None:
     again = planned(attempt=2)
-    assert [row.kernel for row in judge(again, records(RELU, record("rms-norm", CPU, attempt=2)))] == ["relu"]
-    assert judge(planned(), records(RELU, record("rms-norm", CPU, attempt=2))) == [], "only what failed ran again"
+    assert [
+        row.kernel for row in judge(again, records(RELU, record("rms-norm", CPU, attempt=2)))
+    ] == ["relu"]
+    assert judge(planned(), records(RELU, record("rms-norm", CPU, attempt=2))) == [], (
+        "only what failed ran again"
+    )
 
 
 def test_a_tree_that_is_no_good() -> None:
     told = "the merged tree does not meet the requirements"
     (row,) = judge(planned(), records(record("relu", CPU, CUDA, complete=False, error=told), NORM))
     assert (row.job, row.error) == ("relu / merge", told)
-    (row,) = judge(planned(), records(record("relu", CPU, CUDA, complete=False, missing=("other",)), NORM))
+    (row,) = judge(
+        planned(), records(record("relu", CPU, CUDA, complete=False, missing=("other",)), NORM)
+    )
     assert "other" in row.error
 
 
 def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
-    faulty = FaultyKernel("kernels/x", "", "unknown key `nme`", (finding("KCI101", "unknown key `nme`"),))
+    faulty = FaultyKernel(
+        "kernels/x", "", "unknown key `nme`", (finding("KCI101", "unknown key `nme`"),)
+    )
     (row,) = judge(planned(faulty=(faulty,)), records(RELU, NORM))
     assert row == GateRow("kernels/x", "", "plan", "unknown key `nme`", "kci check kernels/x")
 
@@ -99,13 +117,19 @@ def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
 def test_what_a_fork_does_not_get_is_not_green() -> None:
     left = UnplannedVariant("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
     assert [row.variant for row in judge(planned(left_out=(left,)), records(RELU, NORM))] == [CUDA]
-    other = UnplannedVariant("relu", "torch213-metal-aarch64-darwin", "metal", "aarch64-darwin", "KCI303", "nobody can")
-    assert judge(planned(left_out=(other,)), records(RELU, NORM)) == [], "the plan says so for everybody"
+    other = UnplannedVariant(
+        "relu", "torch213-metal-aarch64-darwin", "metal", "aarch64-darwin", "KCI303", "nobody can"
+    )
+    assert judge(planned(left_out=(other,)), records(RELU, NORM)) == [], (
+        "the plan says so for everybody"
+    )
 
 
 def test_several_variants_of_one_leg() -> None:
     both = msgspec.structs.replace(leg("cpu-cuda", "relu"), variants=(CPU, CUDA))
-    (row,) = judge(planned(legs=(both,)), records(record("relu", CPU, complete=False, failures=(FAILURE,))))
+    (row,) = judge(
+        planned(legs=(both,)), records(record("relu", CPU, complete=False, failures=(FAILURE,)))
+    )
     assert (row.variant, row.job, row.error) == (CUDA, "relu / cpu-cuda", FAILURE.error)
 
 
@@ -115,8 +139,12 @@ def test_a_record_is_replaced_as_a_whole(tmp_path: Path) -> None:
     earlier.hardlink_to(path)
     write_record(path, record("relu", attempt=2))
     assert read_uploads(path.parent).records["relu"].attempt == 2
-    assert b'"attempt":1' in earlier.read_bytes(), "a reader of the old one would see a part of the new one"
-    assert [entry.name for entry in path.parent.iterdir()] == [RECORD_FILE], "all that is here is uploaded"
+    assert b'"attempt":1' in earlier.read_bytes(), (
+        "a reader of the old one would see a part of the new one"
+    )
+    assert [entry.name for entry in path.parent.iterdir()] == [RECORD_FILE], (
+        "all that is here is uploaded"
+    )
 
 
 def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
@@ -137,17 +165,34 @@ def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
 
 
 def test_the_line_that_says_most() -> None:
-    output = "building v failed\nFAILED: relu.o\nc++ -c relu.cpp\nrelu.cpp:7:3: error: 'x' was not declared\nmore"
+    output = (
+        "building v failed\nFAILED: relu.o\nc++ -c relu.cpp\n"
+        "relu.cpp:7:3: error: 'x' was not declared\nmore"
+    )
     assert first_error(BuildFailedError(output)) == "relu.cpp:7:3: error: 'x' was not declared"
     assert first_error(FindingsError("two\nlines")) == "two"
     told = finding("KCI101", "unknown key", path="relu/build.toml")
-    assert first_error(FindingsError("it is invalid", diagnostics=[told])) == "relu/build.toml: unknown key"
+    assert (
+        first_error(FindingsError("it is invalid", diagnostics=[told]))
+        == "relu/build.toml: unknown key"
+    )
     assert first_error(FindingsError("")) == "FindingsError"
-    assert first_error(BuildFailedError(f"error: \x1b[31m{'x' * 1000}")) == f"error:  [31m{'x' * 387}…"
+    assert (
+        first_error(BuildFailedError(f"error: \x1b[31m{'x' * 1000}")) == f"error:  [31m{'x' * 387}…"
+    )
 
 
 @pytest.mark.parametrize(
-    "said", ["", "kernels=success", "plan=", "plan=ok", "plan", "plan=success plan=failure", "plan=success =success"]
+    "said",
+    [
+        "",
+        "kernels=success",
+        "plan=",
+        "plan=ok",
+        "plan",
+        "plan=success plan=failure",
+        "plan=success =success",
+    ],
 )
 def test_results_that_are_none(said: str) -> None:
     with pytest.raises(UsageError):
@@ -167,8 +212,15 @@ def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None
         assert "was skipped although" in job_problem(
             read_results(f"plan=success merge=success finish=skipped {said}"), 0
         )
-    for said in ("a/plan,finish=skipped", "a=skipped", "a/merge=success", "b/a=skipped a/finish=skipped"):
-        assert job_problem(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
+    for said in (
+        "a/plan,finish=skipped",
+        "a=skipped",
+        "a/merge=success",
+        "b/a=skipped a/finish=skipped",
+    ):
+        assert (
+            job_problem(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
+        )
     results = read_results("plan=success ready=success publish=skipped")
     assert job_problem(results, 0) == ""
     assert "2 kernels can be published" in job_problem(results, 2)

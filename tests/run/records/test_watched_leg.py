@@ -1,4 +1,6 @@
-"""A leg of a scheduled run: what becomes of building and loading is a result, and nothing is told as what it is not."""
+"""A leg of a scheduled run: what becomes of building and loading is a result, and nothing is told
+as what it is not.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,18 @@ def watched(
     output: str = "",
     variant: str = STABLE,
 ) -> list[LegResult]:
-    """The results of rms-norm's stable ABI, with a build and a loader that answer what they are told to."""
+    """The results of rms-norm's stable ABI, with a build and a loader that answer what they are
+    told to.
+    """
     workspace = open_workspace([ROOT / "examples" / "rms-norm"], catalog="2026-09-17")
     planned = workspace.variant(variant, tier="compat")
 
     def built(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
         return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
 
-    def tested(_directory: Path, _sources: Path, _log: object, *, cache: Path, torch: str) -> TestReport:
+    def tested(
+        _directory: Path, _sources: Path, _log: object, *, cache: Path, torch: str
+    ) -> TestReport:
         answer = (answers or {}).get(torch, TestState.PASSED)
         if isinstance(answer, MissingToolError):
             raise answer
@@ -48,7 +54,10 @@ def watched(
     monkeypatch.setattr(scheduled_leg, "build_leg", build or built)
     monkeypatch.setattr(scheduled_leg, "run_kernel_tests", tested)
     request = LegRequest(
-        kernel=workspace.only_kernel(), variant=planned, output=tmp_path / "out", options=BuildOptions(tmp_path)
+        kernel=workspace.only_kernel(),
+        variant=planned,
+        output=tmp_path / "out",
+        options=BuildOptions(tmp_path),
     )
     return watch_leg(workspace, request, RUN, "kci build", lambda _line: None)
 
@@ -68,7 +77,9 @@ def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(
     assert first.replay.endswith("--torch=2.11 build"), "the build of the replay writes to build/"
 
 
-def test_each_torch_has_a_result_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_torch_has_a_result_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers: Answers = {
         "2.12": TestState.NOT_LOADED,
         "2.13": MissingToolError("no torch"),
@@ -94,9 +105,13 @@ def test_what_a_test_says_is_the_error(tmp_path: Path, monkeypatch: pytest.Monke
     assert failed.error.splitlines()[0] == "error: failed: assert 1 == 2"
 
 
-def test_a_build_that_fails_leaves_the_other_torches_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_fails_leaves_the_other_torches_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def build(*_: object) -> BuiltLeg:
-        raise BuildFailedError("the compiler refused:\nin a.cpp\na.cpp:3: error: no member named 'x'")
+        raise BuildFailedError(
+            "the compiler refused:\nin a.cpp\na.cpp:3: error: no member named 'x'"
+        )
 
     results = watched(tmp_path, monkeypatch, build)
     assert outcomes(results) == {
@@ -119,13 +134,17 @@ def test_a_machine_that_lacks_something_says_nothing_about_the_kernel(
     assert set(outcomes(watched(tmp_path, monkeypatch, build)).values()) == {LegOutcome.SKIPPED}
 
 
-def test_what_cannot_be_loaded_here_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_loaded_here_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = watched(tmp_path, monkeypatch, variant="torch-stable-abi211-cu130-x86_64-linux")
     assert [(result.outcome, result.torch) for result in results] == [(LegOutcome.PASSED, "2.14")]
     assert results[0].compute.startswith("13.0")
 
 
-def test_results_are_files_that_can_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_files_that_can_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = watched(tmp_path, monkeypatch)
     paths = write_results(tmp_path / "results", results)
     assert len(paths) == len(set(paths)) == 4

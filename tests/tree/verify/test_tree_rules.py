@@ -1,4 +1,6 @@
-"""What lies at a tree's top, and what no digest covers: each is accounted for, or said to be what it is."""
+"""What lies at a tree's top, and what no digest covers: each is accounted for, or said to be what
+it is.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def tree(tmp_path: Path) -> Path:
     parts = [make_variant(tmp_path / "parts", name) for name in ("torch-cpu", "torch-cuda")]
     (tmp_path / "tree" / "benchmarks").mkdir(parents=True)
     (tmp_path / "tree" / "benchmarks" / "benchmark.py").write_text("pass\n")
-    merge([make_artifact(tmp_path / "artifacts" / part.name, part) for part in parts], tmp_path / "tree")
+    merge(
+        [make_artifact(tmp_path / "artifacts" / part.name, part) for part in parts],
+        tmp_path / "tree",
+    )
     return tmp_path / "tree"
 
 
@@ -34,7 +39,10 @@ def found(tree: Path) -> list[tuple[str, str]]:
 
 def signature(signed: bytes, **changes: object) -> str:
     """A Sigstore bundle of the right shape, with a certificate of nobody."""
-    digest = {"algorithm": "SHA2_256", "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode()}
+    digest = {
+        "algorithm": "SHA2_256",
+        "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode(),
+    }
     bundle = {
         "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
         "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}},
@@ -45,13 +53,21 @@ def signature(signed: bytes, **changes: object) -> str:
 
 def attestation(tree: Path) -> str:
     statement = tree_statement(tree, SigningContext())
-    payload = {"_type": statement.type_, "predicateType": statement.predicate_type, "predicate": statement.predicate}
+    payload = {
+        "_type": statement.type_,
+        "predicateType": statement.predicate_type,
+        "predicate": statement.predicate,
+    }
     payload["subject"] = [{"name": item.name, "digest": item.digest} for item in statement.subject]
-    return json.dumps({"dsseEnvelope": {"payload": base64.b64encode(json.dumps(payload).encode()).decode()}})
+    return json.dumps(
+        {"dsseEnvelope": {"payload": base64.b64encode(json.dumps(payload).encode()).decode()}}
+    )
 
 
 @pytest.mark.rule("KCI726", "KCI727", "KCI728", "KCI729", "KCI791", "KCI792", triggers=False)
-@pytest.mark.parametrize("card", ["", "# relu\n", "---\n---\n", "---\nlicense: mit\ntags: [a]\n---\n# é\n", "---\nx"])
+@pytest.mark.parametrize(
+    "card", ["", "# relu\n", "---\n---\n", "---\nlicense: mit\ntags: [a]\n---\n# é\n", "---\nx"]
+)
 def test_what_belongs_there_is_accounted_for(tree: Path, card: str) -> None:
     (tree / "CARD.md").write_text(card)
     metadata = tree / "torch-cpu" / "metadata.json"
@@ -115,7 +131,9 @@ def test_what_the_manifest_says_already_is_not_said_again(tree: Path) -> None:
 
 
 @pytest.mark.rule("KCI727", triggers=True)
-@pytest.mark.parametrize("name", ["torch-cpu/_ops.py", "kci-manifest.json", "benchmarks/benchmark.py"])
+@pytest.mark.parametrize(
+    "name", ["torch-cpu/_ops.py", "kci-manifest.json", "benchmarks/benchmark.py"]
+)
 @pytest.mark.parametrize("bit", [0o4000, 0o2000, 0o1000])
 def test_special_bits(tree: Path, name: str, bit: int) -> None:
     (tree / name).chmod(0o755 | bit)
@@ -144,7 +162,8 @@ def test_a_card_that_is_no_page(tree: Path, card: bytes, says: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{}", "junk", "[" * 100_000, signature(b"other metadata"), signature(b"", messageSignature=None),
+        "", "{}", "junk", "[" * 100_000, signature(b"other metadata"),
+            signature(b"", messageSignature=None),
         signature(b"", verificationMaterial={}),
     ],
 )  # fmt: skip
@@ -167,12 +186,22 @@ def test_an_attestation_of_something_else(tree: Path) -> None:
 def test_an_attestation_of_another_repository_commit_workflow_or_kernel_differs(tree: Path) -> None:
     signer = SigningContext("acme/norm", "a" * 40, "ci.yml")
     statement = tree_statement(tree, signer)
-    assert tree_differences(tree, statement, signer) == tree_differences(tree, statement, SigningContext()) == []
-    for wanted in (SigningContext("evil/norm"), SigningContext(commit="b" * 40), SigningContext(workflow="x.yml")):
+    assert (
+        tree_differences(tree, statement, signer)
+        == tree_differences(tree, statement, SigningContext())
+        == []
+    )
+    for wanted in (
+        SigningContext("evil/norm"),
+        SigningContext(commit="b" * 40),
+        SigningContext(workflow="x.yml"),
+    ):
         (difference,) = tree_differences(tree, statement, wanted)
         assert difference.startswith("it is about the ")
         # what says nothing of itself is not what is wanted
-        unsaid = msgspec.structs.replace(statement, predicate=tree_statement(tree, SigningContext()).predicate)
+        unsaid = msgspec.structs.replace(
+            statement, predicate=tree_statement(tree, SigningContext()).predicate
+        )
         assert len(tree_differences(tree, unsaid, wanted)) == 1
     other = msgspec.structs.replace(statement, predicate=statement.predicate | {"kernel": "other"})
     assert len(tree_differences(tree, other, signer)) == 1

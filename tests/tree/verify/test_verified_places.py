@@ -40,7 +40,9 @@ def test_sources_without_binaries_are_said_to_be_that(sources: Path) -> None:
 @pytest.mark.parametrize("name", ["build", "result"])
 def test_the_binaries_of_a_kernel_are_looked_at(sources: Path, tmp_path: Path, name: str) -> None:
     tree = built(tmp_path, sources / name)
-    assert kci("verify", sources).stdout.startswith(f"{sources}: sources, {name} (1 variant)\n1 verified: 0 errors")
+    assert kci("verify", sources).stdout.startswith(
+        f"{sources}: sources, {name} (1 variant)\n1 verified: 0 errors"
+    )
     corrupt(tree)
     done = kci("verify", sources, "--format", "json")
     assert done.code == 1
@@ -55,7 +57,10 @@ def test_the_binaries_of_a_kernel_are_looked_at(sources: Path, tmp_path: Path, n
 def test_another_program_s_build_folder_is_no_tree(sources: Path) -> None:
     (sources / "build" / "lib.linux-x86_64-cpython-311").mkdir(parents=True)
     done = kci("verify", sources)
-    assert (done.code, done.stdout.splitlines()[0]) == (0, f"{sources}: sources, build (no variants)")
+    assert (done.code, done.stdout.splitlines()[0]) == (
+        0,
+        f"{sources}: sources, build (no variants)",
+    )
 
 
 def without_manifest(tree: Path) -> None:
@@ -63,7 +68,9 @@ def without_manifest(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("also", [lambda _tree: None, without_manifest])
-def test_a_build_toml_in_a_tree_turns_nothing_off(sources: Path, tmp_path: Path, also: Callable[[Path], None]) -> None:
+def test_a_build_toml_in_a_tree_turns_nothing_off(
+    sources: Path, tmp_path: Path, also: Callable[[Path], None]
+) -> None:
     tree = built(tmp_path, tmp_path / "tree")
     also(tree)
     text = (sources / "build.toml").read_text()

@@ -29,7 +29,15 @@ def test_pack_then_merge_then_verify(tmp_path: Path) -> None:
         "kernels": [{"name": "gated-norm", "path": ".", "version": 1, "planned": ["torch-cpu"]}],
     }
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    done = kci("merge", tmp_path / "out", "--into", tmp_path / "build", "--plan", tmp_path / "plan.json", "--json")
+    done = kci(
+        "merge",
+        tmp_path / "out",
+        "--into",
+        tmp_path / "build",
+        "--plan",
+        tmp_path / "plan.json",
+        "--json",
+    )
     answer = json.loads(done.stdout)
     assert done.code == 0
     assert (answer["schema"], answer["complete"]) == (1, True)
@@ -65,7 +73,10 @@ def test_exit_codes_of_safety_and_usage(tmp_path: Path) -> None:
 def test_findings_in_every_format(tmp_path: Path) -> None:
     variant = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "import numpy  # <b>|\n"})
     done = kci("verify", variant)
-    assert (done.code, done.stdout) == (1, f"{variant}: variant\n1 verified: 1 error, 0 warnings, 0 infos\n")
+    assert (done.code, done.stdout) == (
+        1,
+        f"{variant}: variant\n1 verified: 1 error, 0 warnings, 0 infos\n",
+    )
     assert "__init__.py:1:1: error[KCI771]: it imports numpy" in done.stderr
     done = kci("verify", variant, "--format", "json")
     assert done.code == 1

@@ -1,4 +1,6 @@
-"""Device code: the parser on made-up bytes, on what nvcc makes, and against cuobjdump; and the rule about archs."""
+"""Device code: the parser on made-up bytes, on what nvcc makes, and against cuobjdump; and the rule
+about archs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ROCM = "torch213-cxx11-rocm72-x86_64-linux"
 
 
 def entry(kind: int, arch: int, flags: int = 0x11, size: int = 16) -> bytes:
-    header = struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, size, 0, 0, 8, 1, arch, 0, 0, flags, 0, 0)
+    header = struct.pack(
+        "<HHIQIIHHIIIQQQ", kind, 0x101, 64, size, 0, 0, 8, 1, arch, 0, 0, flags, 0, 0
+    )
     assert len(header) == 64
     return header + bytes(size)
 
@@ -47,7 +51,9 @@ HOST = ("host-x86_64-unknown-linux-gnu-", 0)
 def test_cuda_entries_are_told_apart() -> None:
     data = container(entry(2, 75), entry(2, 90), entry(2, 90, 1 << 20)) + bytes(8)
     data += container(entry(1, 120, 0x8011), entry(2, 100, 1 << 21), entry(8, 80))
-    assert cuda_code(data) == DeviceCode(frozenset({"7.5", "9.0", "9.0a", "10.0f"}), frozenset({"12.0"}))
+    assert cuda_code(data) == DeviceCode(
+        frozenset({"7.5", "9.0", "9.0a", "10.0f"}), frozenset({"12.0"})
+    )
     assert cuda_code(b"") == DeviceCode()
 
 
@@ -69,9 +75,20 @@ def test_a_broken_cuda_section_is_an_error(data: bytes) -> None:
 
 
 def test_hip_targets_are_taken_from_every_bundle() -> None:
-    one = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-", 8), ("hipv4-amdgcn-amd-amdhsa--gfx942", 8))
-    two = bundle(HOST, ("hip-amdgcn-amd-amdhsa-gfx1100", 8), ("hipv4-amdgcn-amd-amdhsa--gfx9-4-generic", 8))
-    assert hip_code(one + bytes(100) + two).binary == {"gfx90a", "gfx942", "gfx1100", "gfx9-4-generic"}
+    one = bundle(
+        HOST,
+        ("hipv4-amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-", 8),
+        ("hipv4-amdgcn-amd-amdhsa--gfx942", 8),
+    )
+    two = bundle(
+        HOST, ("hip-amdgcn-amd-amdhsa-gfx1100", 8), ("hipv4-amdgcn-amd-amdhsa--gfx9-4-generic", 8)
+    )
+    assert hip_code(one + bytes(100) + two).binary == {
+        "gfx90a",
+        "gfx942",
+        "gfx1100",
+        "gfx9-4-generic",
+    }
 
 
 def compressed(version: int, method: int, plain: bytes) -> bytes:
@@ -86,7 +103,13 @@ def compressed(version: int, method: int, plain: bytes) -> bytes:
 def test_compressed_bundles_are_looked_into(version: int, method: int) -> None:
     one = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx942", 3_000_000))
     two = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx90a", 8))
-    data = compressed(version, method, one) + bytes(4096) + two + bytes(64) + compressed(version, method, two)
+    data = (
+        compressed(version, method, one)
+        + bytes(4096)
+        + two
+        + bytes(64)
+        + compressed(version, method, two)
+    )
     assert hip_code(data).binary == {"gfx942", "gfx90a"}
     with pytest.raises(FatbinError):
         hip_code(compressed(version, method, one)[:-1])
@@ -98,7 +121,10 @@ def test_compressed_bundles_are_looked_into(version: int, method: int) -> None:
 
 def test_compression_that_cannot_be_undone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = bundle(HOST)
-    for data in (compressed(2, 0, plain)[:6] + b"\x09\0" + compressed(2, 0, plain)[8:], b"CCOB\x63\0" + bytes(100)):
+    for data in (
+        compressed(2, 0, plain)[:6] + b"\x09\0" + compressed(2, 0, plain)[8:],
+        b"CCOB\x63\0" + bytes(100),
+    ):
         with pytest.raises(CompressedError, match="not known"):
             hip_code(data)
     monkeypatch.setitem(sys.modules, "zstandard", None)
@@ -121,19 +147,26 @@ def test_broken_hip_sections() -> None:
             hip_code(data)
 
 
-def checked(root: Path, section: str, data: bytes | None, archs: tuple[str, ...], variant: str) -> list[Diagnostic]:
+def checked(
+    root: Path, section: str, data: bytes | None, archs: tuple[str, ...], variant: str
+) -> list[Diagnostic]:
     """What the device rules say about a real library with this section."""
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc")
     source = "int f;\n"
     if data is not None:
         (root / "code").write_bytes(data)
-        source += f'__asm__(".section {section}, \\"a\\"\\n.incbin \\"{root / "code"}\\"\\n.previous");\n'
+        source += (
+            f'__asm__(".section {section}, \\"a\\"\\n.incbin \\"{root / "code"}\\"\\n.previous");\n'
+        )
     (root / "a.c").write_text(source)
     command = ["gcc", "-shared", "-fPIC", "-nostdlib", "-o", str(root / "a.so"), str(root / "a.c")]
     subprocess.run(command, check=True)
     backend = "cuda" if variant == CUDA else "rocm"
-    files = {"__init__.py": "", f"_gated_norm_{backend}_1a2b3c4.abi3.so": (root / "a.so").read_bytes()}
+    files = {
+        "__init__.py": "",
+        f"_gated_norm_{backend}_1a2b3c4.abi3.so": (root / "a.so").read_bytes(),
+    }
     return verify(make_variant(root, variant, files=files, archs=archs), select=["KCI76"])
 
 
@@ -179,7 +212,11 @@ def test_a_gpu_variant_without_device_code(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI761", triggers=True)
 def test_device_code_that_no_device_link_linked(tmp_path: Path) -> None:
     (found,) = checked(tmp_path, "__nv_relfatbin", CODE, ("8.0",), CUDA)
-    assert (found.rule, "-rdc=true" in found.hint, "linked" in found.message) == ("KCI761", True, True)
+    assert (found.rule, "-rdc=true" in found.hint, "linked" in found.message) == (
+        "KCI761",
+        True,
+        True,
+    )
 
 
 @pytest.mark.rule("KCI762", triggers=True)
@@ -190,12 +227,16 @@ def test_device_code_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI760", "KCI763", triggers=True)
 def test_rocm_archs(tmp_path: Path) -> None:
-    data = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx942", 8), ("hipv4-amdgcn-amd-amdhsa--gfx90a", 8))
+    data = bundle(
+        HOST, ("hipv4-amdgcn-amd-amdhsa--gfx942", 8), ("hipv4-amdgcn-amd-amdhsa--gfx90a", 8)
+    )
     (tmp_path / "good").mkdir()
     assert checked(tmp_path / "good", ".hip_fatbin", data, ("gfx90a", "gfx942"), ROCM) == []
     (tmp_path / "bad").mkdir()
     (found,) = checked(tmp_path / "bad", ".hip_fatbin", data, ("gfx90a",), ROCM)
     assert "gfx942" in found.message
     (tmp_path / "packed").mkdir()
-    (found,) = checked(tmp_path / "packed", ".hip_fatbin", b"CCOB\x63" + bytes(100), ("gfx90a",), ROCM)
+    (found,) = checked(
+        tmp_path / "packed", ".hip_fatbin", b"CCOB\x63" + bytes(100), ("gfx90a",), ROCM
+    )
     assert (found.rule, found.severity) == ("KCI763", "error")

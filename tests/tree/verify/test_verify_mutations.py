@@ -1,4 +1,5 @@
-"""Mutated archives and trees: a finding or an error that names it, never a traceback, a hang or a stray file.
+"""Mutated archives and trees: a finding or an error that names it, never a traceback, a hang or a
+stray file.
 
 `KCI_MUTATIONS` sets how many archives are tried, and a quarter as many trees.
 """
@@ -61,7 +62,9 @@ def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ]
 
 
-def test_mutated_archives(tmp_path: Path, artifacts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutated_archives(
+    tmp_path: Path, artifacts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         caching, "_FINE_TICK_NS", 0
     )  # without its record of a tree a merge need not wait for the next tick

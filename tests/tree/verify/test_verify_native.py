@@ -42,7 +42,16 @@ def compile(tmp_path_factory: pytest.TempPathFactory) -> Compile:
         if key not in made:
             root = tmp_path_factory.mktemp("native")
             (root / "a.cpp").write_text(source)
-            command = ["g++", "-shared", "-fPIC", "-O1", "-nostdlib", "-o", str(root / "a.so"), str(root / "a.cpp")]
+            command = [
+                "g++",
+                "-shared",
+                "-fPIC",
+                "-O1",
+                "-nostdlib",
+                "-o",
+                str(root / "a.so"),
+                str(root / "a.cpp"),
+            ]
             subprocess.run([*command, *flags], check=True)
             made[key] = root / "a.so"
         return made[key]
@@ -52,11 +61,18 @@ def compile(tmp_path_factory: pytest.TempPathFactory) -> Compile:
 
 def linked(compile: Compile, *libraries: str) -> list[str]:
     """The flags that link libraries of these names."""
-    return ["-Wl,--no-as-needed", *(str(compile("int x;", f"-Wl,-soname,{library}")) for library in libraries)]
+    return [
+        "-Wl,--no-as-needed",
+        *(str(compile("int x;", f"-Wl,-soname,{library}")) for library in libraries),
+    ]
 
 
 def native(
-    root: Path, library: Path | bytes, variant: str = CPU, name: str = f"{ID}.abi3.so", ignore: Sequence[str] = ()
+    root: Path,
+    library: Path | bytes,
+    variant: str = CPU,
+    name: str = f"{ID}.abi3.so",
+    ignore: Sequence[str] = (),
 ) -> list[Diagnostic]:
     """What verification says about a variant with this library."""
     content = library if isinstance(library, bytes) else library.read_bytes()
@@ -69,11 +85,23 @@ def ids(found: list[Diagnostic]) -> list[str]:
 
 
 @pytest.mark.rule(
-    "KCI740", "KCI741", "KCI742", "KCI743", "KCI744", "KCI745", "KCI746", "KCI749", "KCI750", triggers=False
+    "KCI740",
+    "KCI741",
+    "KCI742",
+    "KCI743",
+    "KCI744",
+    "KCI745",
+    "KCI746",
+    "KCI749",
+    "KCI750",
+    triggers=False,
 )
 @pytest.mark.parametrize("hash_style", ["gnu", "sysv", "both"])
 def test_a_clean_library_passes(tmp_path: Path, compile: Compile, hash_style: str) -> None:
-    source = INIT + 'extern "C" int strcmp(const char*, const char*); int f(const char* a) { return strcmp(a, a); }'
+    source = (
+        INIT + 'extern "C" int strcmp(const char*, const char*); int f(const char* a) { return '
+        "strcmp(a, a); }"
+    )
     assert native(tmp_path, compile(source, "-lc", f"-Wl,--hash-style={hash_style}")) == []
 
 
@@ -82,7 +110,9 @@ def test_a_clean_library_passes(tmp_path: Path, compile: Compile, hash_style: st
 def test_versions_beyond_manylinux_are_named_with_their_symbols(
     tmp_path: Path, compile: Compile, flags: tuple[str, ...]
 ) -> None:
-    source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
+    source = (
+        INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
+    )
     (found,) = native(tmp_path, compile(source, *flags))
     assert found.rule == "KCI742"
     assert "GLIBC_2.32 (for __libc_single_threaded)" in found.message
@@ -118,14 +148,17 @@ def test_another_machine_than_the_name_says(tmp_path: Path, compile: Compile) ->
 @pytest.mark.rule("KCI743", triggers=True)
 def test_python_beyond_the_limited_api(tmp_path: Path, compile: Compile) -> None:
     source = INIT + (
-        'extern "C" { void PyErr_SetString(); void PyErr_GetRaisedException(); void _PyObject_Secret(); '
+        'extern "C" { void PyErr_SetString(); void PyErr_GetRaisedException(); void '
+        "_PyObject_Secret(); "
         "void PyUnicode_AsUTF8AndSize(); }\n"
-        "void f() { PyErr_SetString(); PyErr_GetRaisedException(); _PyObject_Secret(); PyUnicode_AsUTF8AndSize(); }"
+        "void f() { PyErr_SetString(); PyErr_GetRaisedException(); _PyObject_Secret(); "
+        "PyUnicode_AsUTF8AndSize(); }"
     )
     (found,) = native(tmp_path, compile(source))
     assert found.rule == "KCI743"
     assert found.message == (
-        "not in the stable ABI of Python 3.9: PyErr_GetRaisedException (3.12), PyUnicode_AsUTF8AndSize (3.10), "
+        "not in the stable ABI of Python 3.9: PyErr_GetRaisedException (3.12), "
+        "PyUnicode_AsUTF8AndSize (3.10), "
         "_PyObject_Secret"
     )
 
@@ -143,7 +176,10 @@ def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> N
     other = compile('extern "C" void other() {}', "-Wl,-soname,libother.so.1")
     source = INIT + 'extern "C" void other(); void f() { other(); }'
     found = native(tmp_path, compile(source, str(other)))
-    assert [(item.rule, "libother.so.1" in item.message) for item in found] == [("KCI745", True), ("KCI746", False)]
+    assert [(item.rule, "libother.so.1" in item.message) for item in found] == [
+        ("KCI745", True),
+        ("KCI746", False),
+    ]
     assert found[1].hint == "they may be those of libother.so.1, which users do not have"
 
 
@@ -160,16 +196,21 @@ def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> N
     ],
 )  # fmt: skip
 def test_needed_libraries_by_backend(library: str, backend: str, major: str, allowed: bool) -> None:
-    assert bool(allowed_libraries(library, ("system", "system-more", "torch", backend), major)) is allowed
+    assert (
+        bool(allowed_libraries(library, ("system", "system-more", "torch", backend), major))
+        is allowed
+    )
 
 
 @pytest.mark.rule("KCI746", triggers=True)
 def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) -> None:
     source = INIT + (
-        'extern "C" { void arc4random_like(); void aoti_torch_ok(); void weak() __attribute__((weak)); '
+        'extern "C" { void arc4random_like(); void aoti_torch_ok(); void weak() '
+        "__attribute__((weak)); "
         'void bad_alloc() asm("_ZSt9no_such_fv"); void PyErr_Clear(); }\n'
         "namespace c10 { void ok(); } namespace torch { struct Library { void ok(); }; }\n"
-        "void f() { arc4random_like(); aoti_torch_ok(); if (weak) weak(); bad_alloc(); c10::ok(); PyErr_Clear();"
+        "void f() { arc4random_like(); aoti_torch_ok(); if (weak) weak(); bad_alloc(); c10::ok(); "
+        "PyErr_Clear();"
         " torch::Library().ok(); }"
     )
     torch = linked(compile, "libtorch_cpu.so")
@@ -178,11 +219,17 @@ def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) ->
     assert found.message == "undefined symbols without a version: arc4random_like, std::no_such_f()"
 
 
-def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(tmp_path: Path, compile: Compile) -> None:
-    source = INIT.replace("cpu", "cuda") + 'extern "C" void cudaMalloc(); void f() { cudaMalloc(); }'
+def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(
+    tmp_path: Path, compile: Compile
+) -> None:
+    source = (
+        INIT.replace("cpu", "cuda") + 'extern "C" void cudaMalloc(); void f() { cudaMalloc(); }'
+    )
     library = compile(source)
     cuda = "torch213-cxx11-cu130-x86_64-linux"
-    assert "KCI746" not in ids(native(tmp_path, library, cuda, f"{ID.replace('cpu', 'cuda')}.abi3.so"))
+    assert "KCI746" not in ids(
+        native(tmp_path, library, cuda, f"{ID.replace('cpu', 'cuda')}.abi3.so")
+    )
     assert "KCI746" in ids(native(tmp_path, library))
 
 
@@ -193,13 +240,17 @@ UNBUILT = ["KCI712", "KCI749", "KCI761"]
 """What is wrong with a variant for GPUs whose only library is compiled from a line of C++."""
 
 
-def asking(tmp_path: Path, compile: Compile, variant: str, *symbols: str, needs: str = "") -> list[Diagnostic]:
+def asking(
+    tmp_path: Path, compile: Compile, variant: str, *symbols: str, needs: str = ""
+) -> list[Diagnostic]:
     """What is said of a library that asks for these symbols, and needs libraries."""
     names = "".join(f'void f{number}() asm("{symbol}"); ' for number, symbol in enumerate(symbols))
     calls = "".join(f"f{number}(); " for number, _ in enumerate(symbols))
     source = f'{INIT.replace("cpu", "cuda")}{INIT}extern "C" {{ {names} void all() {{ {calls} }} }}'
     library = compile(source, *linked(compile, *needs.split()))
-    return native(tmp_path, library, variant, f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so", ignore=UNBUILT)
+    return native(
+        tmp_path, library, variant, f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so", ignore=UNBUILT
+    )
 
 
 @pytest.mark.rule("KCI746", triggers=True)
@@ -221,7 +272,9 @@ def asking(tmp_path: Path, compile: Compile, variant: str, *symbols: str, needs:
         ("nvrtcNoSuch", "libnvrtc.so.13"),
     ],
 )
-def test_a_name_like_one_of_cuda_s_is_none_of_them(tmp_path: Path, compile: Compile, symbol: str, needs: str) -> None:
+def test_a_name_like_one_of_cuda_s_is_none_of_them(
+    tmp_path: Path, compile: Compile, symbol: str, needs: str
+) -> None:
     (found,) = asking(tmp_path, compile, CUDA, symbol, needs=needs)
     assert (found.rule, found.message) == ("KCI746", f"CUDA 13.0 does not export {symbol}")
     assert ("-rdc=true" in found.hint) is ("LinkedBinary" in symbol)
@@ -230,14 +283,20 @@ def test_a_name_like_one_of_cuda_s_is_none_of_them(tmp_path: Path, compile: Comp
 @pytest.mark.rule("KCI746", "KCI750", triggers=False)
 def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
     names = (
-        "cudaMalloc", "cudaLaunchKernelExC", "__cudaRegisterFatBinary", "__cudaPushCallConfiguration",
+        "cudaMalloc", "cudaLaunchKernelExC", "__cudaRegisterFatBinary",
+        "__cudaPushCallConfiguration",
         "cudaProfilerStart",
-        "cuTensorMapEncodeTiled", "cuLaunchKernel", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cublasCreate_v2",
-        "cublasGemmEx", "cublasLtMatmul", "cudnnCreate", "cufftPlan1d", "curandCreateGenerator", "cusolverDnCreate",
+        "cuTensorMapEncodeTiled", "cuLaunchKernel", "cuMemAlloc_v2", "cuLaunchKernel_ptsz",
+        "cublasCreate_v2",
+        "cublasGemmEx", "cublasLtMatmul", "cudnnCreate", "cufftPlan1d", "curandCreateGenerator",
+        "cusolverDnCreate",
         "cusparseSpMM", "ncclAllReduce", "nvrtcCompileProgram",
     )  # fmt: skip
     # libtorch.so leads to libtorch_cuda.so, and that to most of CUDA's
-    assert asking(tmp_path, compile, CUDA, *names, needs="libtorch.so libcuda.so.1 libcusolver.so.12") == []
+    assert (
+        asking(tmp_path, compile, CUDA, *names, needs="libtorch.so libcuda.so.1 libcusolver.so.12")
+        == []
+    )
 
 
 @pytest.mark.rule("KCI746", triggers=True)
@@ -250,11 +309,21 @@ def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
         (CUDA, "nvmlInit_v2", "libcuda.so.1", "libnvidia-ml.so.1"),
         (CUDA, "_ZN2at4cuda25getCurrentCUDABlasHandleEv", "libtorch_cpu.so", "libtorch_cuda.so"),
         (CUDA.replace("213", "215"), "curandCreateGenerator", "libtorch.so", "libcurand.so.10"),
-        ("torch-stable-abi213-cu130-x86_64-linux", "curandCreateGenerator", "libtorch.so", "libcurand.so.10"),
+        (
+            "torch-stable-abi213-cu130-x86_64-linux",
+            "curandCreateGenerator",
+            "libtorch.so",
+            "libcurand.so.10",
+        ),
         ("tvm-ffi01-cu130-x86_64-linux", "cudaMalloc", "libtvm_ffi.so", "libcudart.so.13"),
         ("tvm-ffi01-cpu-x86_64-linux", "omp_get_num_threads", "libtvm_ffi.so", "libgomp.so.1"),
         ("torch213-cxx11-rocm72-x86_64-linux", "hipMalloc", "libc10.so", "libamdhip64.so.7"),
-        ("torch213-cxx11-xpu20253-x86_64-linux", "_ZN4sycl3_V15queueE", "libc10.so", "libsycl.so.*"),
+        (
+            "torch213-cxx11-xpu20253-x86_64-linux",
+            "_ZN4sycl3_V15queueE",
+            "libc10.so",
+            "libsycl.so.*",
+        ),
         (CPU, "cudaMalloc", "libtorch.so", "libcudart.so.*"),
         (CPU, "THPVariable_Wrap", "libtorch.so", "libtorch_python.so"),
         (CPU, "_ZN2at5equalEv", "libc10.so", "libtorch_cpu.so"),
@@ -265,7 +334,10 @@ def test_a_name_is_found_only_in_a_library_that_is_loaded(
     tmp_path: Path, compile: Compile, variant: str, symbol: str, needs: str, owner: str
 ) -> None:
     found = asking(tmp_path, compile, variant, symbol, needs=needs)[0]
-    assert (found.rule, found.message) == ("KCI746", f"it does not need {owner}, which has {symbol}")
+    assert (found.rule, found.message) == (
+        "KCI746",
+        f"it does not need {owner}, which has {symbol}",
+    )
 
 
 def test_no_library_is_in_two_groups_and_those_that_others_bring_are_known() -> None:
@@ -280,16 +352,24 @@ def test_no_library_is_in_two_groups_and_those_that_others_bring_are_known() -> 
 def test_a_library_whose_versions_are_asked_for_is_needed(tmp_path: Path, compile: Compile) -> None:
     script = tmp_path / "versions"
     script.write_text("EVIL_1 { global: other; };")
-    evil = compile('extern "C" void other() {}', "-Wl,-soname,libevil.so.1", f"-Wl,--version-script={script}")
-    data = bytearray(compile(INIT + 'extern "C" void other(); void f() { other(); }', str(evil)).read_bytes())
+    evil = compile(
+        'extern "C" void other() {}', "-Wl,-soname,libevil.so.1", f"-Wl,--version-script={script}"
+    )
+    data = bytearray(
+        compile(INIT + 'extern "C" void other(); void f() { other(); }', str(evil)).read_bytes()
+    )
     table = ELFFile(io.BytesIO(data)).get_section_by_name(".dynamic")
     struct.pack_into("<Q", data, table["sh_offset"], 0x6FFFFEF0)  # what was DT_NEEDED
     found = native(tmp_path, bytes(data))
-    assert [(item.rule, item.message.split(",")[0]) for item in found] == [("KCI745", "it needs libevil.so.1")]
+    assert [(item.rule, item.message.split(",")[0]) for item in found] == [
+        ("KCI745", "it needs libevil.so.1")
+    ]
 
 
 @pytest.mark.rule("KCI746", triggers=True)
-def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(tmp_path: Path, compile: Compile) -> None:
+def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(
+    tmp_path: Path, compile: Compile
+) -> None:
     newer = "cudaDeviceGetExecutionCtx"
     (found,) = asking(tmp_path, compile, CUDA, newer)
     assert (found.rule, newer in found.message, "CUDA 13.1" in found.hint) == ("KCI746", True, True)
@@ -315,7 +395,9 @@ def test_where_there_is_no_list_it_is_said(
 
 
 @pytest.mark.rule("KCI746", triggers=True)
-def test_device_code_of_hip_that_no_device_link_registered(tmp_path: Path, compile: Compile) -> None:
+def test_device_code_of_hip_that_no_device_link_registered(
+    tmp_path: Path, compile: Compile
+) -> None:
     names, needs = ("__hip_fatbin_0a1b2c", "hipMalloc"), "libamdhip64.so.7"
     found = asking(tmp_path, compile, "torch213-cxx11-rocm72-x86_64-linux", *names, needs=needs)
     assert ids(found) == ["KCI746", "KCI750"]
@@ -339,31 +421,46 @@ def test_what_tvm_ffi_does_not_export_or_not_everywhere(tmp_path: Path, compile:
 
 @pytest.mark.rule("KCI746", "KCI748", triggers=False)
 def test_what_every_tvm_ffi_exports(tmp_path: Path, compile: Compile) -> None:
-    names = ("TVMFFIFunctionCall", "TVMFFIErrorCreateWithCauseAndExtraContext", "_ZN3tvm3ffi8DeepCopyERKNS0_3AnyE")
+    names = (
+        "TVMFFIFunctionCall",
+        "TVMFFIErrorCreateWithCauseAndExtraContext",
+        "_ZN3tvm3ffi8DeepCopyERKNS0_3AnyE",
+    )
     assert asking(tmp_path, compile, TVM_FFI, *names, needs="libtvm_ffi.so") == []
 
 
 @pytest.mark.rule("KCI751", triggers=True)
 def test_a_function_of_no_torch_in_a_stable_variant(tmp_path: Path, compile: Compile) -> None:
     (found,) = asking(tmp_path, compile, STABLE, "aoti_torch_no_such", needs="libtorch_cpu.so")
-    assert (found.rule, found.message) == ("KCI751", "torch 2.11 does not export aoti_torch_no_such")
+    assert (found.rule, found.message) == (
+        "KCI751",
+        "torch 2.11 does not export aoti_torch_no_such",
+    )
 
 
 STABLE_SOURCE = INIT + (
-    'extern "C" { void torch_library_def_with_tags(); void torch_from_blob(); void aoti_torch_get_dim(); }\n'
-    "namespace at { struct Tensor { void data(); }; } namespace torch { namespace stable { void fine(); } }\n"
-    "void f() { torch_library_def_with_tags(); torch_from_blob(); aoti_torch_get_dim(); at::Tensor().data();"
+    'extern "C" { void torch_library_def_with_tags(); void torch_from_blob(); void '
+    "aoti_torch_get_dim(); }\n"
+    "namespace at { struct Tensor { void data(); }; } namespace torch { namespace stable { void "
+    "fine(); } }\n"
+    "void f() { torch_library_def_with_tags(); torch_from_blob(); aoti_torch_get_dim(); "
+    "at::Tensor().data();"
     " torch::stable::fine(); }"
 )
 
 
 @pytest.mark.rule("KCI747", "KCI748", triggers=True)
-def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(tmp_path: Path, compile: Compile) -> None:
+def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(
+    tmp_path: Path, compile: Compile
+) -> None:
     library = compile(STABLE_SOURCE, *linked(compile, "libtorch_cpu.so"))
     found = native(tmp_path, library, STABLE)
     assert ids(found) == ["KCI747", "KCI748"]
     assert found[0].message == "it uses torch's C++ interface: _ZN2at6Tensor4dataEv"
-    assert found[1].message == "the name says 2.11, it uses newer functions: torch_library_def_with_tags (2.12)"
+    assert (
+        found[1].message
+        == "the name says 2.11, it uses newer functions: torch_library_def_with_tags (2.12)"
+    )
     later = STABLE.replace("abi211", "abi212")
     assert ids(native(tmp_path, library, later)) == ["KCI747"]
     assert native(tmp_path, library, CPU, ignore=["KCI751"]) == []
@@ -419,12 +516,19 @@ def test_a_file_of_another_system_than_the_name_says(tmp_path: Path) -> None:
         assert ids(native(tmp_path / str(number), content, variant, name)) == [rule]
 
 
-SINCE_213 = "_ZN3c109TypeErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+SINCE_213 = (
+    "_ZN3c109TypeErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+)
 
 
 @pytest.mark.rule("KCI751", triggers=True)
-def test_symbols_that_the_torch_in_the_name_does_not_export(tmp_path: Path, compile: Compile) -> None:
-    source = INIT + "namespace at { int nothing_of_the_kind(); } int f() { return at::nothing_of_the_kind(); }"
+def test_symbols_that_the_torch_in_the_name_does_not_export(
+    tmp_path: Path, compile: Compile
+) -> None:
+    source = (
+        INIT + "namespace at { int nothing_of_the_kind(); } int f() { return "
+        "at::nothing_of_the_kind(); }"
+    )
     torch = linked(compile, "libtorch.so")
     (found,) = native(tmp_path / "1", compile(source, *torch))
     assert found.rule == "KCI751"
@@ -447,8 +551,12 @@ def test_strings_of_the_old_abi(tmp_path: Path, compile: Compile) -> None:
     assert "KCI752" not in ids(native(tmp_path / "2", compile(source, *flags[1:])))
 
 
-def test_a_library_without_section_headers_is_judged_as_the_loader_sees_it(tmp_path: Path, compile: Compile) -> None:
-    data = bytearray(compile(INIT + 'extern "C" void nowhere(); void f() { nowhere(); }').read_bytes())
+def test_a_library_without_section_headers_is_judged_as_the_loader_sees_it(
+    tmp_path: Path, compile: Compile
+) -> None:
+    data = bytearray(
+        compile(INIT + 'extern "C" void nowhere(); void f() { nowhere(); }').read_bytes()
+    )
     struct.pack_into("<Q", data, 40, 0)
     struct.pack_into("<3H", data, 58, 0, 0, 0)
     (found,) = native(tmp_path, bytes(data))
@@ -467,7 +575,11 @@ def test_a_symbol_that_no_hash_table_counts_is_one_that_relocations_name(
     assert (found.rule, found.message.partition(": ")[2]) == ("KCI746", "nowhere")
 
 
-HYGIENE = {"KCI753": ("-Wl,-z,notext",), "KCI754": ("-Wl,-z,execstack",), "KCI755": ("-Wl,-z,x86-64-v3",)}
+HYGIENE = {
+    "KCI753": ("-Wl,-z,notext",),
+    "KCI754": ("-Wl,-z,execstack",),
+    "KCI755": ("-Wl,-z,x86-64-v3",),
+}
 
 
 @pytest.mark.rule("KCI753", "KCI754", "KCI755", triggers=True)
@@ -482,7 +594,9 @@ def test_what_a_library_must_not_ask_for(tmp_path: Path, compile: Compile) -> No
 def thread_local(compile: Compile, size: int, align: int, *flags: str, code: str = "") -> Path:
     """A library with so much thread-local data."""
     room = f"alignas({align}) thread_local char room[{size}]; char* f(int i) {{ return room + i; }}"
-    return compile(INIT + room + code, "-lc", "-Wl,-l:ld-linux-x86-64.so.2", "-Wl,--no-as-needed", *flags)
+    return compile(
+        INIT + room + code, "-lc", "-Wl,-l:ld-linux-x86-64.so.2", "-Wl,--no-as-needed", *flags
+    )
 
 
 IN_THE_BLOCK = "-ftls-model=initial-exec"
@@ -494,9 +608,13 @@ IN_THE_BLOCK = "-ftls-model=initial-exec"
 def test_thread_local_data_for_which_the_static_block_has_no_room(
     tmp_path: Path, compile: Compile, size: int, align: int, hidden: str
 ) -> None:
-    (found,) = native(tmp_path, thread_local(compile, size, align, IN_THE_BLOCK, hidden), ignore=["KCI749"])
+    (found,) = native(
+        tmp_path, thread_local(compile, size, align, IN_THE_BLOCK, hidden), ignore=["KCI749"]
+    )
     assert found.rule == "KCI758"
-    assert found.message.endswith(f"{size} bytes of thread-local data in the static TLS block, aligned to {align}")
+    assert found.message.endswith(
+        f"{size} bytes of thread-local data in the static TLS block, aligned to {align}"
+    )
 
 
 @pytest.mark.rule("KCI758", triggers=False)
@@ -505,18 +623,28 @@ def test_thread_local_data_that_fits_or_lies_elsewhere(tmp_path: Path, compile: 
     assert native(tmp_path / "2", thread_local(compile, 65536, 1)) == []
     # DF_STATIC_TLS may be about another library's data.
     other = compile("thread_local int there = 1;", "-Wl,-soname,libgomp.so.1")
-    code = 'extern __thread int there __attribute__((tls_model("initial-exec"))); int g() { return there; }'
+    code = (
+        'extern __thread int there __attribute__((tls_model("initial-exec"))); int g() { return '
+        "there; }"
+    )
     library = thread_local(compile, 65536, 1, str(other), code=code)
     assert b"there" in library.read_bytes()
     assert "KCI758" not in ids(native(tmp_path / "3", library))
 
 
 @pytest.mark.rule("KCI754", triggers=True)
-def test_a_library_that_does_not_speak_of_the_stack_has_an_executable_one(tmp_path: Path, compile: Compile) -> None:
+def test_a_library_that_does_not_speak_of_the_stack_has_an_executable_one(
+    tmp_path: Path, compile: Compile
+) -> None:
     data = bytearray(compile(INIT).read_bytes())
-    (first,), (size, number) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<HH", data, 54)
+    (first,), (size, number) = (
+        struct.unpack_from("<Q", data, 32),
+        struct.unpack_from("<HH", data, 54),
+    )
     (stack,) = (
-        place for place in range(first, first + size * number, size) if data[place : place + 4] == b"\x51\xe5\x74\x64"
+        place
+        for place in range(first, first + size * number, size)
+        if data[place : place + 4] == b"\x51\xe5\x74\x64"
     )
     data[stack : stack + 4] = bytes(4)  # PT_GNU_STACK becomes PT_NULL
     assert ids(native(tmp_path, bytes(data))) == ["KCI754"]
@@ -535,7 +663,9 @@ def test_openmp_and_what_torch_itself_exports(tmp_path: Path, compile: Compile) 
         'void drop() asm("_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv"); }\n'
         "void f() { Sleef_expf8_u10(); omp_get_num_threads(); GOMP_parallel(); add(); drop(); }"
     )
-    assert native(tmp_path, compile(source, *linked(compile, "libgomp.so.1", "libtorch_cpu.so"))) == []
+    assert (
+        native(tmp_path, compile(source, *linked(compile, "libgomp.so.1", "libtorch_cpu.so"))) == []
+    )
 
 
 INIT_LIBRARY = "_ZSt21ios_base_library_initv"
@@ -545,14 +675,22 @@ STD = 'extern "C" { void a() asm("%s"); }\nvoid f() { a(); }'
 
 
 @pytest.mark.rule("KCI746", triggers=False)
-@pytest.mark.parametrize("variant", [CPU, CPU.replace("213", "210"), CPU.replace("213", "299"), STABLE])
-def test_newer_functions_of_std_that_torch_exports(tmp_path: Path, compile: Compile, variant: str) -> None:
-    torch = compile(f'extern "C" void a() asm("{INIT_LIBRARY}"); void a() {{}}', "-Wl,-soname,libc10.so")
+@pytest.mark.parametrize(
+    "variant", [CPU, CPU.replace("213", "210"), CPU.replace("213", "299"), STABLE]
+)
+def test_newer_functions_of_std_that_torch_exports(
+    tmp_path: Path, compile: Compile, variant: str
+) -> None:
+    torch = compile(
+        f'extern "C" void a() asm("{INIT_LIBRARY}"); void a() {{}}', "-Wl,-soname,libc10.so"
+    )
     assert native(tmp_path, compile(INIT + STD % INIT_LIBRARY, str(torch)), variant) == []
 
 
 @pytest.mark.rule("KCI746", triggers=True)
-def test_functions_of_std_that_the_torch_in_the_name_does_not_export(tmp_path: Path, compile: Compile) -> None:
+def test_functions_of_std_that_the_torch_in_the_name_does_not_export(
+    tmp_path: Path, compile: Compile
+) -> None:
     torch = linked(compile, "libtorch_cpu.so")
     (found,) = native(tmp_path / "1", compile(INIT + STD % OF_NO_TORCH, *torch))
     assert (found.rule, found.hint) == (
@@ -560,7 +698,10 @@ def test_functions_of_std_that_the_torch_in_the_name_does_not_export(tmp_path: P
     )  # fmt: skip
     (found,) = native(tmp_path / "2", compile(INIT + STD % ONLY_OLD, *torch))
     assert "; torch 2.10, 2.11 does: link with the torch in the variant's name" in found.hint
-    assert native(tmp_path / "3", compile(INIT + STD % ONLY_OLD, *torch), CPU.replace("213", "211")) == []
+    assert (
+        native(tmp_path / "3", compile(INIT + STD % ONLY_OLD, *torch), CPU.replace("213", "211"))
+        == []
+    )
     # Not linked with torch, it does not find torch's functions.
     assert ids(native(tmp_path / "4", compile(INIT + STD % INIT_LIBRARY))) == ["KCI746"]
 
@@ -569,7 +710,11 @@ def test_functions_of_std_that_the_torch_in_the_name_does_not_export(tmp_path: P
 def test_libraries_are_known_by_their_content(tmp_path: Path, compile: Compile) -> None:
     bad = compile(INIT, "-Wl,-rpath,/x").read_bytes()
     for name in ("blob.bin", "plugin.SO", "data", "lib/libx.so.1"):
-        files: dict[str, str | bytes] = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), name: bad}
+        files: dict[str, str | bytes] = {
+            "__init__.py": "",
+            f"{ID}.abi3.so": compile(INIT).read_bytes(),
+            name: bad,
+        }
         found = verify(make_variant(tmp_path / name, files=files))
         assert [(item.rule, item.path.endswith(f"/{name}")) for item in found] == [("KCI744", True)]
         files = {"__init__.py": "", name: bad}
@@ -579,7 +724,9 @@ def test_libraries_are_known_by_their_content(tmp_path: Path, compile: Compile) 
     files = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), "tool": program}
     assert "KCI757" in ids(verify(make_variant(tmp_path / "tool", files=files)))
     files = {"__init__.py": "", "tool": program}
-    assert ids(verify(make_variant(tmp_path / "tool-noarch", "torch-cpu", files=files))) == ["KCI717"]
+    assert ids(verify(make_variant(tmp_path / "tool-noarch", "torch-cpu", files=files))) == [
+        "KCI717"
+    ]
 
 
 @pytest.mark.rule("KCI757", triggers=True)
@@ -587,16 +734,29 @@ def test_what_no_loader_can_load_is_no_library(tmp_path: Path, compile: Compile)
     program = bytearray(compile(INIT).read_bytes())
     program[16:18] = struct.pack("<H", 2)  # ET_EXEC, without an interpreter
     archive = b"!<arch>\nparts.o/         0           0     0     644     1\n"
-    files: dict[str, str | bytes] = {"__init__.py": "", "bin/tool.so": bytes(program), "lib/parts.so": archive}
-    found = [item for item in verify(make_variant(tmp_path, files=files)) if item.path.endswith(".so")]
-    assert [item.rule for item in found if not item.path.endswith("abi3.so")] == ["KCI757", "KCI757"]
+    files: dict[str, str | bytes] = {
+        "__init__.py": "",
+        "bin/tool.so": bytes(program),
+        "lib/parts.so": archive,
+    }
+    found = [
+        item for item in verify(make_variant(tmp_path, files=files)) if item.path.endswith(".so")
+    ]
+    assert [item.rule for item in found if not item.path.endswith("abi3.so")] == [
+        "KCI757",
+        "KCI757",
+    ]
     assert found[0].message == "it is a program"
 
 
 @pytest.mark.rule("KCI717", triggers=False)
 def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)
-    files: dict[str, str | bytes] = {"__init__.py": "", "k.cubin": cubin, "A.class": b"\xca\xfe\xba\xbe\0\0\0\x3d"}
+    files: dict[str, str | bytes] = {
+        "__init__.py": "",
+        "k.cubin": cubin,
+        "A.class": b"\xca\xfe\xba\xbe\0\0\0\x3d",
+    }
     assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == []
 
 
@@ -609,9 +769,14 @@ def test_an_empty_dynamic_table_gives_no_traceback(tmp_path: Path, compile: Comp
         read_elf(tmp_path / "empty.so")
 
 
-@settings(max_examples=many(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=many(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
-def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, data: st.DataObject) -> None:
+def test_flipped_bytes_never_give_a_traceback(
+    tmp_path: Path, compile: Compile, data: st.DataObject
+) -> None:
     whole = bytearray(compile(STABLE_SOURCE, "-lc").read_bytes())
     for _ in range(data.draw(st.integers(1, 6))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -649,7 +814,9 @@ def test_how_a_library_is_linked_that_is_not_needed(tmp_path: Path, compile: Com
     assert found.hint == "this variant cannot rely on that library"
 
 
-def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Path, compile: Compile) -> None:
+def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(
+    tmp_path: Path, compile: Compile
+) -> None:
     whole = compile(STABLE_SOURCE, "-lc").read_bytes()
     target = tmp_path / "cut.so"
     for length in range(0, len(whole) - 1, len(whole) // 150):

@@ -17,10 +17,18 @@ from variants import CPU, make_variant
 def variant(
     root: Path, text: str, name: str = "torch-cpu", file: str = "__init__.py", **others: str
 ) -> list[Diagnostic]:
-    """The findings about a variant whose `file` has this text; `a__b="..."` adds the file `a/b.py`."""
+    """The findings about a variant whose `file` has this text; `a__b="..."` adds the file
+    `a/b.py`.
+    """
     files: dict[str, str | bytes] = {"__init__.py": "", "_ops.py": OPS}
-    files |= {f"{key if '/' in key else key.replace('__', '/')}.py": dedent(other) for key, other in others.items()}
-    return verify(make_variant(root, name, files=files | {file: dedent(text)}), select=["KCI77", "KCI78", "KCI724"])
+    files |= {
+        f"{key if '/' in key else key.replace('__', '/')}.py": dedent(other)
+        for key, other in others.items()
+    }
+    return verify(
+        make_variant(root, name, files=files | {file: dedent(text)}),
+        select=["KCI77", "KCI78", "KCI724"],
+    )
 
 
 OPS = "ops = None\ndef add_op_namespace_prefix(name): return name\n"
@@ -75,7 +83,8 @@ def test_a_file_that_does_not_parse_is_a_finding_where_python_says(tmp_path: Pat
 
 @pytest.mark.rule("KCI770", triggers=True)
 @pytest.mark.parametrize("text", [
-        "x = 1\0", "(" * 500, "-" * 100_000 + "1", "try: ...\nexcept* ValueError: ...", "a[*b]", "a[b, *c,]",
+        "x = 1\0", "(" * 500, "-" * 100_000 + "1", "try: ...\nexcept* ValueError: ...", "a[*b]",
+            "a[b, *c,]",
         "a[(b), *c]", "def f(*a: *B): ...",
     ],
 )  # fmt: skip
@@ -93,7 +102,11 @@ def test_other_text_that_is_no_python_of_3_10(tmp_path: Path, text: str) -> None
         ("from cutlass import cute", "cutlass"),
         ("class A:\n    import numpy", "numpy"),
         ("if True:\n    from numpy import array", "numpy"),
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    import numpy", "numpy"),
+        (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n"
+            "    import numpy",
+            "numpy",
+        ),
     ],
 )
 def test_a_foreign_import(tmp_path: Path, text: str, module: str) -> None:
@@ -105,7 +118,9 @@ def test_a_foreign_import(tmp_path: Path, text: str, module: str) -> None:
 
 
 @pytest.mark.rule("KCI771", triggers=True)
-@pytest.mark.parametrize("text", ["import gated_norm", "from gated_norm.layers import X", "import gated_norm._ops"])
+@pytest.mark.parametrize(
+    "text", ["import gated_norm", "from gated_norm.layers import X", "import gated_norm._ops"]
+)
 def test_a_kernel_cannot_import_itself_by_name(tmp_path: Path, text: str) -> None:
     (found,) = variant(tmp_path, text)
     assert found.rule == "KCI771"
@@ -120,13 +135,18 @@ def test_a_kernel_cannot_import_itself_by_name(tmp_path: Path, text: str) -> Non
         'sys.modules.setdefault("gated_norm", sys.modules[__name__])',
     ],
 )
-def test_a_kernel_that_registers_a_name_for_itself_can_import_it(tmp_path: Path, registered: str) -> None:
+def test_a_kernel_that_registers_a_name_for_itself_can_import_it(
+    tmp_path: Path, registered: str
+) -> None:
     assert variant(tmp_path, f"import sys\n{registered}\nimport gated_norm\n") == []
 
 
 @pytest.mark.rule("KCI771", triggers=True)
 def test_a_name_that_is_registered_in_a_function_is_not_there_at_loading(tmp_path: Path) -> None:
-    text = "import sys\ndef f():\n    sys.modules['gated_norm'] = sys.modules[__name__]\nimport gated_norm\n"
+    text = (
+        "import sys\ndef f():\n    sys.modules['gated_norm'] = sys.modules[__name__]\n"
+        "import gated_norm\n"
+    )
     assert [item.rule for item in variant(tmp_path, text)] == ["KCI771"]
 
 
@@ -139,28 +159,45 @@ def test_a_name_that_is_registered_in_a_function_is_not_there_at_loading(tmp_pat
         "async def f():\n    import numpy",
     ],
 )
-def test_a_foreign_import_that_does_not_run_at_loading_is_a_warning(tmp_path: Path, text: str) -> None:
+def test_a_foreign_import_that_does_not_run_at_loading_is_a_warning(
+    tmp_path: Path, text: str
+) -> None:
     (found,) = variant(tmp_path, text)
     assert (found.rule, found.severity) == ("KCI773", "warning")
-    assert found.hint.startswith("say why it may be absent in [[lint.ignore]] of kci.toml, or do without")
+    assert found.hint.startswith(
+        "say why it may be absent in [[lint.ignore]] of kci.toml, or do without"
+    )
 
 
-DECORATORS = ["custom_op", "triton_op", "register_kernel", "register_fake", "register_vmap", "register_torch_dispatch"]
+DECORATORS = [
+    "custom_op",
+    "triton_op",
+    "register_kernel",
+    "register_fake",
+    "register_vmap",
+    "register_torch_dispatch",
+]
 
 
 @pytest.mark.rule("KCI772", triggers=True)
 @pytest.mark.parametrize("name", DECORATORS)
 @pytest.mark.parametrize("head", ["def f(x):", "async def f(x):", "class F:"])
 def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
-    (found,) = variant(tmp_path, f'import torch\n@torch.library.{name}("gated_norm::fwd")\n{head} ...\n')
+    (found,) = variant(
+        tmp_path, f'import torch\n@torch.library.{name}("gated_norm::fwd")\n{head} ...\n'
+    )
     assert (found.rule, found.line, found.column) == ("KCI772", 2, 2)
     assert "add_op_namespace_prefix" in found.hint
 
 
 @pytest.mark.rule("KCI772", triggers=True)
-@pytest.mark.parametrize("argument", ['"fwd"', 'f"{add_op_namespace_prefix}::x"', "add_op_namespace_prefix", "name"])
+@pytest.mark.parametrize(
+    "argument", ['"fwd"', 'f"{add_op_namespace_prefix}::x"', "add_op_namespace_prefix", "name"]
+)
 def test_only_a_call_gives_a_prefix(tmp_path: Path, argument: str) -> None:
-    assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
+    assert [
+        item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")
+    ] == ["KCI772"]
 
 
 FIXED = [
@@ -199,14 +236,17 @@ HELPER = """
         (HELPER.format("'::'.join(('gated_norm', name))"), 5),
     ],
 )  # fmt: skip
-def test_a_prefix_function_that_may_not_be_the_kernel_s(tmp_path: Path, text: str, line: int) -> None:
+def test_a_prefix_function_that_may_not_be_the_kernel_s(
+    tmp_path: Path, text: str, line: int
+) -> None:
     (found,) = variant(tmp_path, text)
     assert (found.rule, found.severity, found.line) == ("KCI779", "warning", line)
 
 
 @pytest.mark.rule("KCI779", triggers=False)
 @pytest.mark.parametrize("text", [
-    PREFIXED.format("add_op_namespace_prefix"), PREFIXED.format("_ops.torch_add_op_namespace_prefix"),
+    PREFIXED.format("add_op_namespace_prefix"),
+    PREFIXED.format("_ops.torch_add_op_namespace_prefix"),
     HELPER.format("own('sub__' + name)"),
 ])  # fmt: skip
 def test_a_prefix_function_may_come_through_another_file(tmp_path: Path, text: str) -> None:
@@ -246,14 +286,19 @@ def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path) -> None:
         ("if True:\n    from .gone import x", "there is no module gone"),
         ("class A:\n    from .gone import x", "there is no module gone"),
         ("from . import inner", "there is no module gone"),
-        ("from contextlib import suppress\nwith suppress(ValueError):\n    from .gone import x", "no module gone"),
+        (
+            "from contextlib import suppress\nwith suppress(ValueError):\n    from .gone import x",
+            "no module gone",
+        ),
         ("from .lib import __z", "lib has no __z"),
     ],
 )
 def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
     files = {"sub": "x = 1\n", "inner": "from .gone import x\n", "lib/__init__": "x = 2\n"}
     found = variant(tmp_path, text, **files)
-    assert [(item.rule, item.severity) for item in found if item.rule == "KCI776"] == [("KCI776", "error")]
+    assert [(item.rule, item.severity) for item in found if item.rule == "KCI776"] == [
+        ("KCI776", "error")
+    ]
     assert reason in "".join(item.message for item in found)
 
 
@@ -282,15 +327,24 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
 def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:
     files: dict[str, str | bytes] = {
         "__init__.py": text, "sub.py": "x = 1\n", "dynamic.py": "def __getattr__(name): ...\n",
-        "star.py": "from torch import *\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
+        "star.py": "from torch import *\n", "native_id.abi3.so": b"",
+        "again.py": "from . import other\n",
     }  # fmt: skip
     assert "KCI776" not in [item.rule for item in verify(make_variant(tmp_path, CPU, files=files))]
 
 
 @pytest.mark.rule("KCI771", "KCI773", triggers=False)
 def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: Path) -> None:
-    text = "import packaging.version, huggingface_hub, sympy, yaml, triton.language\nfrom cuda.bindings import driver\n"
-    assert variant(tmp_path, text + "from cuda import bindings\nfrom distutils import core\n", "torch-cuda") == []
+    text = (
+        "import packaging.version, huggingface_hub, sympy, yaml, triton.language\n"
+        "from cuda.bindings import driver\n"
+    )
+    assert (
+        variant(
+            tmp_path, text + "from cuda import bindings\nfrom distutils import core\n", "torch-cuda"
+        )
+        == []
+    )
 
 
 @pytest.mark.rule("KCI771", triggers=True)
@@ -301,10 +355,15 @@ def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: 
         ("torch-rocm", "cuda.bindings"), ("torch-cpu", "cuda.pathfinder"),
     ],
 )  # fmt: skip
-def test_what_torch_brings_for_some_backends_is_not_there_for_others(tmp_path: Path, name: str, module: str) -> None:
+def test_what_torch_brings_for_some_backends_is_not_there_for_others(
+    tmp_path: Path, name: str, module: str
+) -> None:
     (found,) = variant(tmp_path, "from . import a\n", name, a=f"import {module}\nimport {module}\n")
     assert (found.rule, found.line) == ("KCI771", 1), "the first one, and that once"
-    assert f"imports {module}, which torch for {name.removeprefix('torch-')} does not bring" in found.message
+    assert (
+        f"imports {module}, which torch for {name.removeprefix('torch-')} does not bring"
+        in found.message
+    )
 
 
 @pytest.mark.rule("KCI771", "KCI773", triggers=False)
@@ -328,7 +387,9 @@ def test_a_package_may_ask_first(tmp_path: Path, text: str) -> None:
 def test_a_generated_module_about_another_build(tmp_path: Path) -> None:
     right = "ops = torch.ops._gated_norm_cpu_1a2b3c4\n"
     assert variant(tmp_path / "a", "import torch\n" + right, file="_ops.py") == []
-    (found,) = variant(tmp_path / "b", "import torch\n" + right.replace("1a2b3c4", "9999999"), file="_ops.py")
+    (found,) = variant(
+        tmp_path / "b", "import torch\n" + right.replace("1a2b3c4", "9999999"), file="_ops.py"
+    )
     assert found.rule == "KCI724"
     assert "_gated_norm_cpu_9999999" in found.message
 
@@ -353,7 +414,9 @@ def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
     for number, (text, wrong) in enumerate(CPP.items()):
         (tmp_path / str(number)).mkdir()
         root = kernel(tmp_path / str(number), framework="torch")
-        (root / "build.toml").write_text((root / "build.toml").read_text() + 'src = ["torch-ext/b.cpp"]\n')
+        (root / "build.toml").write_text(
+            (root / "build.toml").read_text() + 'src = ["torch-ext/b.cpp"]\n'
+        )
         (root / "torch-ext" / "b.cpp").write_text(f"#include <x>\n{text}\n")
         found = [item for item in verify(root) if item.rule.startswith("KCI7")]
         assert [item.rule for item in found] == (["KCI781"] if wrong else []), text
@@ -374,10 +437,14 @@ LOADS = {
 
 @pytest.mark.rule("KCI783", triggers=True)
 @pytest.mark.parametrize(("text", "line"), LOADS.items())
-def test_a_test_that_loads_another_version_than_build_toml_has(tmp_path: Path, text: str, line: int) -> None:
+def test_a_test_that_loads_another_version_than_build_toml_has(
+    tmp_path: Path, text: str, line: int
+) -> None:
     root = kernel(tmp_path)
     (root / "tests" / "more").mkdir(parents=True)
-    (root / "tests" / "test_a.py").write_text('from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n')
+    (root / "tests" / "test_a.py").write_text(
+        'from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n'
+    )
     (root / "tests" / "more" / "test_b.py").write_text(text)
     found = [item for item in verify(root) if item.rule.startswith("KCI7")]
     assert [(item.rule, item.path, item.line) for item in found if "test_b" in item.path] == (
@@ -423,16 +490,25 @@ def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI703", "KCI771", "KCI774", triggers=False)
 def test_declared_dependencies_of_any_backend_may_be_imported(tmp_path: Path) -> None:
     general = 'python-depends = ["einops"]\n[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
-    assert verify(kernel(tmp_path, "import einops\ndef late():\n    import cutlass\n", general=general)) == []
+    assert (
+        verify(
+            kernel(tmp_path, "import einops\ndef late():\n    import cutlass\n", general=general)
+        )
+        == []
+    )
 
 
 @pytest.mark.rule("KCI771", triggers=True)
 def test_a_package_is_loaded_on_each_of_its_backends(tmp_path: Path) -> None:
     text = "import triton\nimport triton.language as tl\nimport cutlass\nimport jax\n"
     general = '[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
-    found = verify(kernel(tmp_path, text, general=general, backends=["cpu", "cuda", "metal", "tpu"]))
-    assert [(item.rule, item.line, item.message.partition(" for ")[2].partition(" does")[0]) for item in found] == [
-        ("KCI771", 1, "cpu, metal, tpu"), ("KCI771", 3, "cpu, metal, tpu"), ("KCI771", 4, "cpu, cuda, metal"),
+    found = verify(
+        kernel(tmp_path, text, general=general, backends=["cpu", "cuda", "metal", "tpu"])
+    )
+    assert [(item.rule, item.line,
+        item.message.partition(" for ")[2].partition(" does")[0]) for item in found] == [
+        ("KCI771", 1, "cpu, metal, tpu"), ("KCI771", 3, "cpu, metal, tpu"),
+        ("KCI771", 4, "cpu, cuda, metal"),
     ]  # fmt: skip
 
 
@@ -465,7 +541,9 @@ def test_a_package_that_is_missing_or_holds_its_own_name(tmp_path: Path) -> None
         ("__init__.abi3.so", "__init__.py"),
     ],
 )
-def test_a_file_that_is_imported_in_the_place_of_another(tmp_path: Path, first: str, second: str) -> None:
+def test_a_file_that_is_imported_in_the_place_of_another(
+    tmp_path: Path, first: str, second: str
+) -> None:
     files: dict[str, str | bytes] = {"__init__.py": "", first: "", second: ""}
     (found,) = verify(make_variant(tmp_path, CPU, files=files), select=["KCI766"])
     assert found.path.endswith(f"/{second}")
@@ -474,8 +552,13 @@ def test_a_file_that_is_imported_in_the_place_of_another(tmp_path: Path, first: 
 
 @pytest.mark.rule("KCI766", triggers=False)
 def test_files_of_other_names_shadow_nothing(tmp_path: Path) -> None:
-    names = ["a.cpython-311-x86_64-linux-gnu.so", "a.cpython-312-x86_64-linux-gnu.so", "b.py", "b.pyi", "b.txt",
+    names = ["a.cpython-311-x86_64-linux-gnu.so", "a.cpython-312-x86_64-linux-gnu.so", "b.py",
+        "b.pyi", "b.txt",
              "c/d.py", "c.py", "libe.so.1", "libe.py"]  # fmt: skip
     assert (
-        verify(make_variant(tmp_path, CPU, files=dict.fromkeys(["__init__.py", *names], "")), select=["KCI766"]) == []
+        verify(
+            make_variant(tmp_path, CPU, files=dict.fromkeys(["__init__.py", *names], "")),
+            select=["KCI766"],
+        )
+        == []
     )

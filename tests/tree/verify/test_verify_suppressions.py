@@ -1,4 +1,6 @@
-"""Suppressions of verification: a kernel's own repository may, a tree that came from elsewhere may not."""
+"""Suppressions of verification: a kernel's own repository may, a tree that came from elsewhere may
+not.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def test_kci_toml_suppressions_in_trees(repository: Path) -> None:
     variant = make_variant(repository / "build", "torch-cpu", files={"__init__.py": BAD})
     assert rules(variant) == ["KCI771"]
     (repository / "kci.toml").write_text(
-        '[[lint.ignore]]\nrule = "KCI771"\npath = "build/*/__init__.py"\nreason = "numpy is there"\n'
+        '[[lint.ignore]]\nrule = "KCI771"\npath = "build/*/__init__.py"\n'
+        'reason = "numpy is there"\n'
         '[[lint.ignore]]\nrule = "KCI723"\npath = "build"\nreason = "made by hand"\n'
         '[[lint.ignore]]\nrule = "KCI107"\npath = "build.toml"\nreason = "not about trees"\n'
     )
@@ -50,7 +53,10 @@ def test_kci_toml_suppressions_in_trees(repository: Path) -> None:
     done = kci("verify", repository, "--format", "json")
     answer = json.loads(done.stdout)
     assert answer["diagnostics"] == []
-    assert sorted(item["reason"] for item in answer["suppressed"]) == ["made by hand", "numpy is there"]
+    assert sorted(item["reason"] for item in answer["suppressed"]) == [
+        "made by hand",
+        "numpy is there",
+    ]
     assert "2 suppressed" in done.stderr
     assert "because: numpy is there" in kci("verify", repository, "-v").stderr
 

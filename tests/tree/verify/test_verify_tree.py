@@ -114,7 +114,10 @@ def test_a_nested_package_of_the_same_name(tmp_path: Path, entry: str) -> None:
 
 @pytest.mark.rule("KCI703", triggers=False)
 def test_a_module_of_the_same_name_is_no_nested_package(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {"__init__.py": "from .gated_norm import x\n", "gated_norm.py": "x = 1\n"}
+    files: dict[str, str | bytes] = {
+        "__init__.py": "from .gated_norm import x\n",
+        "gated_norm.py": "x = 1\n",
+    }
     assert check(make_variant(tmp_path, "torch-cpu", files=files)) == []
 
 
@@ -149,7 +152,11 @@ def test_the_tree_s_top(tmp_path: Path) -> None:
     (tmp_path / "build" / "torch-cuda").symlink_to("torch-cpu")
     (tmp_path / "build" / "CARD.md").symlink_to(tmp_path)
     found = check(tmp_path / "build")
-    assert [(item.rule, item.path.rpartition("/")[2]) for item in found if item.path.count("torch-cuda/") == 0] == [
+    assert [
+        (item.rule, item.path.rpartition("/")[2])
+        for item in found
+        if item.path.count("torch-cuda/") == 0
+    ] == [
         ("KCI707", ".hidden"),
         ("KCI706", "CARD.md"),
         ("KCI707", "notes.txt"),
@@ -159,7 +166,9 @@ def test_the_tree_s_top(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI708", triggers=True)
 def test_file_names_that_mislead(tmp_path: Path) -> None:
-    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "A.py": "", "a.py": "", "x\u202eyp.": ""})
+    directory = make_variant(
+        tmp_path, "torch-cpu", files={"__init__.py": "", "A.py": "", "a.py": "", "x\u202eyp.": ""}
+    )
     assert ids(check(directory)) == ["KCI708", "KCI708"]
 
 
@@ -176,11 +185,14 @@ def test_metadata_that_is_missing_or_broken(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI711", triggers=True)
 def test_name_type_and_id_must_agree_on_the_backend(tmp_path: Path) -> None:
-    renamed = make_variant(tmp_path, "torch-cpu", built_as="torch-cuda").rename(tmp_path / "torch-cuda")
+    renamed = make_variant(tmp_path, "torch-cpu", built_as="torch-cuda").rename(
+        tmp_path / "torch-cuda"
+    )
     assert ids(check(renamed)) == ["KCI711"]
     for wrong in ("_gated_norm_cuda_1a2b3c4", "_other_cpu_1a2b3c4", "gated_norm_cpu_1a2b3c4"):
         directory = rewritten(
-            make_variant(tmp_path / wrong, "torch-cpu"), lambda data, wrong=wrong: data.update(id=wrong)
+            make_variant(tmp_path / wrong, "torch-cpu"),
+            lambda data, wrong=wrong: data.update(id=wrong),
         )
         (found,) = check(directory)
         assert found.rule == "KCI711"
@@ -213,9 +225,13 @@ def test_two_versions_in_one_tree(tmp_path: Path) -> None:
     ],
 )
 def test_the_native_module_is_called_like_the_id(tmp_path: Path, variant: str, module: str) -> None:
-    good = make_variant(tmp_path / "good", variant, files={"__init__.py": "", module: ""}, archs=("8.0",))
+    good = make_variant(
+        tmp_path / "good", variant, files={"__init__.py": "", module: ""}, archs=("8.0",)
+    )
     assert check(good) == []
-    bad = make_variant(tmp_path / "bad", variant, files={"__init__.py": "", f"x{module}": ""}, archs=("8.0",))
+    bad = make_variant(
+        tmp_path / "bad", variant, files={"__init__.py": "", f"x{module}": ""}, archs=("8.0",)
+    )
     (found,) = check(bad)
     assert found.rule == "KCI716"
     assert module in found.message
@@ -223,7 +239,9 @@ def test_the_native_module_is_called_like_the_id(tmp_path: Path, variant: str, m
 
 @pytest.mark.rule("KCI717", triggers=True)
 def test_native_code_in_a_noarch_variant(tmp_path: Path) -> None:
-    assert ids(check(make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "a/x.so.2": ""}))) == ["KCI717"]
+    assert ids(
+        check(make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "a/x.so.2": ""}))
+    ) == ["KCI717"]
 
 
 @pytest.mark.rule("KCI725", triggers=True)
@@ -253,15 +271,23 @@ def test_a_tree_from_before_september_names_no_loader(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI720", triggers=True)
 def test_an_unknown_dependency(tmp_path: Path) -> None:
     directory = make_variant(tmp_path / "b", "torch-cpu")
-    rewritten(directory, lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl", "numpy"]}))
+    rewritten(
+        directory,
+        lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl", "numpy"]}),
+    )
     assert ids(check(directory)) == ["KCI720", "KCI720"]
     directory = make_variant(tmp_path / "c", "torch-cuda")
-    rewritten(directory, lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl"]}))
+    rewritten(
+        directory, lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl"]})
+    )
     assert check(directory) == []
 
 
 def merged(tmp_path: Path) -> Path:
-    files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
+    files = [
+        make_artifact(tmp_path / name, make_variant(tmp_path / name, name))
+        for name in (CPU, STABLE)
+    ]
     planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),))
     merge(files, tmp_path / "build", planned)
     return tmp_path / "build"
@@ -348,7 +374,9 @@ CANNOT_TRAVEL = [
 @pytest.mark.rule("KCI708", triggers=True)
 @pytest.mark.parametrize("name", CANNOT_TRAVEL)
 def test_names_that_cannot_travel(tmp_path: Path, name: str) -> None:
-    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "_ops.py": "", name: ""})
+    directory = make_variant(
+        tmp_path, "torch-cpu", files={"__init__.py": "", "_ops.py": "", name: ""}
+    )
     assert "KCI708" in ids(check(directory))
     with pytest.raises(UnsafeError, match="cannot be packed"):
         files_to_pack(directory)
@@ -364,8 +392,12 @@ def test_names_that_look_like_devices_and_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI709", triggers=True)
-def test_a_variant_that_no_artifact_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = make_variant(tmp_path, "torch-cpu", files={f"{number}.txt": "" for number in range(5)})
+def test_a_variant_that_no_artifact_can_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = make_variant(
+        tmp_path, "torch-cpu", files={f"{number}.txt": "" for number in range(5)}
+    )
     monkeypatch.setattr(tree_pack, "LIMITS", ArchiveLimits(members=4))
     assert "KCI709" in ids(check(directory))
 
@@ -388,7 +420,9 @@ def test_digests(tmp_path: Path) -> None:
     assert ids(verify(directory, select=["KCI73"])) == ["KCI730"]
 
 
-def test_paths_are_shown_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_shown_as_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_variant(tmp_path / "build", "torch-cpu", files={"a.py": ""})
     monkeypatch.chdir(tmp_path)
     assert check(Path("build"))[0].path == "build/torch-cpu"

@@ -23,7 +23,9 @@ def _relu_backward(ctx, grad: torch.Tensor) -> torch.Tensor:
     return torch.where(output <= 0, torch.zeros_like(grad), grad)
 
 
-torch.library.register_autograd(add_op_namespace_prefix("relu"), _relu_backward, setup_context=_save_output)
+torch.library.register_autograd(
+    add_op_namespace_prefix("relu"), _relu_backward, setup_context=_save_output
+)
 
 
 def relu(input: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""Root mean square normalisation, alone and fused with the addition before it, for CPU and CUDA tensors."""
+"""Root mean square normalisation, alone and fused with the addition before it, for CPU and CUDA
+tensors.
+"""
 
 # PyTorch calls these functions, and so decides their arguments.
 
@@ -57,17 +59,20 @@ def _add_rms_norm_backward(ctx, grad, grad_sum):
     return grad_x, grad_x, grad_weight, None
 
 
-torch.library.register_autograd(add_op_namespace_prefix("rms_norm"), _rms_norm_backward, setup_context=_save_input)
+torch.library.register_autograd(
+    add_op_namespace_prefix("rms_norm"), _rms_norm_backward, setup_context=_save_input
+)
 torch.library.register_autograd(
     add_op_namespace_prefix("add_rms_norm"), _add_rms_norm_backward, setup_context=_save_sum
 )
 
 
 def rms_norm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """Return `input / sqrt(mean(input ** 2) + eps) * weight` over the last dimension, as a new contiguous tensor.
+    """Return `input / sqrt(mean(input ** 2) + eps) * weight` over the last dimension, as a new
+    contiguous tensor.
 
-    `input` is float32, float16 or bfloat16; `weight` has its dtype and the size of its last dimension. Sums are
-    taken in float32. Arguments that do not fit raise `RuntimeError`.
+    `input` is float32, float16 or bfloat16; `weight` has its dtype and the size of its last
+    dimension. Sums are taken in float32. Arguments that do not fit raise `RuntimeError`.
     """
     return ops.rms_norm(input, weight, eps)
 
@@ -75,7 +80,8 @@ def rms_norm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> to
 def add_rms_norm(
     input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `rms_norm(input + residual, weight, eps)` and `input + residual`, reading the inputs once.
+    """Return `rms_norm(input + residual, weight, eps)` and `input + residual`, reading the inputs
+    once.
 
     `residual` has the shape and dtype of `input`; for the rest see `rms_norm`.
     """

@@ -1,4 +1,6 @@
-"""SwiGLU, the gated activation `silu(gate) * up`, in plain PyTorch for CPU, CUDA and ROCm tensors."""
+"""SwiGLU, the gated activation `silu(gate) * up`, in plain PyTorch for CPU, CUDA and ROCm
+tensors.
+"""
 
 from . import layers
 from ._swiglu import silu_and_mul, swiglu

@@ -1,4 +1,7 @@
-"""The operator. It is one node for autograd, which so keeps its two inputs and none of the float32 steps between."""
+"""The operator.
+
+It is one node for autograd, which so keeps its two inputs and none of the float32 steps between.
+"""
 
 # PyTorch calls these functions, and so decides their arguments.
 
@@ -31,21 +34,25 @@ def _swiglu_backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
     return grad_gate.to(gate.dtype), grad_up.to(up.dtype)
 
 
-torch.library.register_autograd(add_op_namespace_prefix("swiglu"), _swiglu_backward, setup_context=_save_inputs)
+torch.library.register_autograd(
+    add_op_namespace_prefix("swiglu"), _swiglu_backward, setup_context=_save_inputs
+)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Return `silu(gate) * up` as a new contiguous tensor, computed in float32 whatever the dtype.
 
-    Raises `TypeError` for a dtype other than float32, float16 and bfloat16 or two different dtypes, and `ValueError`
-    for two different shapes or devices.
+    Raises `TypeError` for a dtype other than float32, float16 and bfloat16 or two different dtypes,
+    and `ValueError` for two different shapes or devices.
     """
     if gate.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise TypeError(f"swiglu: gate must be float32, float16 or bfloat16, got {gate.dtype}")
     if up.dtype != gate.dtype:
         raise TypeError(f"swiglu: up has dtype {up.dtype} but gate has dtype {gate.dtype}")
     if up.shape != gate.shape:
-        raise ValueError(f"swiglu: up has shape {tuple(up.shape)} but gate has shape {tuple(gate.shape)}")
+        raise ValueError(
+            f"swiglu: up has shape {tuple(up.shape)} but gate has shape {tuple(gate.shape)}"
+        )
     if up.device != gate.device:
         raise ValueError(f"swiglu: up is on {up.device} but gate is on {gate.device}")
     return ops.swiglu(gate, up)
@@ -57,6 +64,9 @@ def silu_and_mul(input: torch.Tensor) -> torch.Tensor:
     Raises `ValueError` when there is no last dimension of an even size; for the rest see `swiglu`.
     """
     if input.dim() == 0 or input.shape[-1] % 2 != 0:
-        raise ValueError(f"silu_and_mul: the last dimension must have an even size, got the shape {tuple(input.shape)}")
+        raise ValueError(
+            "silu_and_mul: the last dimension must have an even size, got the shape "
+            f"{tuple(input.shape)}"
+        )
     gate, up = input.chunk(2, dim=-1)
     return swiglu(gate, up)

@@ -1,4 +1,6 @@
-"""Compiles without CMake or Nix: `plan` decides everything, `build` runs it, and `--dry-run` prints it."""
+"""Compiles without CMake or Nix: `plan` decides everything, `build` runs it, and `--dry-run` prints
+it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kci.builders.kernel_files import VisibleFiles, checked_id, compiled_ops, kernel_error, package_files, write_package
+from kci.builders.kernel_files import (
+    VisibleFiles,
+    checked_id,
+    compiled_ops,
+    kernel_error,
+    package_files,
+    write_package,
+)
 from kci.builders.native import hipify
 from kci.builders.native.command_lines import Toolchain
-from kci.builders.native.failures import build_error, show_kernel_paths, timeout_error, unwritable_error
+from kci.builders.native.failures import (
+    build_error,
+    show_kernel_paths,
+    timeout_error,
+    unwritable_error,
+)
 from kci.builders.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
 from kci.builders.native.objects import Objects, missing_parts
 from kci.builders.native.recipe import Recipe, make_recipe
@@ -55,7 +69,10 @@ from kci.utils.atomic import locked
 
 
 def plan(request: Request, log: Log) -> Recipe:
-    """Plan the build of a variant. Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError."""
+    """Plan the build of a variant.
+
+    Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError.
+    """
     _require_buildable(request)
     checked_id(request.kernel_id)
     package_files(request.kernel_dir, request.build, compiled=True)
@@ -68,7 +85,9 @@ def plan(request: Request, log: Log) -> Recipe:
     sycl = sycl_code(request.build, variant)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     cuda_headers = None
-    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files_of_units)):
+    if isinstance(device, Toolkit) and (
+        variant.kind is Kind.FULL or mentions_libraries(files_of_units)
+    ):
         cuda_headers = find_library_headers(device, request.options.cache)
     newer_glibc = glibc_is_newer(cxx)
     chain = Toolchain(
@@ -93,7 +112,10 @@ def plan(request: Request, log: Log) -> Recipe:
 
 
 def build(request: Request, log: Log) -> BuildResult:
-    """Build a variant into an empty directory. Raises BuildFailedError with the command, or KciError as `plan`."""
+    """Build a variant into an empty directory.
+
+    Raises BuildFailedError with the command, or KciError as `plan`.
+    """
     ends_at = deadline(request.options.stop_after)
     recipe = plan(request, log)
     visible = VisibleFiles(request)
@@ -117,7 +139,11 @@ def build(request: Request, log: Log) -> BuildResult:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packing_objects(objects, log):
-            done = _compile(recipe, request, lock, log, objects, ends_at) if outputs else ProgramResult(0, "")
+            done = (
+                _compile(recipe, request, lock, log, objects, ends_at)
+                if outputs
+                else ProgramResult(0, "")
+            )
             if done.code != 0:
                 raise build_error(recipe, request, done, log)
             if (use := objects.use()).found:
@@ -147,7 +173,9 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
     objects.finish()
 
 
-def _compile(recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float) -> ProgramResult:
+def _compile(
+    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float
+) -> ProgramResult:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
@@ -162,7 +190,8 @@ def _compile(recipe: Recipe, request: Request, lock: int, log: Log, objects: Obj
 
 
 def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
-    # failures are left to `build_error`; estimates start with the first kernel source: ninja has no times before
+    # failures are left to `build_error`; estimates start with the first kernel source: ninja has no
+    # times before
     units = {step.label for step in recipe.steps if step.depfile}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
@@ -185,7 +214,8 @@ def _require_buildable(request: Request) -> None:
     if variant.kind is Kind.NOARCH:
         raise kernel_error(
             "KCI507",
-            f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}",
+            f"{variant.name} is planned as Python only, because no component has the backend "
+            f"{variant.backend}",
             kind=BuildFailedError,
         )
     facts = BACKENDS[variant.backend]
@@ -193,7 +223,8 @@ def _require_buildable(request: Request) -> None:
     if not compiled or not variant.system.endswith("-linux"):
         raise MissingToolError(
             f"the native builder does not compile {variant.name}",
-            "build it with --builder nix, or pack what another builder made (kci pack) and merge it",
+            "build it with --builder nix, or pack what another builder made (kci pack) and merge "
+            "it",
         )
     here = this_system()
     if here != variant.system:
@@ -204,7 +235,8 @@ def _require_buildable(request: Request) -> None:
 
 
 def _environment(request: Request) -> Environment:
-    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's own wheel
+    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's
+    # own wheel
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
         return tvm_ffi_environment(request.options.cache, text_of(variant.tvm_ffi))
@@ -212,7 +244,10 @@ def _environment(request: Request) -> Environment:
         return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     backend = variant.backend if variant.kind is Kind.FULL else HOST
-    flavour, headers_only = toolchains().flavour(backend, variant.compute), BACKENDS[backend].headers_only
+    flavour, headers_only = (
+        toolchains().flavour(backend, variant.compute),
+        BACKENDS[backend].headers_only,
+    )
     torch = variant.wheel or variant.torch.text
     return kci_environment(request.options.cache, torch, flavour, headers_only=headers_only)
 
@@ -220,24 +255,41 @@ def _environment(request: Request) -> Environment:
 def _check_torch(request: Request, environment: Environment) -> None:
     # a torch of another version would mislabel the binary
     variant, torch = request.variant, read_torch_version(environment.torch)
-    hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
+    hint = (
+        "leave out --no-isolation, and kci installs the right one"
+        if environment.root is None
+        else ""
+    )
     if variant.kind is Kind.STABLE_ABI:
         # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
             raise MissingToolError(
-                f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of {variant.name}", hint
+                f"torch {torch.release} is older than the stable ABI {variant.stable_abi} of "
+                f"{variant.name}",
+                hint,
             )
         return
     if not same_version(torch.minor, text_of(variant.torch)):
-        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint)
+        raise MissingToolError(
+            f"{variant.name} needs torch {variant.torch}, and this is {torch.release}", hint
+        )
     facts = BACKENDS[variant.backend]
-    if facts.torch_version and not same_version(torch.toolkits.get(variant.backend), text_of(variant.compute)):
-        message = f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
+    if facts.torch_version and not same_version(
+        torch.toolkits.get(variant.backend), text_of(variant.compute)
+    ):
+        message = (
+            f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
+        )
         raise MissingToolError(f"{message} is for {torch.device}", hint)
 
 
-def _versions(cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None) -> tuple[str, ...]:
-    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment.torch).release}"
+def _versions(
+    cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None
+) -> tuple[str, ...]:
+    torch = (
+        environment.requirement
+        or f"torch {environment.release or read_torch_version(environment.torch).release}"
+    )
     return (version_line(cxx), torch, *(device.versions() if device is not None else ()))
 
 
@@ -261,7 +313,8 @@ def _write(work: Path, texts: Mapping[str, str]) -> None:
 
 
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
-    # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker to an RPATH
+    # compilers must speak English, and variables must not lead hipcc to another ROCm or the linker
+    # to an RPATH
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_RUN_PATH", None)
     for tool in chain.downloads():

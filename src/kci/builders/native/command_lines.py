@@ -1,7 +1,8 @@
 """Command lines of a native build (docs/format.md#flags).
 
-Commands run in the work directory and name only paths in it, through links. So no path of this machine gets into a
-binary, and nvcc, which passes options to a shell unquoted, meets no odd characters.
+Commands run in the work directory and name only paths in it, through links. So no path of this
+machine gets into a binary, and nvcc, which passes options to a shell unquoted, meets no odd
+characters.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _POISON = "@"
 
 
 def stable_abi_define(stable_abi: Version) -> str:
-    """Limit torch's headers to a stable ABI version. Raises BuildFailedError without a minor version."""
+    """Limit torch's headers to a stable ABI version.
+
+    Raises BuildFailedError without a minor version.
+    """
     if len(stable_abi) < 2:
         raise BuildFailedError(
             f"the stable ABI version {stable_abi} cannot be built for",
@@ -53,7 +57,12 @@ COMPAT, COMPAT_OBJECT, OLDER = "compat", "obj/compat.o", "stub/libolder.a"
 """Headers, object and library that bind to an older glibc; see `recipe`."""
 
 EXPORTS = "exports.map"
-TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
+TORCH_NVCC = (
+    "--expt-relaxed-constexpr",
+    "--expt-extended-lambda",
+    "-DENABLE_FP8",
+    "-DONNX_NAMESPACE=onnx_c2",
+)
 """nvcc flags of torch's CMake."""
 
 # Everything that a shell or nvcc might interpret.
@@ -123,7 +132,10 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     compiler, options, language = [*chain.cxx], host, []
     if isinstance(device, Toolkit):
         compiler = [str(device.nvcc), "-ccbin", host_compiler(chain.cxx)]
-        options = [*_nvcc_options(chain, target, unit), *(word for option in host for word in ("-Xcompiler", option))]
+        options = [
+            *_nvcc_options(chain, target, unit),
+            *(word for option in host for word in ("-Xcompiler", option)),
+        ]
     elif device is not None:
         compiler = [str(device.hipcc), f"--rocm-path={device.link}"]
         options, language = _hipcc_options(target, unit), ["-x", "hip"]
@@ -159,7 +171,16 @@ def stub_libraries(chain: Toolchain, target: Target) -> tuple[str, ...]:
 def stub_command(chain: Toolchain, library: str) -> list[str]:
     """Make an empty library."""
     soname = f"-Wl,-soname,lib{library}.so"
-    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(library)]
+    return [
+        *chain.cxx,
+        "-shared",
+        "-fPIC",
+        "-nostdlib",
+        soname,
+        "stub.cpp",
+        "-o",
+        stub_path(library),
+    ]
 
 
 def stub_path(library: str) -> str:
@@ -167,14 +188,17 @@ def stub_path(library: str) -> str:
     return f"stub/lib{library}.so"
 
 
-def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
+def link_command(
+    chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False
+) -> list[str]:
     """The command that links the native module.
 
-    There is no RPATH: whoever imports torch first loads the libraries. Stubs with the right SONAME replace libraries
-    that the wheel lacks or that are large; symbols are resolved on import. Order matters: torch's ROCm wheels may carry
-    a HIP runtime, whose directory precedes AMD's; libstdc++ precedes torch, which exports parts of it without versions.
-    OpenMP is the one of torch's wheels, so that a process has one thread pool. .symtab stays, because the reference's
-    ABI check reads it.
+    There is no RPATH: whoever imports torch first loads the libraries. Stubs with the right SONAME
+    replace libraries that the wheel lacks or that are large; symbols are resolved on import. Order
+    matters: torch's ROCm wheels may carry a HIP runtime, whose directory precedes AMD's; libstdc++
+    precedes torch, which exports parts of it without versions. OpenMP is the one of torch's wheels,
+    so that a process has one thread pool. .symtab stays, because the reference's ABI check reads
+    it.
     """
     soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
     command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
@@ -207,11 +231,18 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
 def _for_older_systems(chain: Toolchain, target: Target) -> list[str]:
     if not chain.glibc_compat:
         return []
-    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *(library.path for library in old_libraries(target.system))]
+    return [
+        COMPAT_OBJECT,
+        OLDER,
+        "-Wl,--as-needed",
+        *(library.path for library in old_libraries(target.system)),
+    ]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
-    """Flags of nvcc for archs: machine code, and PTX for `+PTX` (docs/format.md#cuda-capabilities)."""
+    """Flags of nvcc for archs: machine code, and PTX for `+PTX`
+    (docs/format.md#cuda-capabilities).
+    """
     flags: list[str] = []
     for arch in archs:
         number = arch.removesuffix("+PTX").replace(".", "")
@@ -232,7 +263,8 @@ def _nvcc_options(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def _hipcc_options(target: Target, unit: Unit) -> list[str]:
-    # defines as in the reference: `cpp_extension`'s, and half precision operators; cuid: clang would hash the path
+    # defines as in the reference: `cpp_extension`'s, and half precision operators; cuid: clang
+    # would hash the path
     kernel = target.kernel_id.rpartition("_")[0]  # the rest changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
@@ -261,10 +293,15 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     facts, name = BACKENDS[variant.backend], target.kernel_id if unit.uses_name else _POISON
     if target.tvm_ffi:
         return [facts.defines[0], f"-DTVM_FFI_EXTENSION_NAME={name}"]
-    major, minor = (*floors().python, 0)[:2]  # limited API of the oldest Python (docs/format.md#python-abi)
+    major, minor = (*floors().python, 0)[
+        :2
+    ]  # limited API of the oldest Python (docs/format.md#python-abi)
     defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000"]
     of_torch = toolchains().defines
-    defines += [*facts.defines, *(f"-D{name}" for name in (*of_torch["torch"], *of_torch.get(variant.backend, ())))]
+    defines += [
+        *facts.defines,
+        *(f"-D{name}" for name in (*of_torch["torch"], *of_torch.get(variant.backend, ()))),
+    ]
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
         defines.append(stable_abi_define(variant.stable_abi))
     return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]
@@ -289,7 +326,11 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         system.insert(0, COMPAT)
     # nvcc knows its own; never /usr/include: it must stay behind the C++ library's headers
     if chain.device is not None and unit.language != "CUDA":
-        system += [f"{chain.device.link}/{path}" for path in chain.device.include if chain.device.root != Path("/usr")]
+        system += [
+            f"{chain.device.link}/{path}"
+            for path in chain.device.include
+            if chain.device.root != Path("/usr")
+        ]
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
 
 

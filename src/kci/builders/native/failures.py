@@ -29,31 +29,44 @@ from kci.utils.walk import OUTPUT_DIRECTORIES
 
 _PLACED = (
     # g++, clang++, icpx, hipcc: `relu.cpp:3:5: error: ...`
-    re.compile(r"(?P<path>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.+)"),
+    re.compile(
+        r"(?P<path>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): (?:fatal )?error: (?P<text>.+)"
+    ),
     # nvcc: `relu.cu(3): error: ...`
-    re.compile(r"(?P<path>\S.*?)\((?P<line>\d+)\): (?:catastrophic |fatal )?error(?: #[\w-]+)?: (?P<text>.+)"),
+    re.compile(
+        r"(?P<path>\S.*?)\((?P<line>\d+)\): (?:catastrophic |fatal )?error(?: #[\w-]+)?: "
+        r"(?P<text>.+)"
+    ),
 )
 # linker errors, and `error:` or `fatal :` without a place
 _UNPLACED = re.compile(
-    r"(?:.*: )?(?P<linker>(?:undefined reference to|multiple definition of) .+)|(?P<other>.*\b(?:error|fatal) *: .+)"
+    r"(?:.*: )?(?P<linker>(?:undefined reference to|multiple definition of) "
+    r".+)|(?P<other>.*\b(?:error|fatal) *: .+)"
 )
 _THROUGH = (
     re.compile(r"(?P<path>[^\s:][^:]*):(?P<line>\d+):(?P<column>\d+): +required (?:from|by).*"),
     re.compile(r".* at line (?P<line>\d+) of (?P<path>\S+)"),
-    re.compile(r"(?:In file included from| +from) (?P<path>[^:]+):(?P<line>\d+)(?::(?P<column>\d+))?[:,]"),
+    re.compile(
+        r"(?:In file included from| +from) (?P<path>[^:]+):(?P<line>\d+)(?::(?P<column>\d+))?[:,]"
+    ),
 )
 """Lines about instantiations and includes that lead to an error."""
 # kernel files in the work directory
 _OWN = rf"(?:{KERNEL}|{FOLDER})/"
 _KERNEL_PATH = re.compile(rf'(?P<before>^|\bfrom |\bof |"){_OWN}')
 # libraries that CUDA from pip lacks
-_LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
-_OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
+_LIBRARY_HEADER = re.compile(
+    r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)"
+)
+_OLD_STANDARD = re.compile(
+    r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)"
+)
 # missing or broken pybind11 headers
 _PYBIND = re.compile(r"[/ ]pybind11/\S+\.h(?::\d+:\d+: (?:fatal )?error:|\(\d+\): error)")
 # g++, nvcc, clang++
 _MISSING_HEADER = re.compile(
-    r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
+    r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not "
+    r"found"
 )
 # g++, clang++
 _OTHER_PROCESSOR = re.compile(
@@ -78,12 +91,17 @@ class ErrorSpot(msgspec.Struct, frozen=True):
 
 
 def find_error(lines: Sequence[str]) -> ErrorSpot | None:
-    """The first error in a compiler's output. For an error in a library header, the kernel's line that leads to it."""
+    """The first error in a compiler's output.
+
+    For an error in a library header, the kernel's line that leads to it.
+    """
     for number, line in enumerate(lines):
         for pattern in _PLACED:
             if match := pattern.fullmatch(line):
                 if place := _kernel_path(match["path"]):
-                    return ErrorSpot(match["text"], place, int(match["line"]), _column(match), number)
+                    return ErrorSpot(
+                        match["text"], place, int(match["line"]), _column(match), number
+                    )
                 text = f"{match['text']} ({match['path']}:{match['line']})"
                 through = _instantiation_site(lines[max(0, number - _BEFORE) : number + _BEHIND])
                 return ErrorSpot(text, *through, line_index=number)
@@ -138,16 +156,23 @@ def unwritable_error(work: Path, error: OSError) -> BuildFailedError:
     )
 
 
-def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent) -> BuildFailedError:
-    """Make the error (KCI513) for a failed ninja command; `log` gets output that its message omits."""
+def build_error(
+    recipe: Recipe, request: Request, done: ProgramResult, log: Log = silent
+) -> BuildFailedError:
+    """Make the error (KCI513) for a failed ninja command; `log` gets output that its
+    message omits.
+    """
     name, work = request.variant.name, recipe.work
     commands = failed_commands(done.output)
     if not commands:
         return BuildFailedError(
-            f"building {name} failed in {work}\n{done.tail()}", failure_hint(done, work, request.variant.system)
+            f"building {name} failed in {work}\n{done.tail()}",
+            failure_hint(done, work, request.variant.system),
         )
     failed, more = commands[0], len(commands) - 1
-    what = next((step.label for step in recipe.steps if step.output == failed.output), failed.output)
+    what = next(
+        (step.label for step in recipe.steps if step.output == failed.output), failed.output
+    )
     spot = find_error(failed.lines) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
     for other in commands if len(failed.lines) > _SHOWN else commands[1:]:
@@ -155,7 +180,10 @@ def build_error(recipe: Recipe, request: Request, done: ProgramResult, log: Log 
             log(show_kernel_paths(line, request.kernel_dir))
     others = f" (and {count(more, 'other command')})" if more else ""
     message = [f"building {name} failed at {what}{others}"]
-    message += [show_kernel_paths(line, request.kernel_dir) for line in error_excerpt(failed.lines, spot.line_index)]
+    message += [
+        show_kernel_paths(line, request.kernel_dir)
+        for line in error_excerpt(failed.lines, spot.line_index)
+    ]
     message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
     path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
     span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
@@ -171,7 +199,9 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
     seen = {inputs.shown(path) for path, _ in inputs.of(request.variant)}
     beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), header))
     for folder, folders, files in os.walk(kernel_dir):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES)
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES
+        )
         for name in files:
             path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
             if path != beside and not f"/{path}".endswith(f"/{header}"):
@@ -190,28 +220,38 @@ def _source_table(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
         if source in part.src:
             return f"[kernel.{label}]", (*(part.include or ()), "csrc")
     framework = request.build.torch or request.build.tvm_ffi
-    return f"[{request.build.framework_name}]", tuple((framework.include if framework else None) or ())
+    return f"[{request.build.framework_name}]", tuple(
+        (framework.include if framework else None) or ()
+    )
 
 
 def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
     """A hint for failures that are typical of a bare machine."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
-            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
+            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: "
+            "build in the leg's image "
             "(--container auto), or move the kernel to the stable ABI"
         )
     if standard := _OLD_STANDARD.search(done.output):
-        return f"this torch needs {standard[1]}: remove `-std` from the flags, and kci sets the standard of each torch"
+        return (
+            f"this torch needs {standard[1]}: remove `-std` from the flags, and kci sets the "
+            "standard of each torch"
+        )
     if _PYBIND.search(done.output):
         return f"pybind11's headers do not compile with Python's limited API: {INSTEAD_OF_PYBIND}"
     if flag := _OTHER_PROCESSOR.search(done.output):
         named = flag["gcc"] or flag["clang"] or f"{flag['option']}={flag['value']}"
         return (
-            f"compilers for {system} have no flag {named}, and the flags of build.toml are for all systems: remove it, "
+            f"compilers for {system} have no flag {named}, and the flags of build.toml are for "
+            "all systems: remove it, "
             "and choose in the source (`__x86_64__`, `__aarch64__`, `__attribute__((target(...)))`)"
         )
     if was_killed(done.output):
-        return "a compiler was killed, most likely because memory ran out: use fewer --jobs, or more memory"
+        return (
+            "a compiler was killed, most likely because memory ran out: use fewer --jobs, or more "
+            "memory"
+        )
     return full_disk_program_hint(done.output, work, CACHE_VARIABLE)
 
 

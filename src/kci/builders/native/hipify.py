@@ -1,7 +1,7 @@
 """Translates a copy of CUDA sources to HIP with torch's hipify (docs/format.md#flags).
 
-Like the reference, C++ sources stay. A stable-ABI build also translates torch's headers: the CPU wheel hides GPU
-functions behind `USE_CUDA`.
+Like the reference, C++ sources stay. A stable-ABI build also translates torch's headers: the CPU
+wheel hides GPU functions behind `USE_CUDA`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class Translation(msgspec.Struct, frozen=True):
 
 
 def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
-    """Replace `.cu` sources by translations, and return both. Raises FindingsError if two translations collide."""
+    """Replace `.cu` sources by translations, and return both.
+
+    Raises FindingsError if two translations collide.
+    """
     translations: list[Unit] = []
     names: dict[str, str] = {}
     sources: dict[str, str] = {}
@@ -76,7 +79,9 @@ def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, 
             # untranslated files stay in the old folder
             include[unit.source.parent] = None
         translations.append(
-            msgspec.structs.replace(unit, source=PurePosixPath(name), include=tuple(include), translated=True)
+            msgspec.structs.replace(
+                unit, source=PurePosixPath(name), include=tuple(include), translated=True
+            )
         )
     return tuple(translations), names
 
@@ -90,7 +95,10 @@ def hip_path(relative: str) -> str:
 
 
 def translate(plan: Translation, log: Log) -> None:
-    """Translate; unchanged files are not written. Raises BuildFailedError for hipify errors and unsupported calls."""
+    """Translate; unchanged files are not written.
+
+    Raises BuildFailedError for hipify errors and unsupported calls.
+    """
     project, headers = (plan.work / f"{name}.new" for name in (FOLDER, TORCH_FOLDER))
     for folder in (project, headers):
         shutil.rmtree(folder, ignore_errors=True)
@@ -120,7 +128,8 @@ def translate(plan: Translation, log: Log) -> None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
         raise BuildFailedError(
             f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}",
-            hint or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), ""),
+            hint
+            or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), ""),
         )
     if unsupported:
         calls = ", ".join(sorted(unsupported))

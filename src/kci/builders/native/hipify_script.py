@@ -65,7 +65,12 @@ def translate_kernel(module: ModuleType, request: dict[str, Any]) -> list[str]:
             hipify_extra_files_only=True,
         )
     for original, result in results.items():
-        _count_as(Path(original).relative_to(project).as_posix(), original, result.hipified_path, request["folder"])
+        _count_as(
+            Path(original).relative_to(project).as_posix(),
+            original,
+            result.hipified_path,
+            request["folder"],
+        )
     for source, destination in request["sources"].items():
         original = str(project / source)
         # None: the source is hipify's own output
@@ -89,13 +94,18 @@ def _count_as(name: str, original: str, translation: str | None, folder: str) ->
 
 
 def translate_torch(module: ModuleType, include: Path, copy: Path, endings: list[str]) -> None:
-    """Copy torch's stable headers, translate them as torch's own ROCm build does, and keep the changed ones."""
+    """Copy torch's stable headers, translate them as torch's own ROCm build does, and keep the
+    changed ones.
+    """
     for folder in _STABLE_HEADERS:
         if (include / folder).is_dir():
             shutil.copytree(include / folder, copy / folder)
     with contextlib.redirect_stdout(io.StringIO()):
         module.hipify(
-            project_directory=str(copy), output_directory=str(copy), extensions=tuple(endings), show_progress=False
+            project_directory=str(copy),
+            output_directory=str(copy),
+            extensions=tuple(endings),
+            show_progress=False,
         )
     for header in copy.rglob("*"):
         original = include / header.relative_to(copy)

@@ -1,7 +1,8 @@
 """ccache's objects of a build, and packs that carry them between machines.
 
-ccache runs in its depend mode: a key is the whole source and each header that the compiler's `-MD` names. Preprocessing
-would not do, since `nvcc -E` sees only the first arch. A namespace has what `-MD` does not name.
+ccache runs in its depend mode: a key is the whole source and each header that the compiler's `-MD`
+names. Preprocessing would not do, since `nvcc -E` sees only the first arch. A namespace has what
+`-MD` does not name.
 """
 
 from __future__ import annotations
@@ -73,15 +74,23 @@ class PackHead(msgspec.Struct, frozen=True, kw_only=True):
 
 def pack_name(kernel: str, variant: str, part: BuildPart | None) -> str:
     """File name of a pack in a folder."""
-    return f"{objects_name(kernel, f'{variant}.part{part.number}of{part.of}' if part else variant)}.tar.zst"
+    share = f".part{part.number}of{part.of}" if part else ""
+    return f"{objects_name(kernel, variant + share)}.tar.zst"
 
 
 def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> Path:
-    """Pack ccache entries that were written or read since a time. Raises UsageError, ClientError, MissingToolError."""
+    """Pack ccache entries that were written or read since a time.
+
+    Raises UsageError, ClientError, MissingToolError.
+    """
     if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}")
+        raise UsageError(
+            f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}"
+        )
     with replacing(out_file) as replacement:
-        with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL) as archive:
+        with written_archive(
+            replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL
+        ) as archive:
             text = msgspec.json.encode(head)
             archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
             for path in sorted(folder.rglob("*")):
@@ -99,7 +108,11 @@ def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     messages = []
     for of in sorted({head.part.of for head in parts if head.part}):
         for part in (BuildPart(number, of) for number in range(1, of + 1)):
-            best = max((head for head in parts if head.part == part), key=lambda head: head.objects, default=None)
+            best = max(
+                (head for head in parts if head.part == part),
+                key=lambda head: head.objects,
+                default=None,
+            )
             if best is None:
                 messages.append(f"part {part} was not given")
             elif best.objects < best.wanted:
@@ -111,7 +124,11 @@ def packs_in(places: Sequence[Path]) -> list[Path]:
     """List packs: files, and those in folders by name. Raises UsageError without any."""
     packs: list[Path] = []
     for place in places:
-        inside = sorted(path for path in place.iterdir() if path.name.endswith(SUFFIXES)) if place.is_dir() else [place]
+        inside = (
+            sorted(path for path in place.iterdir() if path.name.endswith(SUFFIXES))
+            if place.is_dir()
+            else [place]
+        )
         if not place.exists():
             raise UsageError(f"--objects-from {place}: there is no such file or folder")
         packs += inside
@@ -125,7 +142,10 @@ def read_head(pack: Path) -> PackHead:
 
 
 def unpack_objects(pack: Path, folder: Path, log: Log) -> PackHead:
-    """Unpack objects into a ccache folder; ccache verifies them. Raises FindingsError or UnsafeError."""
+    """Unpack objects into a ccache folder; ccache verifies them.
+
+    Raises FindingsError or UnsafeError.
+    """
     with _opened(pack) as (head, archive, members):
         try:
             for member in members:
@@ -162,15 +182,22 @@ CCACHE_FOLDER = "ccache"
 """Folder of ccache, in the cache or in the work directory of a build with packs."""
 
 _HOST_HEADERS_ONLY = ("Clang", "IntelLLVM")
-"""Compilers of device code whose `-MD` names what the host's pass reads, and not what a device's pass reads."""
+"""Compilers of device code whose `-MD` names what the host's pass reads, and not what a device's
+pass reads."""
 _NAMES_FOLDER = re.compile(
     r"(?:.*,)?(?:-g(?!en|0)|--coverage|-f(?:profile-arcs|test-coverage|profile-generate|coverage-mapping))"
 )
 """Flags that put the working directory into objects."""
 _READ_LATER = re.compile(rb"\.inc|#embed|has_embed")
-"""Words that make an assembler or compiler read any file; in a text without quotes and spaces: names can be split."""
+"""Words that make an assembler or compiler read any file; in a text without quotes and spaces:
+names can be split."""
 _QUOTES_AND_SPACES = re.compile(rb'[\s"\\]+')
-_C_FAMILY = (*CXX_ENDINGS, *C_ENDINGS, *HEADER_ENDINGS, *(end for facts in BACKENDS.values() for end in facts.endings))
+_C_FAMILY = (
+    *CXX_ENDINGS,
+    *C_ENDINGS,
+    *HEADER_ENDINGS,
+    *(end for facts in BACKENDS.values() for end in facts.endings),
+)
 _STATS = "ccache-stats.log"
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 
@@ -186,12 +213,16 @@ class Objects:
         self._steps = [step for step in recipe.steps if step.depfile]
         options = request.options
         own = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
-        self._folder = recipe.work / CCACHE_FOLDER if options.objects_from or options.objects_to else own
+        self._folder = (
+            recipe.work / CCACHE_FOLDER if options.objects_from or options.objects_to else own
+        )
         self._cleared()
         for step in recipe.steps:
             (recipe.work / step.output).unlink(missing_ok=True)
         (recipe.work / _STATS).unlink(missing_ok=True)
-        self.heads = [unpack_objects(pack, self._folder, log) for pack in packs_in(options.objects_from)]
+        self.heads = [
+            unpack_objects(pack, self._folder, log) for pack in packs_in(options.objects_from)
+        ]
         self._begun = time.time()
 
     @property
@@ -214,7 +245,9 @@ class Objects:
             "CCACHE_STATSLOG": str(self._work / _STATS),
         }
         words = (word for step in self._steps for word in step.command)
-        variables["CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"] = "1"
+        variables[
+            "CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"
+        ] = "1"
         return _for_ccache(variables)
 
     def use(self) -> ObjectUse:
@@ -252,7 +285,13 @@ class Objects:
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
         files = sorted(inputs.compiled_from(self._request.variant))
-        words = [*(path for path, _ in files), "", *self._unnamed(files), *chain.versions, *environment_flags()]
+        words = [
+            *(path for path, _ in files),
+            "",
+            *self._unnamed(files),
+            *chain.versions,
+            *environment_flags(),
+        ]
         flags = {flag for unit in self._recipe.sources.units for flag in unit.flags}
         words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):
@@ -267,10 +306,18 @@ class Objects:
         if any(_READ_LATER.search(_QUOTES_AND_SPACES.sub(b"", text)) for text in texts.values()):
             named.clear()
         elif BACKENDS[variant.backend].compiler_id[1] in _HOST_HEADERS_ONLY:
-            shared = {posixpath.basename(name) for text in texts.values() for name in included(text)}
-            own = {inputs.inside(posixpath.normpath(unit.shown)) for unit in self._recipe.sources.units}
+            shared = {
+                posixpath.basename(name) for text in texts.values() for name in included(text)
+            }
+            own = {
+                inputs.inside(posixpath.normpath(unit.shown)) for unit in self._recipe.sources.units
+            }
             named &= {path for path in own if posixpath.basename(path) not in shared}
-        return [f"{path} {hashlib.sha256(text).hexdigest()}" for path, text in texts.items() if path not in named]
+        return [
+            f"{path} {hashlib.sha256(text).hexdigest()}"
+            for path, text in texts.items()
+            if path not in named
+        ]
 
 
 def _this_processor() -> Sequence[str]:
@@ -278,11 +325,16 @@ def _this_processor() -> Sequence[str]:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         lines = []
-    said_of_it = {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    said_of_it = {
+        line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))
+    }
     return [this_system(), *sorted(said_of_it)]
 
 
 def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
     # it expands `$NAME` once, and has no escape for `$`
     inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
-    return {name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value for name, value in settings.items()} | inner
+    return {
+        name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value
+        for name, value in settings.items()
+    } | inner

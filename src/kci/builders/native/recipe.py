@@ -49,22 +49,29 @@ def part_objects(units: tuple[Unit, ...], part: BuildPart) -> frozenset[str]:
 COMPAT_SOURCE = "compat.cpp"
 
 _STAND_INS = Path(__file__).parent / "stand_ins"
-"""Headers before the system's, a source in every kernel, and functions that the linker picks from."""
+"""Headers before the system's, a source in every kernel, and functions that the linker
+picks from."""
 
 
 @cache
 def stand_ins() -> dict[str, str]:
     """Stand-in files by path in the work directory."""
     files = (path for path in sorted(_STAND_INS.rglob("*")) if path.is_file())
-    return {path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files}
+    return {
+        path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files
+    }
 
 
 def compat_files(chain: Toolchain, target: Target) -> dict[str, str]:
-    """Files for older systems by path in the work directory; empty on a machine that is old enough."""
+    """Files for older systems by path in the work directory; empty on a machine that is old
+    enough.
+    """
     if not chain.glibc_compat:
         return {}
     libraries = old_libraries(target.system)
-    return dict(stand_ins()) | {name: text for library in libraries for name, text in library.files().items()}
+    return dict(stand_ins()) | {
+        name: text for library in libraries for name, text in library.files().items()
+    }
 
 
 def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
@@ -78,16 +85,26 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
 
     yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(target, gnu=True))
     for library in old_libraries(target.system):
-        yield Step(library.path, (library.source,), library.command(chain.cxx), f"link {library.path}", generated)
+        yield Step(
+            library.path,
+            (library.source,),
+            library.command(chain.cxx),
+            f"link {library.path}",
+            generated,
+        )
     archived: tuple[str, ...] = ()
-    for source in (name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")):
+    for source in (
+        name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")
+    ):
         object_path = f"{source}.o"
         archived = (*archived, object_path)
         yield compiled(source, object_path, source)
     inputs, parts = archived, chain.newer_parts
     if parts is not None:
         inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
-        yield Step(parts.unpacked[0], (parts.library,), parts.unpack(chain.ar), "ar newer", generated)
+        yield Step(
+            parts.unpacked[0], (parts.library,), parts.unpack(chain.ar), "ar newer", generated
+        )
     yield Step(OLDER, inputs, (chain.ar, "rcsD", OLDER, *archived), f"ar {OLDER}", generated)
 
 
@@ -147,7 +164,8 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         translation=translation,
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
-        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of {request.kernel_dir.resolve()} that"
+        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of "
+        f"{request.kernel_dir.resolve()} that"
         " build.toml lists",
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(request.options.jobs, request.builds),
@@ -161,7 +179,10 @@ def recipe_commands(recipe: Recipe) -> list[str]:
     python = recipe.chain.environment.python
     lines = [line for part in recipe.chain.downloads() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
-    lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
+    lines += [
+        shell_line(["ln", "-sfn", str(target), name])
+        for name, target in sorted(recipe.links.items())
+    ]
     lines.append(f"# kci makes {KERNEL}, a folder with copies of what is listed of {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation is not None:
@@ -176,7 +197,11 @@ def recipe_commands(recipe: Recipe) -> list[str]:
 
 
 def _steps(
-    chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...], pools: Collection[str]
+    chain: Toolchain,
+    target: Target,
+    units: tuple[Unit, ...],
+    generated: tuple[str, ...],
+    pools: Collection[str],
 ) -> Iterator[Step]:
     # every command depends on the generated files
     for unit in units:
@@ -188,7 +213,9 @@ def _steps(
     libraries = []
     for library in stub_libraries(chain, target):
         stub = stub_path(library)
-        libraries.append(Step(stub, ("stub.cpp",), stub_command(chain, library), f"link {stub}", generated))
+        libraries.append(
+            Step(stub, ("stub.cpp",), stub_command(chain, library), f"link {stub}", generated)
+        )
     libraries += compat_steps(chain, target, generated)
     yield from libraries
     objects = [unit.object for unit in units]
@@ -200,7 +227,11 @@ def _steps(
 def _pool(variant: Variant, unit: Unit) -> str:
     own = unit.language != CXX or BACKENDS[variant.backend].compiler_id[0] == CXX
     backend = variant.backend if own else HOST
-    return f"{backend}{_CUTLASS}" if any(depend.startswith("cutlass") for depend in unit.depends) else backend
+    return (
+        f"{backend}{_CUTLASS}"
+        if any(depend.startswith("cutlass") for depend in unit.depends)
+        else backend
+    )
 
 
 def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
@@ -220,11 +251,15 @@ def _translation(
     if not isinstance(chain.device, Rocm):
         return None, sources.units
     units, names = hipify.translate_units(sources.units)
-    include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
+    include = dict.fromkeys(
+        ["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)]
+    )
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
         return None, units
-    return hipify.Translation(work / KERNEL, work, chain.environment, names, tuple(include), stable), units
+    return hipify.Translation(
+        work / KERNEL, work, chain.environment, names, tuple(include), stable
+    ), units
 
 
 def _generated(chain: Toolchain, target: Target) -> dict[str, str]:

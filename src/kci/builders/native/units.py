@@ -46,11 +46,18 @@ class FlagContext(msgspec.Struct, frozen=True):
 
 
 def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
-    """Evaluate CMake generator expressions in a flag. Raises ValueError for an unknown or open one."""
+    """Evaluate CMake generator expressions in a flag.
+
+    Raises ValueError for an unknown or open one.
+    """
     if "$<" not in flag:
         return (flag,)
     while match := _INNERMOST.search(flag):
-        flag = flag[: match.start()] + _value(match[1], facts).translate(_PROTECTED) + flag[match.end() :]
+        flag = (
+            flag[: match.start()]
+            + _value(match[1], facts).translate(_PROTECTED)
+            + flag[match.end() :]
+        )
     plain = flag.translate(_PLAIN)
     if _OPEN in flag:
         raise ValueError(f"kci does not know the generator expression {plain}")
@@ -78,7 +85,9 @@ def _value(inside: str, facts: FlagContext) -> str:
     return unknown if holds is None else "1" if holds else "0"
 
 
-def _holds(name: str, arguments: list[str], facts: FlagContext, values: dict[str, str]) -> bool | None:
+def _holds(
+    name: str, arguments: list[str], facts: FlagContext, values: dict[str, str]
+) -> bool | None:
     match name:
         case "NOT":
             return arguments[0] != "1"
@@ -87,11 +96,16 @@ def _holds(name: str, arguments: list[str], facts: FlagContext, values: dict[str
         case "OR":
             return "1" in arguments
         case "BOOL":
-            return arguments[0].upper() not in _FALSE and not arguments[0].upper().endswith("-NOTFOUND")
+            return arguments[0].upper() not in _FALSE and not arguments[0].upper().endswith(
+                "-NOTFOUND"
+            )
         case "STREQUAL":
             return len(arguments) == 2 and arguments[0] == arguments[1]
         case "COMPILE_LANG_AND_ID":
-            return arguments[0] == facts.language and facts.compilers.get(facts.language) in arguments[1:]
+            return (
+                arguments[0] == facts.language
+                and facts.compilers.get(facts.language) in arguments[1:]
+            )
         case "CONFIG":
             return "RELEASE" in map(str.upper, arguments)
     return values[name] in arguments if name in values else None
@@ -156,10 +170,11 @@ class _Origin(msgspec.Struct, frozen=True):
 
 
 def collect_units(request: Request, log: Log) -> Sources:
-    """List the units in the order of build.toml; a component above the variant's toolkit is left out.
+    """List the units in the order of build.toml; a component above the variant's toolkit is left
+    out.
 
-    Raises FindingsError: a faulty source or flag, or no arch left. UnsafeError: a path leads out of the kernel.
-    BuildFailedError: no component left. UsageError: no component for a requested arch.
+    Raises FindingsError: a faulty source or flag, or no arch left. UnsafeError: a path leads out of
+    the kernel. BuildFailedError: no component left. UsageError: no component for a requested arch.
     """
     framework = request.build.torch or request.build.tvm_ffi
     assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
@@ -167,9 +182,17 @@ def collect_units(request: Request, log: Log) -> Sources:
     if not components:
         raise BuildFailedError(
             f"{request.variant.name} has no component to compile",
-            "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant out",
+            "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant "
+            "out",
         )
-    origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
+    origins = [
+        _Origin(
+            request.build.framework_name,
+            framework.src,
+            framework.include or (),
+            framework.cxx_flags or (),
+        )
+    ]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
     if request.options.archs and all(origin.lacks_archs for origin in origins if origin.archs):
         raise UsageError(
@@ -183,12 +206,17 @@ def collect_units(request: Request, log: Log) -> Sources:
             # nvcc and ninja need a plain name; the number keeps it unique
             place = f"obj/{len(units):03d}/{_ODD.sub('_', Path(unit.shown).name)}.o"
             units[unit.source] = (
-                msgspec.structs.replace(unit, object=place) if known is None else _merge_units(known, unit)
+                msgspec.structs.replace(unit, object=place)
+                if known is None
+                else _merge_units(known, unit)
             )
-    named = sources_with_name(request.files(), request.variant, [source.as_posix() for source in units])
+    named = sources_with_name(
+        request.files(), request.variant, [source.as_posix() for source in units]
+    )
     return Sources(
         units=tuple(
-            msgspec.structs.replace(unit, uses_name=unit.source.as_posix() in named) for unit in units.values()
+            msgspec.structs.replace(unit, uses_name=unit.source.as_posix() in named)
+            for unit in units.values()
         ),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
@@ -196,13 +224,19 @@ def collect_units(request: Request, log: Log) -> Sources:
 
 
 def sources_with_name(inputs: KernelInputs, variant: Variant, sources: Collection[str]) -> set[str]:
-    """The sources that may use the extension's name, by their own text; all of them if a shared file uses it."""
+    """The sources that may use the extension's name, by their own text; all of them if a shared
+    file uses it.
+    """
     tree = inputs.tree
     texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
     mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
     compiled = {source: tree.file(inputs.inside(source)) for source in sources}
-    included_names = {posixpath.basename(name) for text in texts.values() for name in included(text)}
-    if mention - {*compiled.values()} or included_names & {posixpath.basename(real) for real in mention}:
+    included_names = {
+        posixpath.basename(name) for text in texts.values() for name in included(text)
+    }
+    if mention - {*compiled.values()} or included_names & {
+        posixpath.basename(real) for real in mention
+    }:
         return {*sources}
     return {source for source, real in compiled.items() if real in mention}
 
@@ -211,7 +245,10 @@ def _active(request: Request, log: Log) -> dict[str, Component]:
     components = active(request.build, request.variant)
     for label, component in request.build.components(request.variant.backend).items():
         if label not in components:
-            needs, has = f"{BACKENDS[component.backend].title} {component.minver}", request.variant.compute
+            needs, has = (
+                f"{BACKENDS[component.backend].title} {component.minver}",
+                request.variant.compute,
+            )
             log(f"component {label} is left out: it needs {needs}, and this variant has {has}")
     return components
 
@@ -235,16 +272,27 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     if not listed:
         listed_archs = ", ".join(component.archs) or "no archs"
         raise kernel_error(
-            "KCI508", f"kernel.{label} lists {listed_archs}, and {facts.title} {compute} supports none of it"
+            "KCI508",
+            f"kernel.{label} lists {listed_archs}, and {facts.title} {compute} supports none of it",
         )
     for arch in archs if facts.capabilities else ():
         if not toolkits().builds(arch.removesuffix(PTX), compute):
-            raise kernel_error("KCI508", f"kernel.{label} lists {arch}, which {facts.title} {compute} does not support")
+            raise kernel_error(
+                "KCI508",
+                f"kernel.{label} lists {arch}, which {facts.title} {compute} does not support",
+            )
     if not archs:
-        log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
+        log(
+            f"component {label} has no code for {', '.join(request.options.archs)}: compiled for "
+            f"{listed[0]} alone"
+        )
     # its functions must exist even so
     return msgspec.structs.replace(
-        origin, backend=component.backend, device_flags=flags, archs=archs or listed[:1], lacks_archs=not archs
+        origin,
+        backend=component.backend,
+        device_flags=flags,
+        archs=archs or listed[:1],
+        lacks_archs=not archs,
     )
 
 
@@ -254,7 +302,9 @@ def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...])
         return tuple(arch for arch in archs if arch in request.options.archs)
     for arch in request.options.archs:
         if not toolkits().builds(arch.removesuffix(PTX), compute):
-            raise UsageError(f"{facts.title} {compute} knows no arch {arch!r}", "write it as 9.0, 9.0a or 12.0")
+            raise UsageError(
+                f"{facts.title} {compute} knows no arch {arch!r}", "write it as 9.0, 9.0a or 12.0"
+            )
     bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.options.archs)
     return intersect_capabilities(archs, bases, exact=False)
 
@@ -263,11 +313,14 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if CONTROL.search(flag):
             raise kernel_error(
-                "KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file"
+                "KCI506",
+                f"{origin.label} has the flag {flag!r}, which cannot be written into a build file",
             )
     kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
     flags: dict[str, tuple[str, ...]] = {}
-    folders = (resolve_inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
+    folders = (
+        resolve_inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include
+    )
     include = tuple(PurePosixPath(folder.relative_to(root).as_posix()) for folder in folders)
     for entry in dict.fromkeys(origin.src):
         source_file(kernel_dir, entry, f"{origin.label}.src")
@@ -301,7 +354,9 @@ def _expanded_flags(variant: Variant, origin: _Origin, language: str) -> Iterato
         try:
             yield from expand_flag(flag, facts)
         except ValueError as error:
-            raise kernel_error("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
+            raise kernel_error(
+                "KCI506", f"{origin.label} has the flag {flag!r}: {error}"
+            ) from error
 
 
 def _merge_units(first: Unit, later: Unit) -> Unit:
@@ -324,5 +379,9 @@ def _language(origin: _Origin, entry: str) -> str | None:
         return CXX
     if origin.backend and ending in BACKENDS[origin.backend].endings:
         return BACKENDS[origin.backend].compiler_id[0]
-    where = "for a component of another backend" if has_compiler(entry) else "for which kci has no compiler"
+    where = (
+        "for a component of another backend"
+        if has_compiler(entry)
+        else "for which kci has no compiler"
+    )
     raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")

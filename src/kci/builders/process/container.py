@@ -1,4 +1,6 @@
-"""Runs a build in a container with the same paths, user and kci, and without privileges or the docker socket."""
+"""Runs a build in a container with the same paths, user and kci, and without privileges or the
+docker socket.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +69,19 @@ def running_wheel() -> RunningWheel | None:
         distribution = metadata.distribution("kci")
     except metadata.PackageNotFoundError:
         return None
-    files = {f"kci/{entry.name}": entry.path.read_bytes() for entry in walk(PACKAGE) if not is_bytecode(entry.name)}
+    files = {
+        f"kci/{entry.name}": entry.path.read_bytes()
+        for entry in walk(PACKAGE)
+        if not is_bytecode(entry.name)
+    }
     info = f"kci-{__version__}.dist-info"
     for name in ("METADATA", "entry_points.txt"):
         files[f"{info}/{name}"] = (distribution.read_text(name) or "").encode()
     files[f"{info}/WHEEL"] = _WHEEL.encode()
-    lines = [f"{name},sha256={_hash(content)},{len(content)}\n" for name, content in sorted(files.items())]
+    lines = [
+        f"{name},sha256={_hash(content)},{len(content)}\n"
+        for name, content in sorted(files.items())
+    ]
     files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -118,7 +127,14 @@ FORWARDED_VARIABLES = (
     "no_proxy",
 )
 
-PATH_VARIABLES = ("CCACHE_CONFIGPATH", "ICECC_VERSION", "PIP_CERT", "PIP_FIND_LINKS", "SCCACHE_CONF", "SSL_CERT_FILE")
+PATH_VARIABLES = (
+    "CCACHE_CONFIGPATH",
+    "ICECC_VERSION",
+    "PIP_CERT",
+    "PIP_FIND_LINKS",
+    "SCCACHE_CONF",
+    "SSL_CERT_FILE",
+)
 """Variables with paths, which are mounted."""
 
 # An image name, not an option of docker; then one with a digest.
@@ -132,7 +148,8 @@ _ENGINE_CODES = (125, 126, 127)
 """docker's own exit codes: a failure of docker, or no program to run."""
 
 # Arguments: wheel or directory of kci, name of the kept environment or empty, arguments of kci.
-# Concurrent containers each make an environment and link it by name. A later start needs no network.
+# Concurrent containers each make an environment and link it by name. A later start needs no
+# network.
 SCRIPT = """\
 set -eu
 kci="$1"
@@ -194,11 +211,15 @@ class ContainerBuild(msgspec.Struct, frozen=True):
 
 
 def container_engine() -> str:
-    """The engine: the chosen one, else docker or podman, else docker. Raises UsageError for an unknown choice."""
+    """The engine: the chosen one, else docker or podman, else docker.
+
+    Raises UsageError for an unknown choice.
+    """
     choice = os.environ.get(ENGINE_VARIABLE)
     if choice and choice not in ENGINES:
         raise UsageError(
-            f"{ENGINE_VARIABLE}={choice} is not an engine that kci knows", f"use one of {', '.join(ENGINES)}"
+            f"{ENGINE_VARIABLE}={choice} is not an engine that kci knows",
+            f"use one of {', '.join(ENGINES)}",
         )
     return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
 
@@ -212,19 +233,30 @@ def container_command(
     environment: Iterable[str] = (),
     settings: Iterable[tuple[str, str]] = (),
 ) -> list[str]:
-    """The docker command for an image: `environment` is passed by name, `settings` by value. Raises UsageError."""
+    """The docker command for an image: `environment` is passed by name, `settings` by value.
+
+    Raises UsageError.
+    """
     if not _IMAGE.fullmatch(image):
-        raise UsageError(f"{image!r} is not the name of an image", "write it as registry/name:tag or name@digest")
+        raise UsageError(
+            f"{image!r} is not the name of an image", "write it as registry/name:tag or name@digest"
+        )
     name = container_engine()
     arguments = [name, "run", "--rm", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     # an init forwards signals; podman needs an extra package for it
-    if name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN):
+    if (
+        name == "docker"
+        or shutil.which("catatonit")
+        or any(Path(path).exists() for path in _INIT_OF_PODMAN)
+    ):
         arguments.insert(3, "--init")
     if sys.platform != "win32":
         arguments.append(f"--user={os.getuid()}:{os.getgid()}")
         if name == "podman" and os.getuid() != 0:
             arguments.append("--userns=keep-id")
-    arguments += [_mount(mount) for mount in sorted({item.path: item for item in sorted(mounts)}.values())]
+    arguments += [
+        _mount(mount) for mount in sorted({item.path: item for item in sorted(mounts)}.values())
+    ]
     arguments += [f"--env={variable}" for variable in sorted(environment)]
     arguments += [f"--env={variable}={value}" for variable, value in sorted(settings)]
     if workdir is not None:
@@ -239,7 +271,12 @@ def build_command(build: ContainerBuild) -> list[str]:
     mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
     mounts += [Mount(path.resolve()) for path in build.readable]
     mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
-    words = [word for name in PATH_VARIABLES for word in os.environ.get(name, "").split() if word.startswith("/")]
+    words = [
+        word
+        for name in PATH_VARIABLES
+        for word in os.environ.get(name, "").split()
+        if word.startswith("/")
+    ]
     mounts += [Mount(path) for path in map(Path, words) if path.exists()]
     variables = [name for name in (*FORWARDED_VARIABLES, *PATH_VARIABLES) if name in os.environ]
     # an environment fits one image and one kci
@@ -256,7 +293,10 @@ def build_command(build: ContainerBuild) -> list[str]:
 
 
 def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
-    """Run a build in an image. Raises MissingToolError without docker or image, and kci's own errors by exit code."""
+    """Run a build in an image.
+
+    Raises MissingToolError without docker or image, and kci's own errors by exit code.
+    """
     require_engine()
     # docker would create missing directories as root
     image, cache = build.image, build.cache
@@ -267,10 +307,13 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
     command = build_command(build)
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
     named = [*command[:2], f"--name={container}", *command[2:]]
-    # On a stop the container must be removed; podman's monitor writes a file `oom` into its working directory.
+    # On a stop the container must be removed; podman's monitor writes a file `oom` into its working
+    # directory.
     with tempfile.TemporaryDirectory(prefix="kci-container-") as folder:
         engine = container_engine()
-        done = run_in_group(named, log, cwd=Path(folder), undo=[engine, *_REMOVE[engine], container])
+        done = run_in_group(
+            named, log, cwd=Path(folder), undo=[engine, *_REMOVE[engine], container]
+        )
     if done.code == 0:
         _tell_digest(image, log)
         return done
@@ -281,7 +324,9 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
         )
     unfinished = UNFINISHED.search(done.output)
     if unfinished and done.code == UnfinishedBuildError.exit_code:
-        raise UnfinishedBuildError(unfinished["what"], int(unfinished["done"]), int(unfinished["total"]))
+        raise UnfinishedBuildError(
+            unfinished["what"], int(unfinished["done"]), int(unfinished["total"])
+        )
     kinds = {kind.exit_code: kind for kind in _KINDS}
     kind = kinds.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} ended with exit code {done.code}\n{done.tail()}")
@@ -292,16 +337,23 @@ def _tell_digest(image: str, log: Log) -> None:
     if "@" in image:
         return
     name = (
-        program_output(container_engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
+        program_output(
+            container_engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image
+        )
         .strip()
         .rpartition("\n")[2]
     )
-    message = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
+    message = (
+        f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
+    )
     log(f"{image} is a tag, which moves; {message}. Name the image by its digest in kci.toml")
 
 
 def choose_image(option: str, image: str, log: Log) -> str | None:
-    """The image of `--container`; `auto` is the leg's, None this machine. Raises MissingToolError without an engine."""
+    """The image of `--container`; `auto` is the leg's, None this machine.
+
+    Raises MissingToolError without an engine.
+    """
     if option == "none" or (option == "auto" and not image):
         return None
     try:
@@ -315,11 +367,14 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
 
 
 def require_engine() -> None:
-    """Raise MissingToolError unless a container engine answers, or UsageError for an unknown one."""
+    """Raise MissingToolError unless a container engine answers, or UsageError for an
+    unknown one.
+    """
     name = container_engine()
     if shutil.which(name) is None:
         raise MissingToolError(
-            f"{name} is not installed on this machine", f"install {' or '.join(ENGINES)}, or use --container none"
+            f"{name} is not installed on this machine",
+            f"install {' or '.join(ENGINES)}, or use --container none",
         )
     try:
         done = subprocess.run(
@@ -331,14 +386,20 @@ def require_engine() -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(f"{name} does not answer: {error}", "start it, or use --container none") from error
+        raise MissingToolError(
+            f"{name} does not answer: {error}", "start it, or use --container none"
+        ) from error
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip()
-        raise MissingToolError(f"{name} does not answer: {reason}", "start its service, or use --container none")
+        raise MissingToolError(
+            f"{name} does not answer: {reason}", "start its service, or use --container none"
+        )
 
 
 def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
-    """Find what pip installs in the container, its digest, and mounts: a wheel of this kci, or its checkout."""
+    """Find what pip installs in the container, its digest, and mounts: a wheel of this kci, or its
+    checkout.
+    """
     wheel = running_wheel()
     if wheel is not None:
         return str(wheel.place(cache.resolve())), wheel.digest, []
@@ -360,12 +421,18 @@ def _cache_variables() -> list[str]:
     prefixes = ["CCACHE_", "SCCACHE_"]
     if not os.environ.keys().isdisjoint(("SCCACHE_BUCKET", "SCCACHE_CONF")):
         prefixes.append("AWS_")  # S3 credentials
-    names = [name for name in os.environ if name.startswith(tuple(prefixes)) and name not in PATH_VARIABLES]
+    names = [
+        name
+        for name in os.environ
+        if name.startswith(tuple(prefixes)) and name not in PATH_VARIABLES
+    ]
     return [name for name in names if not os.environ[name].startswith(("/", "~"))]
 
 
 def _mount(mount: Mount) -> str:
     text = str(mount.path)
     if any(char in text for char in ',"\n\r') or not mount.path.is_absolute():
-        raise UsageError(f"{text!r} cannot be mounted into a container", "use a path without commas and quotes")
+        raise UsageError(
+            f"{text!r} cannot be mounted into a container", "use a path without commas and quotes"
+        )
     return f"--mount=type=bind,source={text},target={text}{'' if mount.writable else ',readonly'}"

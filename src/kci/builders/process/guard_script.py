@@ -1,8 +1,9 @@
 """A separate program (`python -I -S`): runs a command, and ends all its processes if kci dies.
 
-Arguments: number of an inherited pipe; seconds, after which it ends as by SIGTERM; number of words of the undo command;
-these words; the command. The pipe closes with kci, even on SIGKILL. Orphans are adopted (PR_SET_CHILD_SUBREAPER), so
-none escapes. kci's lock file stays open in all processes, so that the next kci waits for the last.
+Arguments: number of an inherited pipe; seconds, after which it ends as by SIGTERM; number of words
+of the undo command; these words; the command. The pipe closes with kci, even on SIGKILL. Orphans
+are adopted (PR_SET_CHILD_SUBREAPER), so none escapes. kci's lock file stays open in all processes,
+so that the next kci waits for the last.
 """
 
 import contextlib
@@ -23,7 +24,11 @@ _UNDO_SECONDS = 20
 
 def main() -> int:
     """Run the command and return its exit code, or 128 plus a signal number."""
-    alive, ends_at, words = int(sys.argv[1]), time.monotonic() + float(sys.argv[2]), int(sys.argv[3])
+    alive, ends_at, words = (
+        int(sys.argv[1]),
+        time.monotonic() + float(sys.argv[2]),
+        int(sys.argv[3]),
+    )
     undo, command = sys.argv[4 : 4 + words], sys.argv[4 + words :]
     os.set_inheritable(alive, False)
     _linux(_PR_SET_CHILD_SUBREAPER, 1)

@@ -99,15 +99,22 @@ def _text(path: Path) -> str:
 
 
 def job_count(requested: int | None, builds: int = 1) -> int:
-    """Number of parallel ninja commands per build: requested, `MAX_JOBS`, or cores. Raises UsageError."""
+    """Number of parallel ninja commands per build: requested, `MAX_JOBS`, or cores.
+
+    Raises UsageError.
+    """
     if requested is not None and requested < 1:
         raise UsageError(f"the number of jobs must be at least 1, not {requested}")
     jobs = requested or _positive("MAX_JOBS") or cores()
     return max(1, jobs // builds)
 
 
-def pool_depth(requested: int | None, backend: str, *, cutlass: bool = False, builds: int = 1) -> int | None:
-    """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's threads count."""
+def pool_depth(
+    requested: int | None, backend: str, *, cutlass: bool = False, builds: int = 1
+) -> int | None:
+    """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's
+    threads count.
+    """
     if requested is not None or _positive("MAX_JOBS") is not None:
         return None
     threads = nvcc_threads() if BACKENDS[backend].compiler == "nvcc" else None
@@ -125,7 +132,9 @@ def _positive(name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise UsageError(f"{name}={text!r} is not a positive number", f"set {name} to 1 or more, or unset it")
+        raise UsageError(
+            f"{name}={text!r} is not a positive number", f"set {name} to 1 or more, or unset it"
+        )
     return int(text)
 
 

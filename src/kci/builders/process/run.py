@@ -1,4 +1,7 @@
-"""Runs programs without a shell. A `ProgramScope` ends those of threads, which Ctrl-C does not reach."""
+"""Runs programs without a shell.
+
+A `ProgramScope` ends those of threads, which Ctrl-C does not reach.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ Log = Callable[[str], None]
 
 
 class StoppedError(BaseException):
-    """The scope of a program was stopped. Not an Exception, so that no handler takes it for a failure."""
+    """The scope of a program was stopped.
+
+    Not an Exception, so that no handler takes it for a failure.
+    """
 
 
 class ProgramScope:
@@ -123,7 +129,8 @@ def run_in_group(
     undo: Sequence[str] = (),
     seconds: float = _MOST_SECONDS,
 ) -> ProgramResult:
-    """Like `run`, but all descendants end with this process, or after some seconds, except on Windows.
+    """Like `run`, but all descendants end with this process, or after some seconds, except on
+    Windows.
 
     `lock` is an open lock file that they inherit, and `undo` a command that cleans up after a stop.
     """
@@ -134,8 +141,20 @@ def run_in_group(
     alive, ours = os.pipe()
     try:
         limit = str(min(seconds, _MOST_SECONDS))
-        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), limit, str(len(undo)), *undo, *command]
-        return run(guard, log, cwd=cwd, env=env, inherited=(alive,) if lock is None else (alive, lock))
+        guard = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(_GUARD),
+            str(alive),
+            limit,
+            str(len(undo)),
+            *undo,
+            *command,
+        ]
+        return run(
+            guard, log, cwd=cwd, env=env, inherited=(alive,) if lock is None else (alive, lock)
+        )
     finally:
         os.close(ours)
         os.close(alive)
@@ -149,7 +168,9 @@ def run(
     env: Mapping[str, str] | None = None,
     inherited: tuple[int, ...] = (),
 ) -> ProgramResult:
-    """Run a program; `log` gets its lines. An exception ends it. Raises MissingToolError or StoppedError.
+    """Run a program; `log` gets its lines.
+
+    An exception ends it. Raises MissingToolError or StoppedError.
 
     With `inherited` handles it has a session of its own.
     """

@@ -31,7 +31,10 @@ DeviceCompiler = Toolkit | Rocm
 
 
 def find_compiler_cache(cxx: Sequence[str] = ()) -> Path | None:
-    """The compiler cache; None if off or `CXX` has one. Raises MissingToolError for an unknown or missing program."""
+    """The compiler cache; None if off or `CXX` has one.
+
+    Raises MissingToolError for an unknown or missing program.
+    """
     choice = os.environ.get(CACHE_VARIABLE, "")
     if choice == "off" or (cxx and is_compiler_cache(cxx[0])):
         return None
@@ -67,21 +70,26 @@ MANYLINUX_GLIBC = Version.parse("2.28")
 def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     """The C++ compiler: `CXX`, else g++, clang++ or c++. Raises MissingToolError.
 
-    `cuda` is the version, `13.0`, of the nvcc that calls it: `NVCC_CCBIN` then precedes `CXX`, and an older g++
-    replaces one that is too new.
+    `cuda` is the version, `13.0`, of the nvcc that calls it: `NVCC_CCBIN` then precedes `CXX`, and
+    an older g++ replaces one that is too new.
     """
     for variable in ("NVCC_CCBIN" if cuda else "", "CXX"):
         if named := os.environ.get(variable):
             words = _ccbin_compiler(Path(named)) if variable == "NVCC_CCBIN" else _words(named)
             if words is None:
                 wrong = f"unset {variable}, or name a compiler that exists"
-                raise MissingToolError(f"{variable}={named} names a C++ compiler that does not exist", wrong)
+                raise MissingToolError(
+                    f"{variable}={named} names a C++ compiler that does not exist", wrong
+                )
             return _for_nvcc(words, (), cuda)
     for name in _CXX_NAMES:
         if program := shutil.which(name):
-            return _for_nvcc((_absolute(program),), [f"g++-{number}" for number in _OLDER_GCC], cuda)
+            return _for_nvcc(
+                (_absolute(program),), [f"g++-{number}" for number in _OLDER_GCC], cuda
+            )
     raise MissingToolError(
-        "there is no C++ compiler (looked for g++, clang++, c++)", "install one, for example: apt-get install g++"
+        "there is no C++ compiler (looked for g++, clang++, c++)",
+        "install one, for example: apt-get install g++",
     )
 
 
@@ -91,12 +99,23 @@ def variant_compiler(variant: Variant) -> tuple[str, ...]:
 
 
 def build_compiler(variant: Variant) -> tuple[str, ...]:
-    """The compiler of a variant's C++ sources, which is the host compiler unless the backend has its own."""
-    return find_icpx(text_of(variant.compute)) if variant.backend == Backend.XPU else variant_compiler(variant)
+    """The compiler of a variant's C++ sources, which is the host compiler unless the backend has
+    its own.
+    """
+    return (
+        find_icpx(text_of(variant.compute))
+        if variant.backend == Backend.XPU
+        else variant_compiler(variant)
+    )
 
 
-def find_device(backend: str, compute: str, system: str, cache: Path, log: Log = silent) -> DeviceCompiler | None:
-    """The compiler of a backend's device code; None if the C++ compiler compiles all. Raises MissingToolError."""
+def find_device(
+    backend: str, compute: str, system: str, cache: Path, log: Log = silent
+) -> DeviceCompiler | None:
+    """The compiler of a backend's device code; None if the C++ compiler compiles all.
+
+    Raises MissingToolError.
+    """
     if backend == Backend.CUDA:
         return find_toolkit(compute, cache, log)
     return find_rocm(compute, system, log) if backend == Backend.ROCM else None
@@ -133,7 +152,11 @@ def _ccbin_compiler(named: Path) -> tuple[str, ...] | None:
 def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> tuple[str, ...]:
     # another major version of g++, if this one is too new
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
-    if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
+    if (
+        cuda is None
+        or newest is None
+        or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS)
+    ):
         return cxx
     major = re.match(r"\d+", program_output(*cxx, "-dumpfullversion"))  # clang rejects the option
     if major is None or int(major[0]) <= newest:
@@ -143,7 +166,8 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> 
             return (_absolute(program),)
     raise MissingToolError(
         f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}",
-        f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto",
+        f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give "
+        "--container auto",
     )
 
 
@@ -160,8 +184,14 @@ def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def cpp_library(cxx: tuple[str, ...]) -> str:
-    """The linker argument for the shared C++ library, even if a static one lies beside the compiler."""
-    return "-lstdc++" if "/" in program_output(*cxx, "-print-file-name=libstdc++.so") else "-l:libstdc++.so.6"
+    """The linker argument for the shared C++ library, even if a static one lies beside the
+    compiler.
+    """
+    return (
+        "-lstdc++"
+        if "/" in program_output(*cxx, "-print-file-name=libstdc++.so")
+        else "-l:libstdc++.so.6"
+    )
 
 
 def version_line(cxx: tuple[str, ...]) -> str:
@@ -187,7 +217,10 @@ def binutils_program(cxx: tuple[str, ...], name: str) -> str:
 
 
 def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
-    """Version of the glibc that a compiler links; None for another libc. Raises MissingToolError without headers."""
+    """Version of the glibc that a compiler links; None for another libc.
+
+    Raises MissingToolError without headers.
+    """
     done = run([*cxx, "-E", "-dM", "-x", "c++", "-include", "cstdlib", os.devnull])
     if done.code != 0:
         if "cstdlib" in done.output:  # g++'s and clang++'s words for a missing file
@@ -215,9 +248,12 @@ def toolchain_identity(
     flags: Iterable[str] = (),
     outside: Callable[..., list[str]] | None = None,
 ) -> str:
-    """Lines that identify the compilers for a fingerprint; empty if nothing compiles. Raises MissingToolError.
+    """Lines that identify the compilers for a fingerprint; empty if nothing compiles.
 
-    `flags` are those of build.toml; `outside` is `outside_files`, or a function that remembers its answers.
+    Raises MissingToolError.
+
+    `flags` are those of build.toml; `outside` is `outside_files`, or a function that remembers its
+    answers.
     """
     if builder == "nix":
         return f"nix\n{version_line(('nix',))}"
@@ -231,7 +267,11 @@ def toolchain_identity(
         version_line((binutils_program(cxx, "ld"),)),
         _torch(variant, isolation=isolation),
     ]
-    device = find_device(variant.backend, text_of(variant.compute), variant.system, cache) if variant.compute else None
+    device = (
+        find_device(variant.backend, text_of(variant.compute), variant.system, cache)
+        if variant.compute
+        else None
+    )
     lines += device.versions() if device is not None else []
     # a toolkit of wheels is as its version says, and may not be here yet
     of_machine = None if isinstance(device, Toolkit) and device.wheels else device
@@ -255,22 +295,27 @@ def _compiler(words: tuple[str, ...]) -> list[str]:
 
 _PARTS_OF_CXX = ("cc1plus", "as")
 _SEARCHED = re.compile(r"^ (/.*)$", re.MULTILINE)
-_NAMES_FILES = re.compile(r"(?:.*,)?(?:--?(?:[a-z-]+=|I|isystem|iquote|idirafter|include|imacros|B))?(/.+)")
+_NAMES_FILES = re.compile(
+    r"(?:.*,)?(?:--?(?:[a-z-]+=|I|isystem|iquote|idirafter|include|imacros|B))?(/.+)"
+)
 
 
 def outside_files(
     cxx: Sequence[str], device: DeviceCompiler | None, flags: Iterable[str] = (), *, contents: bool
 ) -> list[str]:
-    """List what compilers are and read outside of the kernel: programs, header folders, and what words and flags name.
+    """List what compilers are and read outside of the kernel: programs, header folders, and what
+    words and flags name.
 
-    A file counts with its digest: a driver that is as it was may start another compiler. In a folder names say that a
-    header is new or gone; with `contents` sizes and times count too.
+    A file counts with its digest: a driver that is as it was may start another compiler. In a
+    folder names say that a header is new or gone; with `contents` sizes and times count too.
     """
     programs = [program_output(*cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX]
     found = map(shutil.which, (*(word for word in cxx if not is_compiler_cache(word)), *programs))
     paths = {Path(os.path.realpath(path)) for path in found if path}
     if device is not None:
-        paths |= {path for part in device.parts for path in device.root.glob(part) if path.is_file()}
+        paths |= {
+            path for part in device.parts for path in device.root.glob(part) if path.is_file()
+        }
     lines = sorted(f"{path.name} {file_digest(path)}" for path in paths)
     # the search list has the folders of CXX's words and of CPATH
     output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
@@ -278,7 +323,9 @@ def outside_files(
     folders = [f"{device.root}/{folder}" for folder in device.include] if device is not None else []
     for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
         path = Path(place)
-        lines.append(f"{place} {file_digest(path) if path.is_file() else _listed(path, contents=contents)}")
+        lines.append(
+            f"{place} {file_digest(path) if path.is_file() else _listed(path, contents=contents)}"
+        )
     return lines
 
 
@@ -291,7 +338,9 @@ def _listed(folder: Path, *, contents: bool) -> str:
             if contents:
                 with suppress(OSError):  # a link to nothing
                     about = Path(place, name).stat()
-                    total.update(f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode())
+                    total.update(
+                        f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode()
+                    )
     return total.hexdigest()
 
 
@@ -301,4 +350,8 @@ def _torch(variant: Variant, *, isolation: bool) -> str:
     if not isolation:
         torch = read_torch_version(python_environment().torch)
         return f"torch {torch.release} of this Python, for {torch.device}"
-    return f"torch {variant.wheel or toolchains().torch_release(variant.torch.text)}" if variant.torch else "no torch"
+    return (
+        f"torch {variant.wheel or toolchains().torch_release(variant.torch.text)}"
+        if variant.torch
+        else "no torch"
+    )

@@ -1,4 +1,6 @@
-"""CUDA toolkits: this machine's if the version fits, else wheels from PyPI; and headers of CUDA libraries."""
+"""CUDA toolkits: this machine's if the version fits, else wheels from PyPI; and headers of CUDA
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import ClassVar
 
 from kci.builders.process.run import Log, program_output, run
 from kci.builders.toolchains.data import toolchains
-from kci.builders.toolchains.downloads import FetchedTool, extract, find_wheel, install, library_folder, pip_install
+from kci.builders.toolchains.downloads import (
+    FetchedTool,
+    extract,
+    find_wheel,
+    install,
+    library_folder,
+    pip_install,
+)
 from kci.builders.toolchains.environment import same_version
 from kci.config.values import Version
 from kci.errors import MissingToolError
@@ -32,7 +41,10 @@ class Toolkit(FetchedTool, frozen=True):
     parts: ClassVar = (
         *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
         *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
-        *("include/crt/host_runtime.h", "include/fatbinary_section.h"),  # nvcc's generated code reads them, unlisted
+        *(
+            "include/crt/host_runtime.h",
+            "include/fatbinary_section.h",
+        ),  # nvcc's generated code reads them, unlisted
     )
     """Files that decide about objects."""
     version: str
@@ -52,7 +64,9 @@ class Toolkit(FetchedTool, frozen=True):
     def library_dir(self) -> Path:
         if self.wheels is not None:
             return self.root / "lib"
-        return library_folder("CUDA toolkit", self.root, self.runtime, "lib64", "lib", "targets/*/lib")
+        return library_folder(
+            "CUDA toolkit", self.root, self.runtime, "lib64", "lib", "targets/*/lib"
+        )
 
     @property
     def place(self) -> Path | None:
@@ -66,7 +80,9 @@ class Toolkit(FetchedTool, frozen=True):
     def found(self) -> str:
         if self.wheels is None:
             return f"nvcc in {self.root}"
-        return f"from wheels, in {self.wheels}" + ("" if self.complete else ", which the first build downloads")
+        return f"from wheels, in {self.wheels}" + (
+            "" if self.complete else ", which the first build downloads"
+        )
 
     def versions(self) -> list[str]:
         match = _release(self.nvcc)  # two nvcc of a release can differ in code
@@ -76,7 +92,9 @@ class Toolkit(FetchedTool, frozen=True):
         if self.wheels is None:
             return []
         packages = toolchains().cuda[self.version]
-        return [[*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]]
+        return [
+            [*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]
+        ]
 
     def fetch(self, python: Path, place: Path, log: Log) -> None:
         log(f"installing nvcc {self.version} into {self.wheels}")
@@ -84,7 +102,10 @@ class Toolkit(FetchedTool, frozen=True):
 
 
 def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
-    """The toolkit of a CUDA version such as `13.0`, perhaps to be downloaded. Raises MissingToolError."""
+    """The toolkit of a CUDA version such as `13.0`, perhaps to be downloaded.
+
+    Raises MissingToolError.
+    """
     version = Version.parse(compute).minor_text
     return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
 
@@ -127,13 +148,17 @@ def _toolkit(version: str, nvcc: Path) -> Toolkit:
 
 def _candidates(version: str) -> list[Path]:
     # in order of preference
-    homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home]
+    homes = [
+        Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home
+    ]
     on_path = shutil.which("nvcc")
     places = [home / "bin" / "nvcc" for home in homes]
     places += [Path(on_path)] if on_path else []
     places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
     places = [place.absolute() for place in places]  # absolute: nvcc runs in another directory
-    return [place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)]
+    return [
+        place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)
+    ]
 
 
 def _root(nvcc: Path) -> Path:
@@ -154,7 +179,8 @@ def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
         known = ", ".join(sorted(toolchains().cuda))
         raise MissingToolError(
             f"no nvcc of CUDA {version} on this machine",
-            f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})",
+            f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc "
+            f"for {known})",
         )
     wheels = cache / "cuda" / version
     # wheels of a major version share a directory
@@ -165,7 +191,9 @@ def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
 LINK = "cuda-headers"
 """Link to the library headers in the work directory."""
 
-_INCLUDE = re.compile(rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|cusparse|nvrtc|nvToolsExt|nvtx3/)')
+_INCLUDE = re.compile(
+    rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|cusparse|nvrtc|nvToolsExt|nvtx3/)'
+)
 
 
 class WheelFiles(FetchedTool, frozen=True):
@@ -200,16 +228,26 @@ def find_library_headers(toolkit: Toolkit, cache: Path) -> WheelFiles | None:
     """Library headers that a toolkit lacks; None if complete, or unknown for its version."""
     missing = [
         requirement
-        for header, requirement in sorted(toolchains().cuda_headers.get(toolkit.version, {}).items())
+        for header, requirement in sorted(
+            toolchains().cuda_headers.get(toolkit.version, {}).items()
+        )
         if not (toolkit.root / "include" / header).is_file()
     ]
     if not missing:
         return None
-    few = "" if len(missing) == len(toolchains().cuda_headers[toolkit.version]) else f"-{len(missing)}"
+    few = (
+        ""
+        if len(missing) == len(toolchains().cuda_headers[toolkit.version])
+        else f"-{len(missing)}"
+    )
     return WheelFiles(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
 
 
 def wheel_path(path: str) -> str | None:
     """Target path of a file in an NVIDIA wheel; None if it is not a header."""
     parts = path.split("/")
-    return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include") else None
+    return (
+        "/".join(parts[3:])
+        if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include")
+        else None
+    )

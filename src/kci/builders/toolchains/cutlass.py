@@ -68,7 +68,16 @@ class Headers(FetchedTool, frozen=True):
                 git = ["git", "-C", into]
                 return [
                     ["git", "init", "--quiet", into],
-                    [*git, "fetch", "--quiet", "--depth=1", "--no-tags", "--", self.where, self.release.commit],
+                    [
+                        *git,
+                        "fetch",
+                        "--quiet",
+                        "--depth=1",
+                        "--no-tags",
+                        "--",
+                        self.where,
+                        self.release.commit,
+                    ],
                     [*git, "checkout", "--quiet", "FETCH_HEAD", "--", *self.include],
                 ]
             case _:
@@ -92,17 +101,26 @@ class Headers(FetchedTool, frozen=True):
             digest = headers_digest(place)
             if digest != self.release.digest:
                 message = (
-                    f"{self.where} does not hold {self.name} {self.release.tag}: its headers have the digest {digest}"
+                    f"{self.where} does not hold {self.name} {self.release.tag}: its headers have "
+                    f"the digest {digest}"
                 )
-                raise MissingToolError(f"{message}, not {self.release.digest}", "see git's `insteadOf`")
+                raise MissingToolError(
+                    f"{message}, not {self.release.digest}", "see git's `insteadOf`"
+                )
 
 
-def find_headers(depends: Iterable[Depend], cache: Path, log: Log, *, compute: str = "") -> tuple[Headers, ...]:
-    """Find `depends`: variables first, then the wheel, then the pinned commit. Raises MissingToolError.
+def find_headers(
+    depends: Iterable[Depend], cache: Path, log: Log, *, compute: str = ""
+) -> tuple[Headers, ...]:
+    """Find `depends`: variables first, then the wheel, then the pinned commit.
+
+    Raises MissingToolError.
 
     `compute` is the oneAPI version of an XPU variant, for SYCL*TLA.
     """
-    return tuple(_find(depend, cache, log, compute) for depend in depends if depend is not Depend.TORCH)
+    return tuple(
+        _find(depend, cache, log, compute) for depend in depends if depend is not Depend.TORCH
+    )
 
 
 def headers_digest(folder: Path) -> str:
@@ -121,7 +139,8 @@ def tla_version(compute: str) -> SyclTlaVersion:
     version = Version.parse(compute).minor_text
     if version not in known:
         raise MissingToolError(
-            f"there is no sycl_tla for oneAPI {version}", f"the reference has it for oneAPI {', '.join(sorted(known))}"
+            f"there is no sycl_tla for oneAPI {version}",
+            f"the reference has it for oneAPI {', '.join(sorted(known))}",
         )
     return known[version]
 
@@ -141,16 +160,23 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
     if not release.commit:
         raise MissingToolError(
             f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it",
-            f"set {variable} to a checkout of {toolchains().repositories[project]} at {release.tag}",
+            f"set {variable} to a checkout of {toolchains().repositories[project]} at "
+            f"{release.tag}",
         )
     if release.wheel:
         place = cache / "headers" / release.wheel.replace("==", "-")
-        return Headers(depend.value, place, _WHEEL_INCLUDE, HeaderSource.WHEEL, release.wheel, release)
+        return Headers(
+            depend.value, place, _WHEEL_INCLUDE, HeaderSource.WHEEL, release.wheel, release
+        )
     place = cache / "headers" / f"{project}-{release.tag}-{release.commit[:12]}"
-    return Headers(depend.value, place, _INCLUDE, HeaderSource.GIT, toolchains().repositories[project], release)
+    return Headers(
+        depend.value, place, _INCLUDE, HeaderSource.GIT, toolchains().repositories[project], release
+    )
 
 
-def _checkout_headers(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
+def _checkout_headers(
+    depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log
+) -> Headers:
     version = folder / "include" / "cutlass" / "version.h"
     if not version.is_file():
         raise MissingToolError(
@@ -161,10 +187,16 @@ def _checkout_headers(depend: Depend, variable: str, folder: Path, release: Cutl
     has = f"{macros.get('MAJOR', '?')}.{macros.get('MINOR', '?')}"
     # SYCL*TLA has CUTLASS's version there
     if depend is not Depend.SYCL_TLA and not release.tag.startswith(f"v{has}."):
-        log(f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: kci uses it as it is")
+        log(
+            f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: kci uses it "
+            "as it is"
+        )
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
 
 
 def _hint(name: str) -> str:
     variable = SYCL_SOURCE_DIR if name == Depend.SYCL_TLA.value else SOURCE_DIR
-    return f"set {variable} to a checkout, or lead git to a mirror by its setting `url.<mirror>.insteadOf`"
+    return (
+        f"set {variable} to a checkout, or lead git to a mirror by its setting "
+        "`url.<mirror>.insteadOf`"
+    )

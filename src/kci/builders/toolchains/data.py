@@ -27,7 +27,9 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirement of a wheel of this version, if any."""
 
 
-class SyclTargets(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+class SyclTargets(
+    msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True
+):
     """icpx's targets."""
 
     targets: tuple[str, ...]

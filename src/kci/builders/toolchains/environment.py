@@ -50,7 +50,9 @@ class TorchVersion(msgspec.Struct, frozen=True):
     @property
     def device(self) -> str:
         """The device, for messages."""
-        built = (f"{BACKENDS[backend].title} {version}" for backend, version in self.toolkits.items())
+        built = (
+            f"{BACKENDS[backend].title} {version}" for backend, version in self.toolkits.items()
+        )
         return next(built, "the CPU")
 
     @property
@@ -61,7 +63,8 @@ class TorchVersion(msgspec.Struct, frozen=True):
 
 
 TO_TEST = (
-    f"make torch's index reachable, name a mirror of it with {TORCH_INDEX}, or a folder with torch's wheel for the CPU "
+    f"make torch's index reachable, name a mirror of it with {TORCH_INDEX}, or a folder with "
+    "torch's wheel for the CPU "
     "with PIP_FIND_LINKS"
 )
 
@@ -75,7 +78,9 @@ def read_torch_version(torch: Path) -> TorchVersion:
     try:
         values = dict(_ASSIGNED.findall(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise MissingToolError(f"cannot read the torch version of: {path}", "install torch again") from error
+        raise MissingToolError(
+            f"cannot read the torch version of: {path}", "install torch again"
+        ) from error
     release = values.get("__version__")
     if release is None:
         raise MissingToolError(f"{path} does not state the torch version", "install torch again")
@@ -151,7 +156,9 @@ class Environment(FetchedTool, frozen=True):
             torch = ["--index-url", self.index, f"torch=={self.wheel}"]
         else:
             # `===` excludes local versions such as +cpu: the build on PyPI
-            torch = [f"torch=={self.release}" if self.flavour == HOST else f"torch==={self.release}"]
+            torch = [
+                f"torch=={self.release}" if self.flavour == HOST else f"torch==={self.release}"
+            ]
         pip = pip_install(self.python)
         torch = [self.requirement] if self.requirement else torch
         return [
@@ -161,7 +168,9 @@ class Environment(FetchedTool, frozen=True):
         ]
 
     def ensure(self, python: Path, log: Log) -> None:
-        """Made in place, because a Python environment cannot be moved; one without marker file is made again."""
+        """Made in place, because a Python environment cannot be moved; one without marker file is
+        made again.
+        """
         if self.root is None or self.complete:
             return
         with writing(self.root), locked(self.root, log):
@@ -172,16 +181,23 @@ class Environment(FetchedTool, frozen=True):
                 except BaseException:
                     shutil.rmtree(self.root, ignore_errors=True)
                     raise
-                (self.root / COMPLETE).write_text(f"torch {self.release} {self.flavour}\n", encoding="utf-8")
+                (self.root / COMPLETE).write_text(
+                    f"torch {self.release} {self.flavour}\n", encoding="utf-8"
+                )
 
     def fetch(self, _python: Path, place: Path, log: Log) -> None:
         index = self.index
         reachable = bool(self.requirement) or is_reachable(index)
-        only = (facts.title for name, facts in BACKENDS.items() if facts.only_index and self.flavour.startswith(name))
+        only = (
+            facts.title
+            for name, facts in BACKENDS.items()
+            if facts.only_index and self.flavour.startswith(name)
+        )
         if not reachable and (title := self.release if self.own_index else next(only, "")):
             raise MissingToolError(
                 f"{index} cannot be reached, and no other index has torch for {title}",
-                f"make {index} reachable, or build with --no-isolation where this Python has that torch",
+                f"make {index} reachable, or build with --no-isolation where this Python has that "
+                "torch",
             )
         if not reachable:
             log(f"{index} cannot be reached: taking torch {self.release} from pip's default index")
@@ -201,14 +217,26 @@ class Environment(FetchedTool, frozen=True):
         install(ninja, "ninja", log, place)
 
 
-def kci_environment(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
-    """An environment of kci for a torch minor version and flavour (`cpu`, `cu130`), perhaps not made yet."""
+def kci_environment(
+    cache: Path, torch: str, flavour: str, *, headers_only: bool = False
+) -> Environment:
+    """An environment of kci for a torch minor version and flavour (`cpu`, `cu130`), perhaps not
+    made yet.
+    """
     release, index = toolchains().torch_wheel(torch, flavour)
     place = re.sub(r"[^\w.]+", "-", torch.partition("@")[2])
-    name = f"torch-{release}-{f'{place}-' * bool(place)}{flavour}{'-headers' if headers_only else ''}"
+    name = (
+        f"torch-{release}-{f'{place}-' * bool(place)}{flavour}{'-headers' if headers_only else ''}"
+    )
     own = index if "@" in torch else ""
     return _cached_environment(
-        cache, name, "torch", release=release, flavour=flavour, own_index=own, headers_only=headers_only
+        cache,
+        name,
+        "torch",
+        release=release,
+        flavour=flavour,
+        own_index=own,
+        headers_only=headers_only,
     )
 
 
@@ -216,7 +244,9 @@ def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> E
     # it points at the Python that made it, and containers share the cache
     base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
     root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
-    packages = Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
+    packages = Path(
+        sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)})
+    )
     programs = root / "bin"
     return Environment(programs / "python", packages / package, programs / "ninja", root, **facts)
 
@@ -228,7 +258,9 @@ def tvm_ffi_environment(cache: Path, version: str) -> Environment:
         known = ", ".join(sorted(toolchains().tvm_ffi))
         raise MissingToolError(f"kci does not know tvm-ffi {version}", f"it knows {known}")
     requirement = f"apache-tvm-ffi=={release}"
-    return _cached_environment(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
+    return _cached_environment(
+        cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement
+    )
 
 
 def base_python() -> str:
@@ -241,13 +273,19 @@ def python_environment() -> Environment:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise MissingToolError(
-            f"torch is not installed for {sys.executable}", "pip install torch, or leave out --no-isolation"
+            f"torch is not installed for {sys.executable}",
+            "pip install torch, or leave out --no-isolation",
         )
     ninja = own_program("ninja")
     if ninja is None:
-        raise MissingToolError("ninja is not installed", "pip install ninja, or leave out --no-isolation")
+        raise MissingToolError(
+            "ninja is not installed", "pip install ninja, or leave out --no-isolation"
+        )
     return Environment(
-        python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja).absolute(), root=None
+        python=Path(sys.executable),
+        torch=Path(spec.origin).parent,
+        ninja=Path(ninja).absolute(),
+        root=None,
     )
 
 
@@ -260,33 +298,51 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
         _require_gpu_torch(torch, flavour, cache)
     environment.ensure(environment.python, log)
     version = read_torch_version(environment.torch)
-    if flavour == HOST and version.toolkits and run([str(environment.python), "-c", "import torch"]).code != 0:
+    if (
+        flavour == HOST
+        and version.toolkits
+        and run([str(environment.python), "-c", "import torch"]).code != 0
+    ):
         gpu = kci_environment(cache, torch, toolchains().pypi.get(torch, HOST))
-        if gpu.root and (gpu.root / _RUNTIME).is_file():  # the same torch, with the libraries that it lacks here
+        if (
+            gpu.root and (gpu.root / _RUNTIME).is_file()
+        ):  # the same torch, with the libraries that it lacks here
             return gpu.python
-        raise MissingToolError(version.test_limitation, f"{TO_TEST}; then remove this one: rm -r {root}")
+        raise MissingToolError(
+            version.test_limitation, f"{TO_TEST}; then remove this one: rm -r {root}"
+        )
     # torch is there, and pip adds what the one for a GPU needs
     own = f"torch=={environment.release}" if environment.own_index else "torch"
     packages = [*toolchains().runtime_packages, *([] if flavour == HOST else [own])]
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
-        if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
+        if (
+            not (root / _RUNTIME).is_file()
+            or (root / _RUNTIME).read_text(encoding="utf-8") != installed
+        ):
             log(f"installing the packages that load kernels into {root}")
             index = [] if flavour == HOST else ["--extra-index-url", environment.index]
             index = index if index and is_reachable(index[1]) else []
-            install([*pip_install(environment.python), *index, *packages], "the runtime packages", log, root)
+            install(
+                [*pip_install(environment.python), *index, *packages],
+                "the runtime packages",
+                log,
+                root,
+            )
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 raise MissingToolError(
                     f"torch {torch} does not import: {last_line(check.output)}",
-                    f"test with another torch, or remove this one, and kci installs it again: rm -r {root}",
+                    "test with another torch, or remove this one, and kci installs it again: rm "
+                    f"-r {root}",
                 )
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
 
 
 GPU_ROOM = 10
-"""Gigabytes for torch for a GPU with its libraries, and for their wheels while they are unpacked."""
+"""Gigabytes for torch for a GPU with its libraries, and for their wheels while they are
+unpacked."""
 
 
 def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
@@ -300,13 +356,17 @@ def _require_gpu_torch(torch: str, flavour: str, cache: Path) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(cache).free // 10**9) < GPU_ROOM:
         raise MissingToolError(
-            f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} has {free}",
+            f"torch for {flavour} needs {GPU_ROOM} GB of disk while it is installed, and {cache} "
+            f"has {free}",
             f"make room, or set {CACHE_VARIABLE} to another disk",
         )
 
 
 def python_include() -> Path:
-    """Directory of a `Python.h`, of any version: modules use the limited API. Raises MissingToolError."""
+    """Directory of a `Python.h`, of any version: modules use the limited API.
+
+    Raises MissingToolError.
+    """
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").is_file():
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -325,7 +385,9 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
             "torch",
             environment.wheel if index else str(environment.release),
         )
-    wheel = find_wheel(package, release, cpu_of(this_system()), None if environment.requirement else index)
+    wheel = find_wheel(
+        package, release, cpu_of(this_system()), None if environment.requirement else index
+    )
     log(f"taking the headers out of {wheel.name} into {environment.root}")
     extract(wheel, needed_to_compile, environment.torch.parent)
 
@@ -333,8 +395,12 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
 def needed_to_compile(path: str) -> str | None:
     """Target paths of the wheel files that a build reads."""
     folder, _, name = path.rpartition("/")
-    is_header = path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
-    small = (folder == "torch/lib" and name in _SMALL_LIBRARIES) or path == "tvm_ffi/lib/libtvm_ffi.so"
+    is_header = (
+        path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
+    )
+    small = (
+        folder == "torch/lib" and name in _SMALL_LIBRARIES
+    ) or path == "tvm_ffi/lib/libtvm_ffi.so"
     return path if is_header or small else None
 
 
@@ -343,10 +409,14 @@ def _check_flavour(environment: Environment) -> None:
     if environment.requirement or environment.flavour == HOST:
         return
     torch = read_torch_version(environment.torch)
-    known = {toolchains().flavour(backend, Version.parse(version)) for backend, version in torch.toolkits.items()}
+    known = {
+        toolchains().flavour(backend, Version.parse(version))
+        for backend, version in torch.toolkits.items()
+    }
     # version.py names no toolkit of XPU
     if environment.flavour not in (known or {torch.release.partition("+")[2]}):
         raise MissingToolError(
-            f"the index has torch {torch.release} for {torch.device}, not for {environment.flavour}",
+            f"the index has torch {torch.release} for {torch.device}, not for "
+            f"{environment.flavour}",
             f"make {environment.index} reachable",
         )

@@ -1,8 +1,9 @@
 """Links against an older glibc and libstdc++ than the machine's.
 
-Moved functions: stub libraries with their old versions come first on the command line. Changed or inlined functions:
-`stand_ins/glibc` calls the old ones. Parts of libstdc++ that manylinux_2_28 lacks, such as `std::filesystem`, come from
-the compiler's static library; streams and locales must not, because two copies do not share state.
+Moved functions: stub libraries with their old versions come first on the command line. Changed or
+inlined functions: `stand_ins/glibc` calls the old ones. Parts of libstdc++ that manylinux_2_28
+lacks, such as `std::filesystem`, come from the compiler's static library; streams and locales must
+not, because two copies do not share state.
 """
 
 from __future__ import annotations

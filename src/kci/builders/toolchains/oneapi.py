@@ -30,7 +30,9 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
     path = shutil.which(ICPX)
     if path is None:
-        raise MissingToolError(f"building for xpu needs icpx {version}, which is not installed on this machine", hint)
+        raise MissingToolError(
+            f"building for xpu needs icpx {version}, which is not installed on this machine", hint
+        )
     match = _VERSION.search(run([path, "--version"]).output)
     if match is None or not same_version(match[0], version):
         has = f"oneAPI {match[0]}" if match else "no version that kci can read"
@@ -50,7 +52,9 @@ class SyclCode(msgspec.Struct, frozen=True):
 
 
 def sycl_code(build: Build, variant: Variant) -> SyclCode | None:
-    """The targets of an XPU variant; SYCL*TLA decides for all components, as in the reference; MissingToolError."""
+    """The targets of an XPU variant; SYCL*TLA decides for all components, as in the reference;
+    MissingToolError.
+    """
     if variant.backend != Backend.XPU:
         return None
     parts = build.components(variant.backend).values()
@@ -58,17 +62,24 @@ def sycl_code(build: Build, variant: Variant) -> SyclCode | None:
     if not any(Depend.SYCL_TLA in part.depends for part in parts):
         return SyclCode(plain.targets, plain.devices)
     version = tla_version(text_of(variant.compute))
-    marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.device_flags)
+    marked = version.apart and any(
+        version.apart.mark in flag for part in parts for flag in part.device_flags
+    )
     targets = version.apart if version.apart and marked else version
     return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)
 
 
 def default_extensions(icpx: tuple[str, ...]) -> str:
-    """Default SPIR-V extensions of icpx, which a list on the command line replaces. Raises MissingToolError."""
+    """Default SPIR-V extensions of icpx, which a list on the command line replaces.
+
+    Raises MissingToolError.
+    """
     result = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
     match = _EXTENSIONS.search(result.output)
     if result.code != 0 or match is None:
-        raise MissingToolError(f"{icpx[0]} does not say which SPIR-V extensions it uses", "see what `icpx -###` says")
+        raise MissingToolError(
+            f"{icpx[0]} does not say which SPIR-V extensions it uses", "see what `icpx -###` says"
+        )
     return match[1]
 
 
@@ -83,11 +94,17 @@ def link_flags(code: SyclCode, extensions: str) -> list[str]:
     options = f"-options ' {' '.join(toolchains().sycl.device_options)}'"
     for target in code.targets:
         if target == "spir64_gen":
-            flags += [f"-Xsycl-target-backend={target}", f"-device {','.join(code.devices)} {options}"]
+            flags += [
+                f"-Xsycl-target-backend={target}",
+                f"-device {','.join(code.devices)} {options}",
+            ]
         elif target.startswith("intel_gpu_"):
             flags += [f"-Xsycl-target-backend={target}", options]
     for target in code.targets if code.extensions else ():
-        flags += [f"-Xspirv-translator={target}", f"-spirv-ext={','.join((extensions, *code.extensions))}"]
+        flags += [
+            f"-Xspirv-translator={target}",
+            f"-spirv-ext={','.join((extensions, *code.extensions))}",
+        ]
     return [*flags, "-ldnnl"]
 
 

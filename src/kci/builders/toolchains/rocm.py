@@ -49,7 +49,10 @@ class Rocm(FetchedTool, frozen=True):
         return f"hipcc in {self.root}"
 
     def versions(self) -> list[str]:
-        return [program_output(str(self.hipcc), "--version").partition("\n")[0], f"ROCm {self.release}"]
+        return [
+            program_output(str(self.hipcc), "--version").partition("\n")[0],
+            f"ROCm {self.release}",
+        ]
 
     def variables(self) -> dict[str, str]:
         return {name: str(self.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
@@ -58,11 +61,16 @@ class Rocm(FetchedTool, frozen=True):
     def library_dir(self) -> Path:
         """Directory of the HIP runtime. Raises MissingToolError."""
         # Debian has a folder per architecture
-        return library_folder("ROCm", self.root, "libamdhip64.so", "lib", "lib64", "lib/*-linux-gnu")
+        return library_folder(
+            "ROCm", self.root, "libamdhip64.so", "lib", "lib64", "lib/*-linux-gnu"
+        )
 
 
 def find_rocm(compute: str, system: str, log: Log) -> Rocm:
-    """Find a ROCm: `HOMES`, hipcc on PATH, `/opt`, then `rocm-sdk`. Raises MissingToolError, with a `system` image."""
+    """Find a ROCm: `HOMES`, hipcc on PATH, `/opt`, then `rocm-sdk`.
+
+    Raises MissingToolError, with a `system` image.
+    """
     version = Version.parse(compute).minor_text
     versions: dict[Path, str] = {}
     for root in map(Path.resolve, _places(version)):

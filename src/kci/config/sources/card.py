@@ -47,7 +47,11 @@ class _Answer(msgspec.Struct, frozen=True):
 def card_files(kernel: Kernel) -> list[Path]:
     """CARD.md, and the files besides the package that decide the card; none without one."""
     directory = Path(os.path.normpath(kernel.directory))
-    files = [companion(directory, CARD), companion(directory, "benchmarks") / _BENCHMARK, directory / BUILD_TOML]
+    files = [
+        companion(directory, CARD),
+        companion(directory, "benchmarks") / _BENCHMARK,
+        directory / BUILD_TOML,
+    ]
     return [file for file in files if os.path.lexists(file)] if os.path.lexists(files[0]) else []
 
 
@@ -70,20 +74,33 @@ def render_card(kernel: Kernel) -> Card:
     try:
         if not Path(os.path.realpath(template)).is_relative_to(os.path.realpath(template.parent)):
             raise ValueError("it is a link that leads out of the kernel")
-        answer = _ask(text=read_bounded(template, MAX_BYTES).decode("utf-8"), values=values, most=MAX_BYTES)
+        answer = _ask(
+            text=read_bounded(template, MAX_BYTES).decode("utf-8"), values=values, most=MAX_BYTES
+        )
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         message = f"it does not end within {SECONDS} seconds, or takes more memory than a card may"
-        message = message if isinstance(error, subprocess.SubprocessError) else f"cannot read it: {error}"
+        message = (
+            message if isinstance(error, subprocess.SubprocessError) else f"cannot read it: {error}"
+        )
         answer = _Answer(findings=(("KCI775", message, 0),))
     shown = str(template)
-    found = [(rule, text[:300], Span(line, 1, line, 2) if line else None) for rule, text, line in answer.findings]
-    return Card(answer.text, tuple(finding(rule, text, shown, span=span) for rule, text, span in found))
+    found = [
+        (rule, text[:300], Span(line, 1, line, 2) if line else None)
+        for rule, text, line in answer.findings
+    ]
+    return Card(
+        answer.text, tuple(finding(rule, text, shown, span=span) for rule, text, span in found)
+    )
 
 
 def _ask(**question: Any) -> _Answer:
-    sent = msgspec.json.encode(question | {"seconds": SECONDS, "path": list(filter(None, sys.path))})
+    sent = msgspec.json.encode(
+        question | {"seconds": SECONDS, "path": list(filter(None, sys.path))}
+    )
     command = [sys.executable, "-I", "-S", card_child.__file__]
-    done = subprocess.run(command, input=sent, capture_output=True, timeout=12 * SECONDS, check=True)
+    done = subprocess.run(
+        command, input=sent, capture_output=True, timeout=12 * SECONDS, check=True
+    )
     return decode_json(done.stdout, _Answer)
 
 
@@ -91,8 +108,14 @@ def _exported(kernel: Kernel) -> list[str]:
     for node in _statements(kernel, "torch-ext/{}/__init__.py", "tvm-ffi-ext/{}/__init__.py"):
         match node:
             case ast.Assign(targets=targets, value=ast.List(elts=parts)):
-                names = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
-                if names and any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+                names = [
+                    part.value
+                    for part in parts
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str)
+                ]
+                if names and any(
+                    isinstance(target, ast.Name) and target.id == "__all__" for target in targets
+                ):
                     return names
     return []
 
@@ -104,7 +127,9 @@ def _layers(kernel: Kernel) -> list[str]:
 
 def _statements(kernel: Kernel, *places: str) -> Iterator[ast.stmt]:
     # of the first file that exists; none if it does not parse, which another rule reports
-    files = (Path(kernel.directory) / place.format(python_name(kernel.build.name)) for place in places)
+    files = (
+        Path(kernel.directory) / place.format(python_name(kernel.build.name)) for place in places
+    )
     file = next((file for file in files if file.exists()), None)
     try:
         yield from ast.parse(read_bounded(file)).body if file is not None else ()

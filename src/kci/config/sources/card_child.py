@@ -1,4 +1,6 @@
-"""Renders a card in a separate process, with limits and without kci: JSON on stdin, JSON on stdout."""
+"""Renders a card in a separate process, with limits and without kci: JSON on stdin, JSON on
+stdout.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,18 @@ from contextlib import suppress
 from typing import Any
 
 _MEMORY = 1024**3
-_ONLY_JINJA = ("center", "filesizeformat", "forceescape", "random", "striptags", "truncate", "urlize", "wordcount",
-               "wordwrap", "xmlattr")  # fmt: skip
+_ONLY_JINJA = (
+    "center",
+    "filesizeformat",
+    "forceescape",
+    "random",
+    "striptags",
+    "truncate",
+    "urlize",
+    "wordcount",
+    "wordwrap",
+    "xmlattr",
+)
 
 
 class Nothing(tuple[()]):
@@ -38,7 +50,11 @@ def _given(value: Any) -> Any:
 def _shown(value: Any) -> Any:
     if value is None or isinstance(value, bool | Nothing):
         return str(value).lower()
-    return json.dumps(list(value), ensure_ascii=False) if isinstance(value, list | tuple | range) else value
+    return (
+        json.dumps(list(value), ensure_ascii=False)
+        if isinstance(value, list | tuple | range)
+        else value
+    )
 
 
 def environment(text: str) -> Any:
@@ -48,10 +64,14 @@ def environment(text: str) -> Any:
     class CardEnvironment(ImmutableSandboxedEnvironment):
         # in minijinja, values have no methods; a loop, namespace or macro is Jinja's own
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            return type(obj).__module__.startswith("jinja2.") and super().is_safe_attribute(obj, attr, value)
+            return type(obj).__module__.startswith("jinja2.") and super().is_safe_attribute(
+                obj, attr, value
+            )
 
     newline = "\r\n" if "\r\n" in text else "\n"
-    made = CardEnvironment(trim_blocks=True, newline_sequence=newline, finalize=_shown, extensions=["jinja2.ext.do"])
+    made = CardEnvironment(
+        trim_blocks=True, newline_sequence=newline, finalize=_shown, extensions=["jinja2.ext.do"]
+    )
     made.globals = {name: made.globals[name] for name in ("dict", "namespace", "range")}
     made.filters = {name: call for name, call in made.filters.items() if name not in _ONLY_JINJA}
     made.filters |= {"bool": bool, "lines": str.splitlines, "split": str.split}
@@ -68,8 +88,14 @@ def render(text: str, values: dict[str, Any], most: int) -> dict[str, Any]:
     try:
         parsed = made.parse(text)
         missing = meta.find_undeclared_variables(parsed) - values.keys() - made.globals.keys()
-        names = {node.name: node.lineno for node in [*parsed.find_all(nodes.Name)][::-1] if node.name in missing}
-        for part in made.from_string(text).generate({key: _given(value) for key, value in values.items()}):
+        names = {
+            node.name: node.lineno
+            for node in [*parsed.find_all(nodes.Name)][::-1]
+            if node.name in missing
+        }
+        for part in made.from_string(text).generate(
+            {key: _given(value) for key, value in values.items()}
+        ):
             parts.append(part)
             size += len(part.encode())
             if size > most:
@@ -78,9 +104,16 @@ def render(text: str, values: dict[str, Any], most: int) -> dict[str, Any]:
         for place in traceback.extract_tb(error.__traceback__):
             line = place.lineno or 0 if place.filename == "<template>" else line
         line = error.lineno if isinstance(error, TemplateSyntaxError) else line
-        return {"findings": [("KCI775", getattr(error, "message", str(error)) or type(error).__name__, line)]}
+        return {
+            "findings": [
+                ("KCI775", getattr(error, "message", str(error)) or type(error).__name__, line)
+            ]
+        }
     empty = "no card has a value for `{}`: it is left empty"
-    return {"text": "".join(parts), "findings": [("KCI777", empty.format(name), names[name]) for name in names]}
+    return {
+        "text": "".join(parts),
+        "findings": [("KCI777", empty.format(name), names[name]) for name in names],
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The import graph of a package. An import in a function, an unknown condition or a `try` only perhaps runs."""
+"""The import graph of a package.
+
+An import in a function, an unknown condition or a `try` only perhaps runs.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,9 @@ class PackageModule(msgspec.Struct, frozen=True):
 
 
 def module_name(path: str) -> str:
-    """Convert a path: `layers/norm.py` is `layers.norm`, `layers/__init__.py` is `layers`, `x.abi3.so` is `x`."""
+    """Convert a path: `layers/norm.py` is `layers.norm`, `layers/__init__.py` is `layers`,
+    `x.abi3.so` is `x`.
+    """
     pure = PurePosixPath(path)
     parts = (*pure.parent.parts, pure.name.partition(".")[0])
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -84,7 +89,9 @@ def read_module(path: str, tree: ast.Module) -> PackageModule:
     """Extract a file's imports."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
     package = path.rpartition("/")[2] == "__init__.py"
-    return PackageModule(module_name(path), package, sites, _bound(tree, package=package), _registered(tree))
+    return PackageModule(
+        module_name(path), package, sites, _bound(tree, package=package), _registered(tree)
+    )
 
 
 class ImportGraph:
@@ -95,7 +102,9 @@ class ImportGraph:
         self.modules: Mapping[str, PackageModule] = {module.name: module for module in modules}
         self._known = {parent for name in (*self.modules, *others) for parent in with_parents(name)}
         self.reach = self._reached()
-        loaded = (module for module in self.modules.values() if self.reach[module.name] is Reach.LOADED)
+        loaded = (
+            module for module in self.modules.values() if self.reach[module.name] is Reach.LOADED
+        )
         self.registered = frozenset(name for module in loaded for name in module.registered)
 
     def _reached(self) -> dict[str, Reach]:
@@ -109,7 +118,9 @@ class ImportGraph:
             module = self.modules[name]
             for site in module.sites:
                 for target in self._targets(module, site):
-                    pending += [(parent, min(reached, site.reach)) for parent in with_parents(target)]
+                    pending += [
+                        (parent, min(reached, site.reach)) for parent in with_parents(target)
+                    ]
         return reach
 
     def _targets(self, module: PackageModule, site: ImportSite) -> list[str]:
@@ -127,13 +138,19 @@ class ImportGraph:
         owner = self.modules.get(base)
         if owner is None or "*" in {*owner.names, *site.names}:
             return None
-        unbound = (name for name in site.names if name not in owner.names and not re.fullmatch("__.*__", name))
+        unbound = (
+            name
+            for name in site.names
+            if name not in owner.names and not re.fullmatch("__.*__", name)
+        )
         lacking = [name for name in unbound if _join(base, name) not in self._known]
         return f"{base or 'the package'} has no {', '.join(lacking)}" if lacking else None
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
-    """The absolute name of a relative import in the package; None if it leads out or is absolute."""
+    """The absolute name of a relative import in the package; None if it leads out or is
+    absolute.
+    """
     parts = [*filter(None, module.name.split("."))]
     stays = len(parts) - site.level + module.package
     if not site.level or stays < 0:
@@ -155,7 +172,10 @@ def _sites(body: Iterable[ast.stmt], reach: Reach, *, guarded: bool) -> Iterator
     for node in body:
         match node:
             case ast.Import(names=names):
-                yield from (ImportSite(alias.name, (), 0, reach, guarded, node_span(node)) for alias in names)
+                yield from (
+                    ImportSite(alias.name, (), 0, reach, guarded, node_span(node))
+                    for alias in names
+                )
             case ast.ImportFrom(module=module, names=names, level=level):
                 imported = tuple(alias.name for alias in names)
                 yield ImportSite(module or "", imported, level, reach, guarded, node_span(node))
@@ -177,19 +197,28 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             return [(then, holds, False), (other, _negated(holds), False)]
         case ast.Try(body=tried, handlers=handlers, orelse=other, finalbody=final):
             kinds = (handler.type for handler in handlers)
-            caught = any(_catches_import(kind.elts if isinstance(kind, ast.Tuple) else [kind]) for kind in kinds)
+            caught = any(
+                _catches_import(kind.elts if isinstance(kind, ast.Tuple) else [kind])
+                for kind in kinds
+            )
             certain = None if caught else True
             later: list[_Block] = [(handler.body, None, False) for handler in handlers]
             return [(tried, certain, caught), *later, (other, certain, False), (final, True, False)]
         case ast.With(items=items, body=inner):
             calls = (item.context_expr for item in items if isinstance(item.context_expr, ast.Call))
-            caught = any(last_name(call.func) == "suppress" and _catches_import(call.args) for call in calls)
+            caught = any(
+                last_name(call.func) == "suppress" and _catches_import(call.args) for call in calls
+            )
             return [(inner, None if caught else True, caught)]
         case ast.ClassDef(body=inner):
             return [(inner, True, False)]
         case _:  # a function, loop or match
             parts = (node, *getattr(node, "cases", ()))
-            return [([*getattr(part, name, ())], None, False) for part in parts for name in ("body", "orelse")]
+            return [
+                ([*getattr(part, name, ())], None, False)
+                for part in parts
+                for name in ("body", "orelse")
+            ]
 
 
 def _negated(holds: bool | None) -> bool | None:
@@ -205,16 +234,30 @@ def _holds(test: ast.expr) -> bool | None:
         case ast.UnaryOp(op=ast.Not(), operand=inner):
             return _negated(_holds(inner))
         case ast.Compare(
-            left=ast.Attribute(attr="version_info"), ops=[ast.GtE() | ast.Gt()], comparators=[ast.Tuple(elts=parts)]
+            left=ast.Attribute(attr="version_info"),
+            ops=[ast.GtE() | ast.Gt()],
+            comparators=[ast.Tuple(elts=parts)],
         ):
-            numbers = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, int)]
+            numbers = [
+                part.value
+                for part in parts
+                if isinstance(part, ast.Constant) and isinstance(part.value, int)
+            ]
             return True if numbers and tuple(numbers) <= python_table().loader else None
         case _:
             return None
 
 
 _IMPORT_FAILURES = frozenset(
-    ("ImportError", "ModuleNotFoundError", "Exception", "BaseException", "RuntimeError", "OSError", "AttributeError")
+    (
+        "ImportError",
+        "ModuleNotFoundError",
+        "Exception",
+        "BaseException",
+        "RuntimeError",
+        "OSError",
+        "AttributeError",
+    )
 )
 
 
@@ -226,7 +269,11 @@ def _bound(tree: ast.Module, *, package: bool) -> frozenset[str]:
     bound: set[str] = set()
     for node in ast.walk(tree):
         match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
                 bound.add("*" if name == "__getattr__" else name)
             case ast.ImportFrom(module=None, level=1, names=names) if package:
                 # An import from itself adds only renamed names.
@@ -238,7 +285,11 @@ def _bound(tree: ast.Module, *, package: bool) -> frozenset[str]:
                 | ast.Attribute(attr="modules" | "__dict__")
             ):
                 bound.add("*")
-            case ast.Name(id=name, ctx=ast.Store()) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            case (
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+            ):
                 bound.add(name)
     return frozenset(bound)
 
@@ -250,7 +301,11 @@ def _registered(tree: ast.Module) -> frozenset[str]:
         match node:
             case (
                 ast.Assign(
-                    targets=[ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name)))]
+                    targets=[
+                        ast.Subscript(
+                            value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name))
+                        )
+                    ]
                 )
                 | ast.Expr(
                     value=ast.Call(

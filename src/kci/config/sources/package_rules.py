@@ -1,4 +1,7 @@
-"""Rules about the Python files of a package: syntax, imports, ops. Findings are cached by file state."""
+"""Rules about the Python files of a package: syntax, imports, ops.
+
+Findings are cached by file state.
+"""
 
 from __future__ import annotations
 
@@ -79,14 +82,21 @@ class Package(msgspec.Struct, frozen=True):
 
     def backends_without(self, modules: Iterable[str]) -> str:
         """The backends that lack one of some allowed modules, in words."""
-        tops = (next((name for name in with_parents(module) if name in self.allowed), "") for module in modules)
-        return ", ".join(sorted({backend for name in tops for backend in self.lacking.get(name, ())}))
+        tops = (
+            next((name for name in with_parents(module) if name in self.allowed), "")
+            for module in modules
+        )
+        return ", ".join(
+            sorted({backend for name in tops for backend in self.lacking.get(name, ())})
+        )
 
 
 def make_package(
     name: str, depends: Iterable[tuple[str, str]], backends: Iterable[str], *, tvm_ffi: bool = False
 ) -> Package:
-    """Describe the package of a kernel; `depends` has `python-depends` names with their backends."""
+    """Describe the package of a kernel; `depends` has `python-depends` names with their
+    backends.
+    """
     table = provided_table()
     allowed = {"tvm_ffi"} if tvm_ffi else set[str]()
     allowed.update(*table.modules.values())
@@ -99,15 +109,22 @@ def make_package(
         package = depends_table().lookup(depend, backend)
         for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
             only[module].update([backend] if backend else names)
-    lacking = {module: tuple(item for item in names if item not in having) for module, having in only.items()}
-    kept = {module: without for module, without in lacking.items() if without and module not in allowed}
+    lacking = {
+        module: tuple(item for item in names if item not in having)
+        for module, having in only.items()
+    }
+    kept = {
+        module: without for module, without in lacking.items() if without and module not in allowed
+    }
     return Package(python_name(name), frozenset(allowed | only.keys()), kept)
 
 
 def check_package(
     files: Iterable[Entry], shown: str, package: Package, generated: Collection[str]
 ) -> Iterator[Diagnostic]:
-    """Yield the findings about a package; `shown` is its path in messages, `generated` lists the build's modules."""
+    """Yield the findings about a package; `shown` is its path in messages, `generated` lists the
+    build's modules.
+    """
     modules: list[tuple[str, PackageModule]] = []
     others = set(generated)
     for item in _own(files):
@@ -123,8 +140,13 @@ def check_package(
                 raise ValueError(f"it is larger than {MAX_BYTES} bytes")
             tree = _tree(text)
             modules.append((where, read_module(item.name, tree)))
-            if item.name != f"{OPS}.py" and any(word in text for word in _OF_OPS):  # most files have none
-                yield from (msgspec.structs.replace(one, path=where) for one in check_ops(tree, package.name))
+            if item.name != f"{OPS}.py" and any(
+                word in text for word in _OF_OPS
+            ):  # most files have none
+                yield from (
+                    msgspec.structs.replace(one, path=where)
+                    for one in check_ops(tree, package.name)
+                )
         except OSError as error:
             yield finding("KCI700", f"cannot read it: {error.strerror}", where)
         except SyntaxError as error:
@@ -132,15 +154,26 @@ def check_package(
             line, column = error.lineno or 1, max(1, error.offset or 1)
             yield finding("KCI770", message, where, span=Span(line, column, line, column + 1))
         except (ValueError, RecursionError, MemoryError) as error:
-            yield finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}", where)
-    yield from _check_imports(ImportGraph((module for _, module in modules), others), modules, package)
+            yield finding(
+                "KCI770", f"it does not parse: {str(error) or type(error).__name__}", where
+            )
+    yield from _check_imports(
+        ImportGraph((module for _, module in modules), others), modules, package
+    )
 
 
 def _own(files: Iterable[Entry]) -> list[Entry]:
     return [item for item in files if item.regular and not item.link and not is_bytecode(item.name)]
 
 
-_OF_OPS = (b"library", b"custom_op", b"register_", b"triton_op", b"op_namespace_prefix", b"torch.ops.")
+_OF_OPS = (
+    b"library",
+    b"custom_op",
+    b"register_",
+    b"triton_op",
+    b"op_namespace_prefix",
+    b"torch.ops.",
+)
 
 
 def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Diagnostic]:
@@ -148,15 +181,24 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
     own = {build.name, ((hub and hub.repo_id) or "").rpartition("/")[2]}
     for shown, file in files:
         nodes: list[ast.AST] = []
-        with suppress(OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # running them says it
+        with suppress(
+            OSError, ValueError, SyntaxError, RecursionError, MemoryError
+        ):  # running them says it
             text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
             nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
         for call in (node for node in nodes if isinstance(node, ast.Call)):
-            given = {key.arg: key.value for key in call.keywords} | dict(zip(["repo_id"], call.args, strict=False))
+            given = {key.arg: key.value for key in call.keywords} | dict(
+                zip(["repo_id"], call.args, strict=False)
+            )
             match given.get("repo_id"), given.get("version"):
-                case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if asked != version:
+                case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if (
+                    asked != version
+                ):
                     if name.rpartition("/")[2] in own:
-                        message = f"it loads version {asked} of {name}, and build.toml has version {version}"
+                        message = (
+                            f"it loads version {asked} of {name}, and build.toml has version "
+                            f"{version}"
+                        )
                         yield finding("KCI783", message, shown, span=node_span(place))
 
 
@@ -168,7 +210,9 @@ def _tree(text: bytes) -> ast.Module:
         try:
             tree = ast.parse(text, feature_version=feature)
         except SyntaxError:
-            ast.parse(text.decode("utf-8-sig", "replace"), feature_version=feature)  # its columns are characters
+            ast.parse(
+                text.decode("utf-8-sig", "replace"), feature_version=feature
+            )  # its columns are characters
             raise
     if version < _UNPACKING and _STARRED.search(text):
         place = next(filter(_unpacks, ast.walk(tree)), None)
@@ -191,7 +235,10 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
     match node:
         case ast.Subscript(slice=ast.Tuple(elts=[first, *_] as parts) as index):
             # In parentheses it is old syntax; its span is larger than its parts.
-            ends = (index.end_lineno, index.end_col_offset) == (parts[-1].end_lineno, parts[-1].end_col_offset)
+            ends = (index.end_lineno, index.end_col_offset) == (
+                parts[-1].end_lineno,
+                parts[-1].end_col_offset,
+            )
             begins = (index.lineno, index.col_offset) == (first.lineno, first.col_offset)
             return (begins or ends) and any(isinstance(part, ast.Starred) for part in parts)
         case ast.arg(annotation=ast.Starred()):
@@ -211,14 +258,27 @@ def _check_imports(
         if site.level:
             reason = graph.import_problem(module, site)
             if reason and loaded and not site.guarded:
-                yield finding("KCI776", f"its relative import fails: {reason}", where, span=site.span)
+                yield finding(
+                    "KCI776", f"its relative import fails: {reason}", where, span=site.span
+                )
         elif reach is Reach.NEVER or top in python_table().modules or top in graph.registered:
             continue
         elif top == package.name or not all(map(package.allows, site.imported)):
             yield _foreign(site, package, where, loaded=loaded)
-        elif loaded and not site.guarded and top not in gaps and (these := package.backends_without(site.imported)):
-            message = f"it imports {site.module}, which torch for {these} does not bring and nothing declares for it"
-            hint = f"import it in the function that needs it, catch the ImportError, or take {these} out of `backends`"
+        elif (
+            loaded
+            and not site.guarded
+            and top not in gaps
+            and (these := package.backends_without(site.imported))
+        ):
+            message = (
+                f"it imports {site.module}, which torch for {these} does not bring and nothing "
+                "declares for it"
+            )
+            hint = (
+                f"import it in the function that needs it, catch the ImportError, or take {these} "
+                "out of `backends`"
+            )
             gaps[top] = finding("KCI771", message, where, hint=hint, span=site.span)
     yield from gaps.values()
 
@@ -229,11 +289,17 @@ def _foreign(site: ImportSite, package: Package, where: str, *, loaded: bool) ->
         hint = f"import relatively: `from .{inside[2]} import ...`"
     else:
         tables = depends_table()
-        known = [*sorted(tables.general), *sorted({name for own in tables.backends.values() for name in own})]
+        known = [
+            *sorted(tables.general),
+            *sorted({name for own in tables.backends.values() for name in own}),
+        ]
         late = "say why it may be absent in [[lint.ignore]] of kci.toml"
         late = "import it in the function that needs it" if loaded else late
         hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
-    message = f"it imports {site.module}, which the kernel does not declare{'' if loaded else ' when that code runs'}"
+    message = (
+        f"it imports {site.module}, which the kernel does not "
+        f"declare{'' if loaded else ' when that code runs'}"
+    )
     return finding("KCI771" if loaded else "KCI773", message, hint=hint, path=where, span=site.span)
 
 
@@ -242,17 +308,27 @@ def checker_version() -> str:
     """A hash of what judges sources: what was found by another kci is not remembered."""
     kci = Path(__file__).parents[2]
     digest = hashlib.sha256(f"{sys.version} {__version__}".encode())
-    read = ("config/**/*.[pt]*", "matrix/**/*.[pt]*", "plan/inputs/*.py", "rules/*.toml", "diagnostics.py")
+    read = (
+        "config/**/*.[pt]*",
+        "matrix/**/*.[pt]*",
+        "plan/inputs/*.py",
+        "rules/*.toml",
+        "diagnostics.py",
+    )
     for file in sorted(file for pattern in read for file in kci.glob(pattern)):
         if file.suffix in (".py", ".toml"):
             digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-FETCH_LFS = "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
+FETCH_LFS = (
+    "fetch it: `git lfs pull`; workflows that `kci render` writes do where .gitattributes says so"
+)
 
 
-def source_findings(kernel: Kernel, settings: RepositorySettings, seen: StatCache | None = None) -> list[Diagnostic]:
+def source_findings(
+    kernel: Kernel, settings: RepositorySettings, seen: StatCache | None = None
+) -> list[Diagnostic]:
     """Check a kernel's sources and drop suppressed findings; `seen` as for `check_sources`."""
     return drop_suppressed(list(check_sources(kernel, seen)), settings)
 
@@ -266,10 +342,14 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     relative = f"{'tvm-ffi-ext' if tvm_ffi else 'torch-ext'}/{name}"
     where, root = prefix + relative, kernel_dir / relative
     if not (root / "__init__.py").is_file():
-        yield kernel.document.at_value(("general", "name"), "KCI774", f"there is no {relative}/__init__.py")
+        yield kernel.document.at_value(
+            ("general", "name"), "KCI774", f"there is no {relative}/__init__.py"
+        )
         return
     if os.path.lexists(root / name):
-        yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", where)
+        yield finding(
+            "KCI703", f"the package holds an entry called {name}, as it is called itself", where
+        )
     tables = build.general.tables.items()
     depends = [(name, backend) for backend, table in tables for name in table.python_depends or ()]
     package = make_package(build.name, depends, build.general.backends, tvm_ffi=tvm_ffi)
@@ -294,7 +374,9 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
             *_names(own, where),
             *check_package(own, where, package, (OPS,)),
             *_check_tests(tests, build),
-            *check_cpp([(file, path) for path, file in listed if path.endswith(SUFFIXES)], together),
+            *check_cpp(
+                [(file, path) for path, file in listed if path.endswith(SUFFIXES)], together
+            ),
             *render_card(kernel).findings,
         ]
 
@@ -303,7 +385,14 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
 
             def state() -> object:
                 files = [(path, seen.digest(file)) for path, file in (*every, *tests)]
-                return checker_version(), package, build.general.version, build.general.hub, together, files
+                return (
+                    checker_version(),
+                    package,
+                    build.general.version,
+                    build.general.hub,
+                    together,
+                    files,
+                )
 
             yield from seen.answer(where, state, list[Diagnostic], check)
             return
@@ -315,8 +404,12 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
     seen: dict[str, str] = {}
     for item in files:
         other = collision(item.name, seen)
-        if reason := unsafe_name(item.name) or (f"it differs from {other!r} in case only" if other else ""):
-            yield finding("KCI708", f"{item.name!r} fits into no artifact: {reason}", f"{where}/{item.name}")
+        if reason := unsafe_name(item.name) or (
+            f"it differs from {other!r} in case only" if other else ""
+        ):
+            yield finding(
+                "KCI708", f"{item.name!r} fits into no artifact: {reason}", f"{where}/{item.name}"
+            )
 
 
 def _variants(build: Build) -> Iterator[set[str]]:
@@ -328,7 +421,10 @@ def _variants(build: Build) -> Iterator[set[str]]:
 
 def _source_paths(kernel_dir: Path, build: Build) -> Iterator[tuple[str, str]]:
     root, real = os.path.realpath(kernel_dir), cache(os.path.realpath)
-    listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
+    listed = {
+        *(build.torch.src if build.torch else ()),
+        *(build.tvm_ffi.src if build.tvm_ffi else ()),
+    }
     for name in sorted(listed.union(*(component.src for component in build.kernel.values()))):
         folder, _, base = f"{root}/{name}".rpartition("/")
         with suppress(OSError, ValueError):

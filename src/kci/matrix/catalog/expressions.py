@@ -6,7 +6,8 @@
     operator   = "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
     value      = word | quoted text | "newest" | "oldest"
 
-A subject maps fields to text. A missing field makes each comparison false but `!=` (docs/filters.md).
+A subject maps fields to text. A missing field makes each comparison false but `!=`
+(docs/filters.md).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from kci.utils.suggest import one_of, suggestion
 
 _MAX_LENGTH, _MAX_DEPTH = 2000, 50
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<op>==|!=|<=|>=|<|>|~|=)|(?P<paren>[()])|(?P<word>[\w.*?+\[\]-]+|'[^']*'|"[^"]*"))""", re.ASCII
+    r"""\s*(?:(?P<op>==|!=|<=|>=|<|>|~|=)|(?P<paren>[()])|(?P<word>[\w.*?+\[\]-]+|'[^']*'|"[^"]*"))""",
+    re.ASCII,
 )
 
 
@@ -63,13 +65,18 @@ class Where:
         @cache
         def end(field: str, which: str, group: str) -> Version:
             same = (item for item in subjects if field in item and _group(field, item) == group)
-            return (max if which == "newest" else min)(map(Version.parse, (item[field] for item in same)))
+            return (max if which == "newest" else min)(
+                map(Version.parse, (item[field] for item in same))
+            )
 
         return lambda subject: self._part(subject, end)
 
 
 def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
-    """Parse an expression; `fields` have their allowed values, empty for any. WhereError if it is invalid."""
+    """Parse an expression; `fields` have their allowed values, empty for any.
+
+    WhereError if it is invalid.
+    """
     if len(text) > _MAX_LENGTH:
         raise WhereError(f"the expression is longer than {_MAX_LENGTH} characters", _MAX_LENGTH)
     parser = _Parser(text, fields)
@@ -109,7 +116,9 @@ class _Parser:
             self.advance()
             alternatives += [[]] if word == "or" else []
             alternatives[-1].append(self.part(depth))
-        return lambda subject, ends: any(all(part(subject, ends) for part in parts) for parts in alternatives)
+        return lambda subject, ends: any(
+            all(part(subject, ends) for part in parts) for parts in alternatives
+        )
 
     def part(self, depth: int) -> Part:
         if depth > _MAX_DEPTH:
@@ -134,9 +143,14 @@ class _Parser:
         self.advance()
         operator = self.got
         if self.kind != "op" or operator == "=":
-            raise self.error(f"expected an operator after `{field}`, got {self.shown}", "one of: == != < <= > >= ~")
+            raise self.error(
+                f"expected an operator after `{field}`, got {self.shown}",
+                "one of: == != < <= > >= ~",
+            )
         if field not in VERSIONS and operator not in ("==", "!=", "~"):
-            raise self.error(f"`{field}` has no order, so `{operator}` cannot be used", "use == != or ~")
+            raise self.error(
+                f"`{field}` has no order, so `{operator}` cannot be used", "use == != or ~"
+            )
         self.advance()
         if self.kind != "word" or self.got in ("and", "or", "not"):
             raise self.error(f"expected a value after `{operator}`, got {self.shown}")
@@ -147,10 +161,14 @@ class _Parser:
 
     def compare(self, field: str, operator: str, value: str) -> Part:
         if operator == "~":
-            return lambda subject, _: field in subject and fnmatch.fnmatchcase(subject[field], value)
+            return lambda subject, _: (
+                field in subject and fnmatch.fnmatchcase(subject[field], value)
+            )
         if field not in VERSIONS:
             if self.fields[field] and value not in self.fields[field]:
-                raise self.error(f"{quoted(value)} is not a {field}", _near(value, self.fields[field]))
+                raise self.error(
+                    f"{quoted(value)} is not a {field}", _near(value, self.fields[field])
+                )
             return lambda subject, _: (subject.get(field) == value) is (operator == "==")
         if value in ("newest", "oldest"):
             return lambda subject, ends: _holds(
@@ -159,7 +177,11 @@ class _Parser:
         try:
             version = Version.parse(value)
         except ValueError as error:
-            hint = "a glob is compared with ~" if set("*?[") & set(value) else "or `newest`, or `oldest`"
+            hint = (
+                "a glob is compared with ~"
+                if set("*?[") & set(value)
+                else "or `newest`, or `oldest`"
+            )
             raise self.error(str(error), hint) from None
         return lambda subject, _: _holds(subject.get(field), operator, lambda: version)
 
@@ -174,14 +196,18 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
         return parse_where(text, fields)
     except WhereError as error:
         excerpt = f"\n  {printable(text)}\n  {' ' * error.column}^"
-        raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None
+        raise UsageError(
+            f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint
+        ) from None
 
 
 _COMPARE = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def _holds(text: str | None, operator: str, bound: Callable[[], Version]) -> bool:
-    return operator == "!=" if text is None else bool(_COMPARE[operator](Version.parse(text), bound()))
+    return (
+        operator == "!=" if text is None else bool(_COMPARE[operator](Version.parse(text), bound()))
+    )
 
 
 def _group(field: str, subject: Subject) -> str:

@@ -1,4 +1,6 @@
-"""Editions of the catalog; overlays change them: `replace`, `change`, `keep` and `drop`, then added rows."""
+"""Editions of the catalog; overlays change them: `replace`, `change`, `keep` and `drop`, then added
+rows.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,12 @@ def read_overlay(document: Document) -> Overlay:
     return interpret_overlay(document, table, (), table.edition)
 
 
-def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, edition: str | None = None) -> Overlay:
-    """Parse an overlay table at `place`, empty for a file; FindingsError for an expression (KCI128) or row (KCI120)."""
+def interpret_overlay(
+    document: Document, table: OverlayTable, place: KeyPath, edition: str | None = None
+) -> Overlay:
+    """Parse an overlay table at `place`, empty for a file; FindingsError for an expression (KCI128)
+    or row (KCI120).
+    """
     problems: list[Diagnostic] = []
 
     def parse(text: str, *at: str | int) -> Where:
@@ -66,15 +72,22 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
 
 
 def overlays_of(settings: RepositorySettings) -> list[tuple[str | None, Overlay]]:
-    """The overlays of a kci.toml, each with its kernel's name or None for all; raises as `interpret_overlay`."""
+    """The overlays of a kci.toml, each with its kernel's name or None for all; raises as
+    `interpret_overlay`.
+    """
     if settings.document is None:
         return []
     document = settings.document
     tables = enumerate(settings.settings.overlay)
-    return [(table.kernel, interpret_overlay(document, table, ("overlay", index))) for index, table in tables]
+    return [
+        (table.kernel, interpret_overlay(document, table, ("overlay", index)))
+        for index, table in tables
+    ]
 
 
-def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]], kernel: str) -> Catalog:
+def for_kernel(
+    catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]], kernel: str
+) -> Catalog:
     """The catalog with the overlays for one kernel applied in order."""
     for name, overlay in overlays:
         if name in (None, kernel):
@@ -85,8 +98,14 @@ def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]],
 def where_problem(document: Document, place: KeyPath, text: str, error: WhereError) -> Diagnostic:
     """KCI128 for an invalid expression in a file, at the column of the error."""
     span = document.value_span(place)
-    if span is not None and span.line == span.end_line and span.end_column - span.column == len(text) + 2:
-        column = span.column + 1 + min(error.column, len(text))  # a plain string: one quote, then its characters
+    if (
+        span is not None
+        and span.line == span.end_line
+        and span.end_column - span.column == len(text) + 2
+    ):
+        column = (
+            span.column + 1 + min(error.column, len(text))
+        )  # a plain string: one quote, then its characters
         span = Span(span.line, column, span.line, column + 1)
     return finding("KCI128", error.message, document.path, hint=error.hint, span=span)
 
@@ -104,11 +123,14 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     if overlay.replace:
         by_replace: KeyPath = (*overlay.place, "replace")
         removed = [
-            RemovedRow(row, "the overlay replaces the table", overlay.document, by_replace) for row in catalog.rows
+            RemovedRow(row, "the overlay replaces the table", overlay.document, by_replace)
+            for row in catalog.rows
         ]
         rows: list[Row] = []
     else:
-        rows, removed = filter_rows(overlay, apply_changes(overlay, catalog.rows), among=catalog.rows)
+        rows, removed = filter_rows(
+            overlay, apply_changes(overlay, catalog.rows), among=catalog.rows
+        )
     added = {row.key: row for row in overlay.rows}
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
@@ -124,7 +146,9 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
 
 
 def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
-    """The rows with each `[[change]]` applied, in order; a changed row has the place of its change."""
+    """The rows with each `[[change]]` applied, in order; a changed row has the place of its
+    change.
+    """
     result = list(rows)
     for where, change, place in overlay.change:
         test = where.over([subject(row) for row in rows])
@@ -137,11 +161,20 @@ def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
     return result
 
 
-def filter_rows(overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]) -> tuple[list[Row], list[RemovedRow]]:
-    """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest` refer to `among`."""
+def filter_rows(
+    overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]
+) -> tuple[list[Row], list[RemovedRow]]:
+    """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest`
+    refer to `among`.
+    """
     subjects = [subject(row) for row in among]
-    tests = [(where.over(subjects), True, f"keeps only {where.text}", place) for where, place in overlay.keep]
-    tests += [(where.over(subjects), False, f"drops {where.text}", place) for where, place in overlay.drop]
+    tests = [
+        (where.over(subjects), True, f"keeps only {where.text}", place)
+        for where, place in overlay.keep
+    ]
+    tests += [
+        (where.over(subjects), False, f"drops {where.text}", place) for where, place in overlay.drop
+    ]
     remaining: list[Row] = []
     removed: list[RemovedRow] = []
     for row in rows:
@@ -167,14 +200,16 @@ def editions() -> list[str]:
 def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Catalog:
     """Load an edition by name, or a catalog or overlay file; None is the default edition.
 
-    `within` are the overlays on the way. UsageError for an unknown name, FindingsError (KCI120) for an invalid file or
-    cycle.
+    `within` are the overlays on the way. UsageError for an unknown name, FindingsError (KCI120) for
+    an invalid file or cycle.
     """
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
     if not Path(name).is_file():
         names = ", ".join(editions())
-        raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {names}")
+        raise UsageError(
+            f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {names}"
+        )
     return catalog_of(read_document(Path(name), name), within)
 
 
@@ -185,14 +220,19 @@ def catalog_of(document: Document, within: tuple[str, ...] = ()) -> Catalog:
     overlay = read_overlay(document)
     within = (*within, document.path)
     if overlay.edition in within:
-        message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
+        message, hint = (
+            f"`edition` leads back to {overlay.edition}",
+            f"name one of {', '.join(editions())}",
+        )
         raise refuse(document.at_value(("edition",), "KCI120", message, hint))
     return apply_overlay(load_catalog(overlay.edition, within=within), overlay)
 
 
 @cache
 def _shipped(edition: str) -> Catalog:
-    return interpret_edition(read_document(_EDITIONS / f"{edition}.toml", f"catalog/{edition}.toml"))
+    return interpret_edition(
+        read_document(_EDITIONS / f"{edition}.toml", f"catalog/{edition}.toml")
+    )
 
 
 class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -213,16 +253,19 @@ def interpret_edition(document: Document) -> Catalog:
         as_of = date.fromisoformat(table.as_of).isoformat()
     except ValueError:
         message = f"`as-of` must be a date, not {table.as_of!r}"
-        raise refuse(document.at_value(("as-of",), "KCI120", message, "such as 2026-08-20")) from None
+        raise refuse(
+            document.at_value(("as-of",), "KCI120", message, "such as 2026-08-20")
+        ) from None
     rows = expand(document, table.row, (), table.name)
     return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 
 
 def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
-    """The rows of the compat tier outside of the supported torch range, and those that overlays remove.
+    """The rows of the compat tier outside of the supported torch range, and those that overlays
+    remove.
 
-    They are rows that are not bundled, and of neighbor editions the next older and newer torch, and supported torch
-    versions with other compute versions.
+    They are rows that are not bundled, and of neighbor editions the next older and newer torch, and
+    supported torch versions with other compute versions.
     """
     rows = _outside_range(catalog)
     own = {removed.row.key for removed in catalog.removed}
@@ -272,5 +315,7 @@ class Freshness(msgspec.Struct, frozen=True):
 def freshness(catalog: Catalog, today: date) -> Freshness:
     """The age of a catalog on a day."""
     as_of = date.fromisoformat(catalog.as_of)
-    newer = tuple(name for name in editions() if catalog.as_of < load_catalog(name).as_of <= today.isoformat())
+    newer = tuple(
+        name for name in editions() if catalog.as_of < load_catalog(name).as_of <= today.isoformat()
+    )
     return Freshness(catalog.name, catalog.as_of, (today - as_of).days, newer)

@@ -55,9 +55,15 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
     """The arch tables of a day such as `2026-08-20`, by default today's."""
     table = shipped("matrix/catalog/data/archs.toml", _ArchFile)()
     day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
-    entries = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
+    entries = sorted(
+        (entry for entry in table.cuda if entry.since <= day),
+        key=lambda entry: (entry.min, entry.since),
+    )
     newest = {entry.min: entry.archs for entry in entries}
-    changes = [*(entry.since for entry in entries), *([table.exact_since] if table.exact_since <= day else [])]
+    changes = [
+        *(entry.since for entry in entries),
+        *([table.exact_since] if table.exact_since <= day else []),
+    ]
     since = max(changes)
     return ArchTables(
         tuple(sorted(newest.items(), reverse=True)),
@@ -90,7 +96,9 @@ class Toolkits(Dated, frozen=True):
     renamed: tuple[_RenamedCapability, ...]
 
     def builds(self, capability: str, version: Version) -> bool:
-        """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as the next older."""
+        """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as
+        the next older.
+        """
         older = [entry for entry in self.toolkit if entry.version <= version]
         return _builds(older[-1] if older else self.toolkit[0], capability)
 
@@ -103,14 +111,20 @@ class Toolkits(Dated, frozen=True):
 
     def new_name(self, capability: str, version: Version) -> str:
         """The new name of a capability that a toolkit renamed, with its suffix; else empty."""
-        known = (entry for entry in self.renamed if capability.startswith(entry.old) and entry.since <= version)
+        known = (
+            entry
+            for entry in self.renamed
+            if capability.startswith(entry.old) and entry.since <= version
+        )
         return next((entry.new + capability.removeprefix(entry.old) for entry in known), "")
 
 
 def _builds(toolkit: _Toolkit, capability: str) -> bool:
     if (match := _CAPABILITY.fullmatch(capability)) is None:
         return False
-    return match[1] in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[match[2]]
+    return (
+        match[1] in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[match[2]]
+    )
 
 
 toolkits = shipped("matrix/catalog/data/toolkits.toml", Toolkits)
@@ -194,16 +208,25 @@ def _is_exact(row: RowTable) -> bool:
     return same and (row.index is None or bool(row.release and _INDEX.fullmatch(row.index)))
 
 
-def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str) -> tuple[Row, ...]:
-    """Expand each `[[row]]` of the table at `place` to a row per compute version and system; FindingsError (KCI120)."""
+def expand(
+    document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str
+) -> tuple[Row, ...]:
+    """Expand each `[[row]]` of the table at `place` to a row per compute version and system;
+    FindingsError (KCI120).
+    """
     rows: list[Row] = []
     for index, entry in enumerate(tables):
         at: KeyPath = (*place, "row", index)
         if bool(BACKENDS[entry.backend].compute_prefix) != bool(entry.compute):
             needed = "has no" if entry.compute else "needs"
-            raise refuse(document.at_key(at, "KCI120", f"a {entry.backend} row {needed} `compute` versions"))
+            raise refuse(
+                document.at_key(at, "KCI120", f"a {entry.backend} row {needed} `compute` versions")
+            )
         if not _is_exact(entry):
-            message = f"`release` must be one of torch {entry.torch}, and `index` part of torch's indexes or an address"
+            message = (
+                f"`release` must be one of torch {entry.torch}, and `index` part of torch's "
+                "indexes or an address"
+            )
             hint = 'such as `release = "2.16.0rc1"` with `index = "test"`'
             raise refuse(document.at_key(at, "KCI120", message, hint))
         wheel = f"{entry.release}@{entry.index or ''}" if entry.release else None
@@ -213,9 +236,20 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
                 raise refuse(document.at_value(place, "KCI120", message, one_of(SYSTEMS)))
         unknown_since = getattr(entry, "tvm_ffi_unknown_since", None)
         rows += [
-            Row(entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi, edition, at, document,
-                unknown_since, wheel)
+            Row(
+                entry.torch,
+                entry.backend,
+                compute,
+                system,
+                entry.bundled,
+                entry.tvm_ffi,
+                edition,
+                at,
+                document,
+                unknown_since,
+                wheel,
+            )
             for compute in entry.compute or (None,)
             for system in entry.systems
-        ]  # fmt: skip
+        ]
     return tuple(rows)

@@ -85,7 +85,9 @@ class Runners(msgspec.Struct, frozen=True):
         return (gigabytes or _UNKNOWN_MEMORY) * 2**30
 
     def limit(self, kernel: str, backend: str) -> Limit:
-        """The limits of a kernel's legs for a backend; for each key the last matching entry counts."""
+        """The limits of a kernel's legs for a backend; for each key the last matching entry
+        counts.
+        """
         values: dict[str, Any] = {}
         for entry in self.limits:
             if entry.kernel in (None, kernel) and entry.backend in (None, backend):
@@ -135,15 +137,19 @@ hosted_runners = shipped("matrix/catalog/data/hosted.toml", HostedRunners)
 
 
 def is_hosted(runner: object) -> bool:
-    """True if a `runs-on` (label, labels or group) can only mean GitHub-hosted machines, where a fork's code may run.
+    """True if a `runs-on` (label, labels or group) can only mean GitHub-hosted machines, where a
+    fork's code may run.
 
-    A runner has all of the labels, so an unknown label means self-hosted, and so does a group. GitHub ignores case.
+    A runner has all of the labels, so an unknown label means self-hosted, and so does a group.
+    GitHub ignores case.
     """
     labels = [runner] if isinstance(runner, str) else runner
     if not isinstance(labels, list | tuple):
         return False
     hosted_labels = hosted_runners().labels
-    return bool(labels) and all(isinstance(label, str) and label.lower() in hosted_labels for label in labels)
+    return bool(labels) and all(
+        isinstance(label, str) and label.lower() in hosted_labels for label in labels
+    )
 
 
 class Prices(Dated, frozen=True):
@@ -180,7 +186,10 @@ UNKNOWN = Pool("", None)
 def pool_of(runner: Runner) -> Pool:
     """The pool of a runner."""
     if runner.pool_size is not None:
-        return Pool(" ".join((*([f"group:{runner.group}"] if runner.group else []), *runner.labels)), runner.pool_size)
+        return Pool(
+            " ".join((*([f"group:{runner.group}"] if runner.group else []), *runner.labels)),
+            runner.pool_size,
+        )
     if not runner.hosted:
         return UNKNOWN
     if runner.labels[0].lower().startswith("macos"):
@@ -205,8 +214,8 @@ def price_of(runner: Runner) -> tuple[float, str] | None:
 def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
     """The runners, images and limits of a repository: kci's with those of kci.toml.
 
-    Each key is that of `runners.<backend>.<system>`, else of `runners.any.<system>`, else the default; labels and group
-    go together. An entry without either is not a runner.
+    Each key is that of `runners.<backend>.<system>`, else of `runners.any.<system>`, else the
+    default; labels and group go together. An entry without either is not a runner.
     """
     defaults = defaults or default_runners()
     build = dict(defaults.build)
@@ -214,12 +223,18 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
         build[backend] = _with_images(build.get(backend) or UNKNOWN_BUILD, images)
     usual, other = (defaults.runner[system] for system in ("x86_64-linux", "aarch64-linux"))
     hosted = {(HOST, "x86_64-linux"): usual, (HOST, "aarch64-linux"): replace(other, spare=True)}
-    test = hosted | _machines({kind: table for kind, table in settings.test.items() if isinstance(table, dict)}, {})
+    test = hosted | _machines(
+        {kind: table for kind, table in settings.test.items() if isinstance(table, dict)}, {}
+    )
     return Runners(
         runner=defaults.runner,
         build=build,
         own=_machines(settings.runners, defaults.runner),
-        test={place: test[place] for place in test if settings.test.get(RunnerKind(place[0])) is not False},
+        test={
+            place: test[place]
+            for place in test
+            if settings.test.get(RunnerKind(place[0])) is not False
+        },
         limits=settings.limits,
         nix=frozenset(map(str, (*settings.nix.systems, *settings.nix.backends))),
     )
@@ -228,7 +243,10 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
 def _with_images(base: BuildDefaults, images: BackendImages) -> BuildDefaults:
     # The disk of another image is unknown
     image, single = dict(base.image), dict(base.images)
-    for system, named in (("aarch64-linux", images.aarch64_linux), ("x86_64-linux", images.x86_64_linux)):
+    for system, named in (
+        ("aarch64-linux", images.aarch64_linux),
+        ("x86_64-linux", images.x86_64_linux),
+    ):
         if isinstance(named, str):
             image[system] = named
         elif named:
@@ -245,7 +263,11 @@ def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, s
     machines: dict[tuple[str, str], Runner] = {}
     for backend in RunnerKind:
         for system in System if backend != "any" else ():
-            layers = [of[system] for of in (table.get(RunnerKind("any")), table.get(backend)) if of and system in of]
+            layers = [
+                of[system]
+                for of in (table.get(RunnerKind("any")), table.get(backend))
+                if of and system in of
+            ]
             runner = defaults.get(system, Runner((), 0, 0))
             for machine in layers:
                 runner = _overlay(runner, machine)

@@ -31,12 +31,15 @@ _FILTER = re.compile(
 
 
 def torch_versions(raw: bytes) -> tuple[int, str] | None:
-    """The line of `torchVersions` in a flake.nix, and keys of an `[[overlay]]` that filters systems as it does.
+    """The line of `torchVersions` in a flake.nix, and keys of an `[[overlay]]` that filters systems
+    as it does.
 
     None without one; no keys for another function.
     """
     flake = raw[:_MOST_BYTES].decode(errors="replace")
-    text = _COMMENT_OR_STRING.sub(lambda part: part[0] if part[0][0] == '"' else "\n" * part[0].count("\n"), flake)
+    text = _COMMENT_OR_STRING.sub(
+        lambda part: part[0] if part[0][0] == '"' else "\n" * part[0].count("\n"), flake
+    )
     named = _NAMED.search(text)
     if named is None:
         return None
@@ -44,7 +47,10 @@ def torch_versions(raw: bytes) -> tuple[int, str] | None:
     for backend, operator, system in _FILTER.findall(text):
         start = f"backend != {backend} or " if backend in BACKENDS else ""
         tests.setdefault(start, []).append(f"system {operator} {system}")
-    keep = [f'"{start}{(" and " if "!=" in made[0] else " or ").join(made)}"' for start, made in sorted(tests.items())]
+    keep = [
+        f'"{start}{(" and " if "!=" in made[0] else " or ").join(made)}"'
+        for start, made in sorted(tests.items())
+    ]
     return text.count("\n", 0, named.start()) + 1, f"keep = [{', '.join(keep)}]" if keep else ""
 
 
@@ -58,11 +64,15 @@ def flake_narrows(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator
         return
     line, keys = flake
     rows = for_kernel(catalog, [(None, read_overlay(parse_document(keys.encode(), KCI_TOML)))], "")
-    planned, theirs = ({one.name for one in select(kernel, table).variants} for table in (catalog, rows))
+    planned, theirs = (
+        {one.name for one in select(kernel, table).variants} for table in (catalog, rows)
+    )
     message, hint = "`torchVersions` changes what the reference builds", "the same in kci.toml:"
     if keys and theirs != planned:
         message += f": {len(theirs)} variants, and kci plans {len(planned)}"
-    elif keys or any(overlay.keep or overlay.drop or overlay.replace for overlay in catalog.overlays):
+    elif keys or any(
+        overlay.keep or overlay.drop or overlay.replace for overlay in catalog.overlays
+    ):
         return
     else:
         hint = "kci runs no Nix; say in kci.toml what it leaves out, for example:"

@@ -1,7 +1,9 @@
-"""The inputs of a kernel: the files that affect each variant, for `affected`, fingerprints and builders.
+"""The inputs of a kernel: the files that affect each variant, for `affected`, fingerprints and
+builders.
 
-A compiled variant has the sources of its components and binding, all listed headers, the inputs of kci.toml, and the
-installed files of the Python package; a noarch variant has the package. A build sees no other file.
+A compiled variant has the sources of its components and binding, all listed headers, the inputs of
+kci.toml, and the installed files of the Python package; a noarch variant has the package. A build
+sees no other file.
 """
 
 from __future__ import annotations
@@ -34,18 +36,23 @@ FLAKE = ("flake.nix", "flake.lock")
 MARKER = "kernels_ci"
 """The pytest marker of the tests that CI runs; its declaration in a conftest.py marks none."""
 
-_MARKED = re.compile(rb"""^[^#\n]*\b(?:mark\.|add_marker\(\s*["'])%b\b""" % MARKER.encode(), re.MULTILINE)
+_MARKED = re.compile(
+    rb"""^[^#\n]*\b(?:mark\.|add_marker\(\s*["'])%b\b""" % MARKER.encode(), re.MULTILINE
+)
 _TEST_FILE = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test)\.py")
 _ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
 _PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
-"""Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they name pytest."""
+"""Files that pytest reads in the kernel and each directory above; `_ALSO_OF_OTHERS` only if they
+name pytest."""
 
 _Files = frozenset[tuple[str, str]]
 """Pairs of a path in the tree and its real path, empty without a file."""
 
 
 def active(build: Build, variant: Variant) -> dict[str, Component]:
-    """The components of a variant by label, without those that `cuda-minver` excludes (docs/format.md#components)."""
+    """The components of a variant by label, without those that `cuda-minver` excludes
+    (docs/format.md#components).
+    """
     if variant.kind is Kind.NOARCH:
         return {}
     parts = build.components(variant.backend)
@@ -54,11 +61,15 @@ def active(build: Build, variant: Variant) -> dict[str, Component]:
 
 def package_path(build: Build) -> str:
     """The Python package, relative to the kernel's directory (docs/format.md#visible-files)."""
-    return f"{'tvm-ffi-ext' if build.tvm_ffi is not None else 'torch-ext'}/{python_name(build.name)}"
+    return (
+        f"{'tvm-ffi-ext' if build.tvm_ffi is not None else 'torch-ext'}/{python_name(build.name)}"
+    )
 
 
 def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
-    """True if a variant carries a file of the package; a compiled one by `pyext` (docs/format.md#tree)."""
+    """True if a variant carries a file of the package; a compiled one by `pyext`
+    (docs/format.md#tree).
+    """
     if name in SEALED or is_bytecode(name):
         return False
     return not compiled or name.endswith(tuple(f".{ext}" for ext in ("py", *build.data_extensions)))
@@ -67,18 +78,24 @@ def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
 class KernelInputs:
     """The files of a kernel and the variants that they affect.
 
-    `tree` is that of its repository, by default of its directory; `extra` are the inputs of kci.toml, relative to the
-    tree's root. FindingsError (KCI333) for a missing one.
+    `tree` is that of its repository, by default of its directory; `extra` are the inputs of
+    kci.toml, relative to the tree's root. FindingsError (KCI333) for a missing one.
     """
 
     def __init__(
-        self, build: Build, directory: Path, tree: SourceTree | None = None, extra: Sequence[str] = ()
+        self,
+        build: Build,
+        directory: Path,
+        tree: SourceTree | None = None,
+        extra: Sequence[str] = (),
     ) -> None:
         self.build = build
         self.tree = tree or SourceTree(directory)
         real = os.path.realpath(directory)
         if real != self.tree.root and not real.startswith(f"{self.tree.root}/"):
-            raise FindingsError(f"{directory} is not in {self.tree.root}", hint="plan it from its own repository")
+            raise FindingsError(
+                f"{directory} is not in {self.tree.root}", hint="plan it from its own repository"
+            )
         self.kernel = real[len(self.tree.root) + 1 :]
         self.declared = tuple(self._declared(entry) for entry in extra)
         self._by_labels: dict[tuple[str, ...], _Files] = {}
@@ -105,17 +122,29 @@ class KernelInputs:
         return self._package[variant.kind is not Kind.NOARCH]
 
     def everything(self) -> _Files:
-        """All files of the kernel and its declared inputs, and flakes around it, for builders that may read any."""
+        """All files of the kernel and its declared inputs, and flakes around it, for builders that
+        may read any.
+        """
         files = {item for place in (self.kernel, *self.declared) for item in self._below(place)}
-        folders = ["", *(self.kernel[:at] for at, char in enumerate(self.kernel) if char == "/"), self.kernel]
+        folders = [
+            "",
+            *(self.kernel[:at] for at, char in enumerate(self.kernel) if char == "/"),
+            self.kernel,
+        ]
         beside = (f"{folder}/{name}".removeprefix("/") for folder in folders for name in FLAKE)
-        return frozenset(files | {(path, real) for path in beside if (real := self.tree.file(path))})
+        return frozenset(
+            files | {(path, real) for path in beside if (real := self.tree.file(path))}
+        )
 
     @cached_property
     def leads_out(self) -> bool:
         """True if a link leads to what is neither in the kernel nor a declared input."""
         places = tuple(f"{place}/" if place else "" for place in (self.kernel, *self.declared))
-        return any(not real.startswith(places) for path, real in self.everything() if path not in self.declared)
+        return any(
+            not real.startswith(places)
+            for path, real in self.everything()
+            if path not in self.declared
+        )
 
     def visible(self) -> frozenset[str]:
         """The paths that any variant's build sees."""
@@ -126,12 +155,16 @@ class KernelInputs:
     def paths_of(self, variant: Variant, *, everything: bool = False) -> frozenset[str]:
         if everything:
             return self._with_parents(self.everything())
-        return self._with_parents(self.compiled_from(variant)) | self._with_parents(self.package_of(variant))
+        return self._with_parents(self.compiled_from(variant)) | self._with_parents(
+            self.package_of(variant)
+        )
 
     def is_test(self, path: str) -> bool:
         """True if the kernel's tests read this path, or would if it existed."""
         files, folders = self.tests
-        return any(path in item for item in files) or any(path.startswith(f"{folder}/") for folder in folders)
+        return any(path in item for item in files) or any(
+            path.startswith(f"{folder}/") for folder in folders
+        )
 
     @cached_property
     def tests(self) -> tuple[_Files, frozenset[str]]:
@@ -139,7 +172,9 @@ class KernelInputs:
         around = [self.kernel]
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
-        beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
+        beside = (
+            f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES
+        )
         own = os.path.relpath(companion(Path(self.tree.root, self.kernel), TESTS), self.tree.root)
         places = [Path(own).as_posix(), *(path for path in beside if self._may_be_of_pytest(path))]
         files: set[tuple[str, str]] = set()
@@ -163,7 +198,11 @@ class KernelInputs:
 
     def _may_be_of_pytest(self, path: str) -> bool:
         real = self.tree.file(path)
-        return real is None or not path.endswith(_ALSO_OF_OTHERS) or b"pytest" in self.tree.content(real)
+        return (
+            real is None
+            or not path.endswith(_ALSO_OF_OTHERS)
+            or b"pytest" in self.tree.content(real)
+        )
 
     def inside(self, path: str) -> str:
         return f"{self.kernel}/{path}" if self.kernel else path
@@ -173,7 +212,9 @@ class KernelInputs:
         if not self.kernel:
             return path
         prefix = f"{self.kernel}/"
-        return path[len(prefix) :] if path.startswith(prefix) else posixpath.relpath(path, self.kernel)
+        return (
+            path[len(prefix) :] if path.startswith(prefix) else posixpath.relpath(path, self.kernel)
+        )
 
     def _declared(self, entry: str) -> str:
         real = self.tree.real(entry)
@@ -191,7 +232,8 @@ class KernelInputs:
 
     @cached_property
     def _headers(self) -> _Files:
-        # Headers of each component and data beside the package: the reference shows them to all variants.
+        # Headers of each component and data beside the package: the reference shows them to all
+        # variants.
         every = (item for files in self._listed.values() for item in files)
         headers = {item for item in every if item[0].lower().endswith(HEADER_ENDINGS)}
         if endings := tuple(f".{ending}" for ending in self.build.data_extensions):
@@ -206,7 +248,10 @@ class KernelInputs:
                 continue
             real = self.tree.real(path)
             if real is not None and self.tree.kind(real) is EntryKind.DIRECTORY:
-                yield from ((path + name[len(real) :], behind) for name, behind in self.tree.below(real).items())
+                yield from (
+                    (path + name[len(real) :], behind)
+                    for name, behind in self.tree.below(real).items()
+                )
             else:
                 yield path, self.tree.file(path) or ""
 
@@ -220,7 +265,8 @@ class KernelInputs:
         installed = [name for name in entries if is_installed(name, self.build, compiled=False)]
         compiled = [name for name in installed if is_installed(name, self.build, compiled=True)]
         all_files, some = (
-            frozenset((f"{where}/{name}", entries[name]) for name in names) for names in (installed, compiled)
+            frozenset((f"{where}/{name}", entries[name]) for name in names)
+            for names in (installed, compiled)
         )
         return all_files, some
 
@@ -243,9 +289,16 @@ class KernelInputs:
         return [(place, self.tree.file(place) or "")]
 
 
-def inputs_for(build: Build, directory: Path, settings: RepositorySettings | None = None) -> KernelInputs:
-    """The inputs of a kernel in its repository; FindingsError for an invalid kci.toml or a missing input (KCI333)."""
+def inputs_for(
+    build: Build, directory: Path, settings: RepositorySettings | None = None
+) -> KernelInputs:
+    """The inputs of a kernel in its repository; FindingsError for an invalid kci.toml or a missing
+    input (KCI333).
+    """
     repository = settings or find_settings(directory)
     return KernelInputs(
-        build, directory, SourceTree(find_root(directory)[0]), repository.settings.inputs_of(build.name)
+        build,
+        directory,
+        SourceTree(find_root(directory)[0]),
+        repository.settings.inputs_of(build.name),
     )

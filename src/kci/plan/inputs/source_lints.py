@@ -1,4 +1,7 @@
-"""Lints of the files in build.toml. Builds see only those of `src` lists (docs/format.md#visible-files)."""
+"""Lints of the files in build.toml.
+
+Builds see only those of `src` lists (docs/format.md#visible-files).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ _COMMENT_OR_STRING = re.compile(
     rb"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\[^\n]|[^'\\\n])'|"(?:\\[^\n]|[^"\\\n])*+"?""", re.DOTALL
 )
 _INCLUDE = re.compile(
-    rb"""^[ \t\v\f]*(?:\#|%:)[ \t\v\f]*include[ \t\v\f]*(?:"([^"\n]{1,400})"|<([^<>\n]{1,400})>)""", re.MULTILINE
+    rb"""^[ \t\v\f]*(?:\#|%:)[ \t\v\f]*include[ \t\v\f]*(?:"([^"\n]{1,400})"|<([^<>\n]{1,400})>)""",
+    re.MULTILINE,
 )
 
 _CONDITIONAL = re.compile(
@@ -77,7 +81,9 @@ def _parse_includes(raw: bytes) -> list[tuple[str, bool]]:
     if b"include" not in raw:
         return []
     matches = _INCLUDE.finditer(_strip_comments(raw))
-    return [((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in matches]
+    return [
+        ((match[1] or match[2]).decode("utf-8", "replace"), bool(match[1])) for match in matches
+    ]
 
 
 def _strip_comments(raw: bytes) -> bytes:
@@ -102,8 +108,12 @@ class _Source(NamedTuple):
     include: tuple[str, ...]
 
 
-def lint_sources(kernel: Kernel, tree: SourceTree, *, errors_only: bool = False) -> list[Diagnostic]:
-    """All findings about the files of a kernel, whose directory is the tree; `errors_only` reads no source."""
+def lint_sources(
+    kernel: Kernel, tree: SourceTree, *, errors_only: bool = False
+) -> list[Diagnostic]:
+    """All findings about the files of a kernel, whose directory is the tree; `errors_only` reads no
+    source.
+    """
     return [*source_missing(kernel, tree), *(() if errors_only else pybind_included(kernel, tree))]
 
 
@@ -139,10 +149,15 @@ def source_missing(kernel: Kernel, tree: SourceTree) -> Iterator[Diagnostic]:
             if any(char in source.text for char in "*?["):
                 hint = "patterns are not expanded: name every file"
             elif submodule := submodule_of(Path(tree.root), source.text):
-                hint = f"it lies in the git submodule {submodule}: `git submodule update --init --recursive` fetches it"
+                hint = (
+                    f"it lies in the git submodule {submodule}: `git submodule update --init "
+                    "--recursive` fetches it"
+                )
             elif near := _nearest_file(tree, source.text):
                 hint = f"did you mean `{near}`?"
-            yield kernel.document.at_value(source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint)
+            yield kernel.document.at_value(
+                source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint
+            )
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
         hint = "are they generated, or is the checkout incomplete?"
@@ -185,16 +200,25 @@ def _exists(tree: SourceTree, path: str) -> bool:
     folder, _, name = path.rpartition("/")
     try:
         here = tree.real(folder)
-        return (here is not None and name in tree.entries(here)) or os.path.lexists(f"{tree.root}/{path}")
+        return (here is not None and name in tree.entries(here)) or os.path.lexists(
+            f"{tree.root}/{path}"
+        )
     except KciError:
         return False
 
 
-def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI138: a listed file includes, in quotes, a repository file that no `src` lists; once per file."""
+def include_not_listed(
+    kernel: Kernel, settings: RepositorySettings, tree: SourceTree
+) -> Iterator[Diagnostic]:
+    """KCI138: a listed file includes, in quotes, a repository file that no `src` lists; once per
+    file.
+    """
     try:
         inputs = KernelInputs(
-            kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
+            kernel.build,
+            Path(kernel.directory),
+            tree,
+            settings.settings.inputs_of(kernel.build.name),
         )
         visible = inputs.visible()
     except KciError:
@@ -215,12 +239,17 @@ def include_not_listed(kernel: Kernel, settings: RepositorySettings, tree: Sourc
             reported.add(existing[0])
             outside = escapes(shown)
             where = "lies outside of the kernel" if outside else "is in no `src` list"
-            message = f"{quoted(source.text)} includes {quoted(shown)}, which {where}: no build sees it"
+            message = (
+                f"{quoted(source.text)} includes {quoted(shown)}, which {where}: no build sees it"
+            )
             hint = _DECLARE if outside else f'add "{shown}" to this `src`'
             yield kernel.document.at_value(source.place, "KCI138", message, hint)
 
 
-_DECLARE = "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and builds see it"
+_DECLARE = (
+    "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and "
+    "builds see it"
+)
 
 
 _PYBIND = re.compile(r"pybind11/.+|torch/(?:extension|python|csrc/utils/pybind)\.h")
@@ -233,17 +262,25 @@ def pybind_included(kernel: Kernel, tree: SourceTree) -> Iterator[Diagnostic]:
     for source in _sources(kernel):
         if source.text.endswith(HEADER_ENDINGS):
             continue
-        name = next(filter(_PYBIND.fullmatch, _foreign_includes(tree, source, unconditional_includes)), "")
+        name = next(
+            filter(_PYBIND.fullmatch, _foreign_includes(tree, source, unconditional_includes)), ""
+        )
         if name and b"Py_LIMITED_API" not in _content(tree, source.text):
-            message = f"{quoted(source.text)} includes <{name}>: pybind11's headers do not compile with "
+            message = (
+                f"{quoted(source.text)} includes <{name}>: pybind11's headers do not compile with "
+            )
             message += "Python's limited API (Py_LIMITED_API), which every native module has"
             yield kernel.document.at_value(source.place, "KCI167", message, INSTEAD_OF_PYBIND)
 
 
-INSTEAD_OF_PYBIND = "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
+INSTEAD_OF_PYBIND = (
+    "include <torch/all.h>, and where operators are registered <torch/library.h> (TORCH_LIBRARY)"
+)
 
 
-def _foreign_includes(tree: SourceTree, source: _Source, parse: Callable[[bytes], list[str]]) -> list[str]:
+def _foreign_includes(
+    tree: SourceTree, source: _Source, parse: Callable[[bytes], list[str]]
+) -> list[str]:
     # the names in a source's own includes that are no files of the kernel
     path = _normal(source.text)
     folders = [posixpath.dirname(path), *source.include]
@@ -278,7 +315,9 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
             yield _Source((name, "src", index), text, table.include or () if table else ())
     for label, component in build.kernel.items():
         for index, text in enumerate(component.src):
-            yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
+            yield _Source(
+                ("kernel", label, "src", index), text, (*(component.include or ()), "csrc")
+            )
 
 
 @lru_cache(maxsize=65536)
@@ -295,7 +334,9 @@ def declared_input_missing(settings: RepositorySettings, tree: SourceTree) -> It
             if not tree.real(path):
                 message = f"{quoted(path[:100])} is not in the repository"
                 hint = "name a file or directory relative to kci.toml"
-                yield settings.document.at_value(("inputs", index, "paths", number), "KCI333", message, hint)
+                yield settings.document.at_value(
+                    ("inputs", index, "paths", number), "KCI333", message, hint
+                )
 
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
@@ -303,7 +344,9 @@ _TORCH_HEADERS = re.compile(
     r"(?:ATen|c10|caffe2|torch)/(?!macros/|headeronly/|csrc/stable/|csrc/inductor/aoti_torch/).+"
 )
 """Headers of torch, without those for older standards."""
-_DEVICE_SOURCES = {facts.flags: facts.endings for facts in BACKENDS.values() if facts.flags and facts.endings}
+_DEVICE_SOURCES = {
+    facts.flags: facts.endings for facts in BACKENDS.values() if facts.flags and facts.endings
+}
 _OTHER_COMPILER_SOURCES = {
     "cxx-flags": (".cuh", *sum(_DEVICE_SOURCES.values(), ())),
     **dict.fromkeys(_DEVICE_SOURCES, CXX_ENDINGS),
@@ -313,9 +356,13 @@ _OLD_CENTURY = 90
 
 
 def lint_standards(kernel: Kernel, catalog: Catalog, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI159: a flag with a C++ standard older than the headers of a torch accept, once per flag."""
+    """KCI159: a flag with a C++ standard older than the headers of a torch accept, once
+    per flag.
+    """
     standards = [
-        (flag, _STANDARD.fullmatch(flag.text)) for flag in compiler_flags(kernel) if flag.place[0] != "tvm-ffi"
+        (flag, _STANDARD.fullmatch(flag.text))
+        for flag in compiler_flags(kernel)
+        if flag.place[0] != "tvm-ffi"
     ]
     old = [(flag, int(match[1])) for flag, match in standards if match is not None]
     if not old:
@@ -326,17 +373,31 @@ def lint_standards(kernel: Kernel, catalog: Catalog, tree: SourceTree) -> Iterat
             torches.setdefault(variant.backend, set()).add(variant.torch)
     for flag, year in old:
         standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
-        built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
+        built = (
+            torches.get(flag.backend, set())
+            if flag.backend
+            else set[Version]().union(*torches.values())
+        )
         needed = {
-            torch: max(least for since, least in floors().cxx_standard.items() if Version.parse(since) <= torch)
+            torch: max(
+                least
+                for since, least in floors().cxx_standard.items()
+                if Version.parse(since) <= torch
+            )
             for torch in sorted(built)
         }
         lacking = [torch for torch, least in needed.items() if standard < least]
         others = _OTHER_COMPILER_SOURCES.get(str(flag.place[-2]), ())
         sources = [item for item in _sources(kernel) if item.place[:-2] == flag.place[:-2]]
-        reads = (_foreign_includes(tree, item, included) for item in sources if not item.text.endswith(others))
+        reads = (
+            _foreign_includes(tree, item, included)
+            for item in sources
+            if not item.text.endswith(others)
+        )
         if lacking and any(_TORCH_HEADERS.fullmatch(name) for names in reads for name in names):
             which = ", ".join(map(str, lacking))
             requirement = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             hint = "remove it: each build has the standard of its torch"
-            yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {requirement}", hint)
+            yield kernel.document.at_value(
+                flag.place, "KCI159", f"`{flag.text}` is older than {requirement}", hint
+            )

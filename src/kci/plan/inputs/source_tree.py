@@ -1,4 +1,7 @@
-"""A snapshot of a repository's files. Paths are relative to the root, with `/`; links out of it lead nowhere."""
+"""A snapshot of a repository's files.
+
+Paths are relative to the root, with `/`; links out of it lead nowhere.
+"""
 
 from __future__ import annotations
 
@@ -81,14 +84,19 @@ class SourceTree:
             raise _unreadable(self.root, real, error) from error
 
     def parsed(self, path: str, parse: Callable[[bytes], list[str]]) -> list[str]:
-        """The names that a function finds in a file, remembered by the file's digest; none if there is no such file."""
+        """The names that a function finds in a file, remembered by the file's digest; none if there
+        is no such file.
+        """
         real = self.file(path)
         if real is None or self.memory is None:
             return parse(self.content(real)) if real is not None else []
         place = f"{self.root}/{real}"
         question = f"{parse.__name__} of {place}"
         return self.memory.answer(
-            question, lambda: (checker_version(), self.digest(real)), list[str], lambda: parse(self.content(real))
+            question,
+            lambda: (checker_version(), self.digest(real)),
+            list[str],
+            lambda: parse(self.content(real)),
         )
 
     def at(self, directory: Path) -> SourceTree:
@@ -98,7 +106,9 @@ class SourceTree:
         return tree
 
     def below(self, directory: str) -> dict[str, str]:
-        """All paths below a directory but directories, bytecode and .git, with their real files or an empty text."""
+        """All paths below a directory but directories, bytecode and .git, with their real files or
+        an empty text.
+        """
         paths: dict[str, str] = {}
         for name, kind in sorted(self.entries(directory).items()):
             path = f"{directory}/{name}" if directory else name
@@ -163,15 +173,21 @@ class SourceTree:
     def _digest(self, real: str) -> str:
         place = f"{self.root}/{real}"
         try:
-            return self.remembered.digest(place) if self.remembered is not None else file_digest(place)
+            return (
+                self.remembered.digest(place) if self.remembered is not None else file_digest(place)
+            )
         except OSError as error:
             raise _unreadable(self.root, real, error) from error
 
 
 class PatchedTree(SourceTree):
-    """A tree with some paths of another time: `patch` has the type and content of each, None if it was absent."""
+    """A tree with some paths of another time: `patch` has the type and content of each, None if it
+    was absent.
+    """
 
-    def __init__(self, now: SourceTree, patch: Mapping[str, tuple[EntryKind, bytes] | None]) -> None:
+    def __init__(
+        self, now: SourceTree, patch: Mapping[str, tuple[EntryKind, bytes] | None]
+    ) -> None:
         super().__init__(Path(now.root))
         self._now = now
         self._patch = patch
@@ -195,7 +211,11 @@ class PatchedTree(SourceTree):
     def _list(self, directory: str) -> Mapping[str, EntryKind]:
         # A directory that was none: its present entries were absent.
         parent, _, name = directory.rpartition("/")
-        then = self._patched.get(parent, {}).get(name, EntryKind.DIRECTORY) if directory else EntryKind.DIRECTORY
+        then = (
+            self._patched.get(parent, {}).get(name, EntryKind.DIRECTORY)
+            if directory
+            else EntryKind.DIRECTORY
+        )
         still = then is EntryKind.DIRECTORY and self._now.kind(directory) is EntryKind.DIRECTORY
         entries = dict(self._now.entries(directory)) if still else {}
         for entry, kind in self._patched.get(directory, {}).items():
@@ -223,7 +243,9 @@ def _unreadable(root: str, path: str, error: OSError) -> FindingsError:
 
 
 class SourceTrees:
-    """The source trees of several kernels, one per repository; digests are kept below `remember`."""
+    """The source trees of several kernels, one per repository; digests are kept below
+    `remember`.
+    """
 
     def __init__(self, remember: Path | None = None) -> None:
         self.remember = remember
@@ -231,14 +253,18 @@ class SourceTrees:
         self._of: dict[str, SourceTree] = {}
 
     def of(self, directory: str) -> SourceTree:
-        """The tree around a kernel: its repository, else the directory of its kci.toml or its own."""
+        """The tree around a kernel: its repository, else the directory of its kci.toml or
+        its own.
+        """
         if directory not in self._of:
             root = find_root(Path(directory))[0]
             if root not in self._trees:
                 self._trees[root] = tree = SourceTree(root)
                 if self.remember is not None:
                     tree.remembered = StatCache(root, self.remember)
-                    tree.memory = StatCache(root, self.remember / "parsed")  # what a plan does not read
+                    tree.memory = StatCache(
+                        root, self.remember / "parsed"
+                    )  # what a plan does not read
             self._of[directory] = self._trees[root]
         return self._of[directory]
 

@@ -1,7 +1,8 @@
-"""ABI limits: system libraries and the recorded exports of Python, torch, CUDA and tvm-ffi per version.
+"""ABI limits: system libraries and the recorded exports of Python, torch, CUDA and tvm-ffi per
+version.
 
-Exports are 32-bit hashes with a bit per version, with fewer false hits than one in 10,000. Torch's include the `std::`
-names that its wheels link statically.
+Exports are 32-bit hashes with a bit per version, with fewer false hits than one in 10,000. Torch's
+include the `std::` names that its wheels link statically.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class AddedTable(Dated, frozen=True):
     added: dict[str, tuple[str, ...]]
 
     def by_name(self) -> dict[str, Version]:
-        return {name: Version.parse(version) for version, names in self.added.items() for name in names}
+        return {
+            name: Version.parse(version) for version, names in self.added.items() for name in names
+        }
 
 
 native_table = shipped("tree/verify/data/native.toml", NativeTable)
@@ -91,20 +94,32 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
 
 
 def allowed_libraries(name: str, groups: tuple[str, ...], major: str) -> list[str]:
-    """The table's libraries of the groups that DT_NEEDED may name so; `major` is the toolkit's, or empty."""
+    """The table's libraries of the groups that DT_NEEDED may name so; `major` is the toolkit's, or
+    empty.
+    """
     known = (library for group in groups for library in native_table().libraries.get(group, ()))
-    return [library for library in known if fnmatch.fnmatchcase(name, library.replace("{major}", major))]
+    return [
+        library for library in known if fnmatch.fnmatchcase(name, library.replace("{major}", major))
+    ]
 
 
 def loaded_libraries(needed: Iterable[str], groups: tuple[str, ...], torch: str) -> frozenset[str]:
-    """The table's libraries in which symbols are found: the needed ones, what those need, and the process's own."""
+    """The table's libraries in which symbols are found: the needed ones, what those need, and the
+    process's own.
+    """
     table = native_table()
     known = {library for group in (*groups, "other") for library in table.libraries.get(group, ())}
-    found = {library for name in needed for library in allowed_libraries(name, tuple(table.libraries), "*")}
+    found = {
+        library
+        for name in needed
+        for library in allowed_libraries(name, tuple(table.libraries), "*")
+    }
     pending = [*found, *groups]
     while pending:
         item = pending.pop()
-        new = (known & {*table.brings.get(item, ()), *table.brings.get(f"{item} {torch}", ())}) - found
+        new = (
+            known & {*table.brings.get(item, ()), *table.brings.get(f"{item} {torch}", ())}
+        ) - found
         found |= new
         pending += new
     return frozenset(found)
@@ -114,7 +129,11 @@ def loaded_libraries(needed: Iterable[str], groups: tuple[str, ...], torch: str)
 def _patterns() -> list[tuple[str, str, str]]:
     # with the letters before the first wildcard, and the library
     libraries = (item for group in native_table().libraries.values() for item in group.items())
-    return [(re.split(r"[*\[]", item)[0], item, library) for library, patterns in libraries for item in patterns]
+    return [
+        (re.split(r"[*\[]", item)[0], item, library)
+        for library, patterns in libraries
+        for item in patterns
+    ]
 
 
 def owners(name: str) -> frozenset[str]:
@@ -136,7 +155,9 @@ _NESTED = re.compile(r"N[rVK]*[RO]?")
 
 
 def cpp_scope(name: str) -> tuple[str, ...] | None:
-    """Scope of a mangled name: `_ZN2at6Tensor4dataEv` is (`at`, `Tensor`, `data`); () without one, None for C names."""
+    """Scope of a mangled name: `_ZN2at6Tensor4dataEv` is (`at`, `Tensor`, `data`); () without one,
+    None for C names.
+    """
     if not name.startswith("_Z"):
         return None
     rest = name[2:]
@@ -214,8 +235,12 @@ class Exports(msgspec.Struct, frozen=True):
         """True if all versions export a `std::` name; unrecorded versions do not count."""
         if not is_std_name(name):
             return False
-        recorded = [1 << self.versions.index(version) for version in versions if version in self.versions]
-        return all(self._mask(name) & bit for bit in recorded) if recorded else self._mask(name) != 0
+        recorded = [
+            1 << self.versions.index(version) for version in versions if version in self.versions
+        ]
+        return (
+            all(self._mask(name) & bit for bit in recorded) if recorded else self._mask(name) != 0
+        )
 
     def _mask(self, name: str) -> int:
         number = name_hash(name)
@@ -247,7 +272,9 @@ def demangled(text: str) -> str:
 def _demangle(symbol: str) -> str:
     # A separate process: logs and libraries are untrusted, and demanglers crash on hostile input.
     try:
-        done = subprocess.run(["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True)
+        done = subprocess.run(
+            ["c++filt", symbol], capture_output=True, check=False, timeout=5, text=True
+        )
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return symbol
     name = done.stdout.strip()
@@ -261,7 +288,9 @@ def is_std_name(name: str) -> bool:
 
 def is_toolkit_name(name: str, backend: str) -> bool:
     """True for symbols of a backend's driver, runtime or libraries."""
-    return cpp_scope(name) is None and not owners(name).isdisjoint(native_table().libraries.get(backend, ()))
+    return cpp_scope(name) is None and not owners(name).isdisjoint(
+        native_table().libraries.get(backend, ())
+    )
 
 
 def is_tvm_ffi_name(name: str) -> bool:

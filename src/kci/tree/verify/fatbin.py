@@ -1,7 +1,8 @@
 """Reads the GPU architectures of device code in a host library.
 
-CUDA: `.nv_fatbin` holds containers of entries. HIP: `.hip_fatbin` holds clang offload bundles, perhaps compressed. The
-layouts were found by compiling for known architectures, and agree with cuobjdump.
+CUDA: `.nv_fatbin` holds containers of entries. HIP: `.hip_fatbin` holds clang offload bundles,
+perhaps compressed. The layouts were found by compiling for known architectures, and agree with
+cuobjdump.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ HIP_SECTION = ".hip_fatbin"
 RELOCATABLE_SECTION = "__nv_relfatbin"
 """nvcc's section for relocatable device code."""
 RELOCATABLE_SYMBOL = "__cudaRegisterLinkedBinary"
-RELOCATABLE_HINT = "its device code is relocatable (-rdc=true, -dc, -dlto) and was not linked: leave the flag out"
+RELOCATABLE_HINT = (
+    "its device code is relocatable (-rdc=true, -dc, -dlto) and was not linked: leave the flag out"
+)
 
 _CUDA_MAGIC = (0xBA55ED50).to_bytes(4, "little")
 # magic, version, header size, content size
@@ -209,7 +212,12 @@ def expected_code(backend: str, archs: tuple[str, ...]) -> DeviceCode:
 def check_variant(variant: VariantDir) -> Findings:
     """Yield differences between the libraries' device code and the metadata."""
     metadata = variant.metadata
-    if metadata is None or variant.noarch or variant.name is None or not (variant.name.system or "").endswith("linux"):
+    if (
+        metadata is None
+        or variant.noarch
+        or variant.name is None
+        or not (variant.name.system or "").endswith("linux")
+    ):
         return
     backend = metadata.backend.type
     if not BACKENDS[backend].archs or not metadata.backend.archs:
@@ -241,15 +249,25 @@ def check_variant(variant: VariantDir) -> Findings:
         message = f"no library has a section {section}; the metadata lists {listed}"
         if relocatable:
             message = f"no library has device code that was linked; the metadata lists {listed}"
-        yield finding("KCI761", message, variant.shown, hint=RELOCATABLE_HINT if relocatable else "")
+        yield finding(
+            "KCI761", message, variant.shown, hint=RELOCATABLE_HINT if relocatable else ""
+        )
         return
     expected = expected_code(backend, metadata.backend.archs)
     yield from _arch_differences("machine code", expected.binary, code.binary, variant.shown)
     yield from _arch_differences("PTX", expected.ptx, code.ptx, variant.shown)
 
 
-def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str], where: str) -> Findings:
+def _arch_differences(
+    kind: str, expected: frozenset[str], actual: frozenset[str], where: str
+) -> Findings:
     if missing := sorted(expected - actual):
-        yield finding("KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", where)
+        yield finding(
+            "KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", where
+        )
     if extra := sorted(actual - expected):
-        yield finding("KCI760", f"there is {kind} for {', '.join(extra)}, which the metadata does not list", where)
+        yield finding(
+            "KCI760",
+            f"there is {kind} for {', '.join(extra)}, which the metadata does not list",
+            where,
+        )

@@ -52,14 +52,18 @@ def check_variant(variant: VariantDir) -> Findings:
         yield from _library(variant, variant.name, item, kind)
 
 
-def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None) -> Findings:
+def _library(
+    variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None
+) -> Findings:
     where = variant.at(item.name)
     system = (name.system or "").rpartition("-")[2]
     expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
     if kind is BinaryKind.ARCHIVE:
         yield finding("KCI757", "it is a static library, which nothing can load", where)
     elif kind is None:
-        yield finding("KCI740", f"it has the name of a library, and is not a {expected.value} file", where)
+        yield finding(
+            "KCI740", f"it has the name of a library, and is not a {expected.value} file", where
+        )
     elif kind is not expected:
         yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}", where)
     elif kind is BinaryKind.ELF:
@@ -82,7 +86,9 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str
     if elf.program and not module:
         yield finding("KCI757", "it is a program", where)
     if elf.machine != cpu:
-        yield finding("KCI741", f"it is for {elf.machine}-linux, the name says {name.system}", where)
+        yield finding(
+            "KCI741", f"it is for {elf.machine}-linux, the name says {name.system}", where
+        )
     yield from _versions(elf, cpu, where)
     yield from _python(elf, where)
     for path in elf.search_path:
@@ -110,8 +116,13 @@ def _hygiene(elf: Elf, where: str) -> Findings:
     room = native_table().static_tls
     size, align = elf.static_tls
     if size > room["size"] or align > room["align"]:
-        message = f"it has {size} bytes of thread-local data in the static TLS block, aligned to {align}"
-        hint = f"a library that is loaded later finds at most {room['size']} bytes there, aligned to {room['align']}"
+        message = (
+            f"it has {size} bytes of thread-local data in the static TLS block, aligned to {align}"
+        )
+        hint = (
+            f"a library that is loaded later finds at most {room['size']} bytes there, aligned to "
+            f"{room['align']}"
+        )
         yield finding("KCI758", message, where, hint=hint)
 
 
@@ -128,8 +139,14 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Findings:
         fitting = torch_exports().versions_with(
             symbol for symbol in symbols if is_torch_name(symbol) or is_std_name(symbol)
         )
-        hint = f"it fits torch {', '.join(fitting)}" if fitting else "build it again for the torch in its name"
-        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", where, hint=hint)
+        hint = (
+            f"it fits torch {', '.join(fitting)}"
+            if fitting
+            else "build it again for the torch in its name"
+        )
+        yield finding(
+            "KCI751", f"torch {version} does not export {_shortened(missing)}", where, hint=hint
+        )
 
 
 def _versions(elf: Elf, cpu: str, where: str) -> Findings:
@@ -153,7 +170,11 @@ def _python(elf: Elf, where: str) -> Findings:
         elif added is not None and added > floors().python:
             outside.append(f"{symbol.name} ({added})")
     if outside:
-        yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}", where)
+        yield finding(
+            "KCI743",
+            f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}",
+            where,
+        )
 
 
 def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
@@ -163,7 +184,9 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
     named = dict.fromkeys((*elf.needed, *sorted(elf.version_files)))
     refused = [library for library in named if not allowed_libraries(library, groups, major)]
     for library in refused:
-        yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", where)
+        yield finding(
+            "KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", where
+        )
     exports = toolkit_exports(name.backend)
     strong = [item.name for item in elf.undefined if not item.weak]
     missing = []
@@ -182,7 +205,12 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
         symbol.name
         for symbol in elf.undefined
         # a program may leave weak symbols open
-        if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")) or symbol.name in missing)
+        if not (
+            symbol.version
+            or symbol.weak
+            or symbol.name.startswith(("Py", "_Py"))
+            or symbol.name in missing
+        )
         and symbol.name not in python_symbols()
         and owners(symbol.name).isdisjoint(loaded)
         and not (framework == "tvm-ffi" and is_tvm_ffi_name(symbol.name))
@@ -196,28 +224,58 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
         shown = library.replace("{major}", major or "*")
         allowed = allowed_libraries(shown, groups, major)
         hint = (
-            f"link it with -l{shown[3:].partition('.so')[0]}" if allowed else "this variant cannot rely on that library"
+            f"link it with -l{shown[3:].partition('.so')[0]}"
+            if allowed
+            else "this variant cannot rely on that library"
         )
-        yield finding("KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", where, hint=hint)
+        yield finding(
+            "KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", where, hint=hint
+        )
     if unexplained:
-        hint = f"they may be those of {_shortened(refused)}, which users do not have" if refused else ""
+        hint = (
+            f"they may be those of {_shortened(refused)}, which users do not have"
+            if refused
+            else ""
+        )
         if versions and all(is_std_name(symbol) for symbol in unexplained):
-            hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
+            hint = (
+                f"torch {' and '.join(versions)} would have to export them, as its own compiler's "
+                "libstdc++ has them"
+            )
             if fitting := torch_exports().versions_with(unexplained):  # all of std::
-                hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
-        elif not hint and any(symbol.startswith("_Z") and not is_std_name(symbol) for symbol in unexplained):
-            hint = "they are declared in a header and used, and no file in a `src` list of build.toml defines them: "
-            hint += "add that file, or define them as they are declared, with the same name and arguments"
+                hint += (
+                    f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
+                )
+        elif not hint and any(
+            symbol.startswith("_Z") and not is_std_name(symbol) for symbol in unexplained
+        ):
+            hint = (
+                "they are declared in a header and used, and no file in a `src` list of "
+                "build.toml defines them: "
+            )
+            hint += (
+                "add that file, or define them as they are declared, with the same name and "
+                "arguments"
+            )
         message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
         yield finding("KCI746", message, where, hint=hint)
 
 
 def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Diagnostic:
     fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
-    hint = f"{title} {', '.join(fitting)} does: build it with the {title} in its name" if fitting else ""
+    hint = (
+        f"{title} {', '.join(fitting)} does: build it with the {title} in its name"
+        if fitting
+        else ""
+    )
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    return finding("KCI746", f"{title} {name.compute_version} does not export {_shortened(missing)}", where, hint=hint)
+    return finding(
+        "KCI746",
+        f"{title} {name.compute_version} does not export {_shortened(missing)}",
+        where,
+        hint=hint,
+    )
 
 
 def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Findings:
@@ -227,30 +285,47 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Findings:
     symbols = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
     if unknown := symbols - known.keys():
         yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}", where)
-    newer = {symbol: known[symbol] for symbol in symbols & known.keys() if known[symbol] > Version.parse(oldest)}
+    newer = {
+        symbol: known[symbol]
+        for symbol in symbols & known.keys()
+        if known[symbol] > Version.parse(oldest)
+    }
     if newer:
         listed = _shortened(f"{symbol} ({since})" for symbol, since in newer.items())
-        hint = f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it needs a newer one"
-        yield finding("KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", where, hint=hint)
+        hint = (
+            f"users have apache-tvm-ffi {oldest} at least, and the name does not say that it "
+            "needs a newer one"
+        )
+        yield finding(
+            "KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", where, hint=hint
+        )
 
 
-def _prefix_fallback(strong: list[str], loaded: frozenset[str], listed: tuple[str, ...], where: str) -> Findings:
+def _prefix_fallback(
+    strong: list[str], loaded: frozenset[str], listed: tuple[str, ...], where: str
+) -> Findings:
     with_list = {library for group in listed for library in native_table().libraries.get(group, ())}
     asked = {symbol: owners(symbol) & loaded - with_list for symbol in strong}
     if symbols := [symbol for symbol, libraries in asked.items() if libraries]:
-        of = _shortened({library.partition(".so")[0] for libraries in asked.values() for library in libraries})
+        of = _shortened(
+            {library.partition(".so")[0] for libraries in asked.values() for library in libraries}
+        )
         message = f"that {of} export {_shortened(symbols)} is not checked: kci has no list"
         yield finding("KCI750", message, where)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
     # only a library that links torch finds torch's exports
-    if name.kind is Kind.TVM_FFI or not any(library.startswith(("libc10", "libtorch")) for library in elf.needed):
+    if name.kind is Kind.TVM_FFI or not any(
+        library.startswith(("libc10", "libtorch")) for library in elf.needed
+    ):
         return []
     own = name.framework_version or "0"
     if name.kind is Kind.FULL:
         return [own]
-    return [item for item in torch_exports().versions if Version.parse(item) >= Version.parse(own)] or [own]
+    return [
+        item for item in torch_exports().versions if Version.parse(item) >= Version.parse(own)
+    ] or [own]
 
 
 def _stable(elf: Elf, version: Version, where: str) -> Findings:
@@ -263,14 +338,20 @@ def _stable(elf: Elf, version: Version, where: str) -> Findings:
         added = torch_shims().get(symbol.name)
         if added is not None and added > version:
             newer.append(f"{symbol.name} ({added})")
-    c_names = [item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None]
+    c_names = [
+        item.name for item in elf.undefined if not item.weak and cpp_scope(item.name) is None
+    ]
     missing = torch_exports().missing(filter(is_torch_name, c_names), version.text)
     if missing := [symbol for symbol in missing if torch_shims().get(symbol, version) <= version]:
         yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", where)
     if unstable:
         yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}", where)
     if newer:
-        yield finding("KCI748", f"the name says {version}, it uses newer functions: {_shortened(newer)}", where)
+        yield finding(
+            "KCI748",
+            f"the name says {version}, it uses newer functions: {_shortened(newer)}",
+            where,
+        )
 
 
 def _shortened(names: Iterable[str]) -> str:

@@ -1,4 +1,7 @@
-"""Verifies paths with all rules. The kci.toml of a kernel may suppress findings; one that came with a tree may not."""
+"""Verifies paths with all rules.
+
+The kci.toml of a kernel may suppress findings; one that came with a tree may not.
+"""
 
 from __future__ import annotations
 
@@ -42,23 +45,32 @@ _UNREAD = ("KCI700", "KCI710")
 
 
 def verify(
-    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), kernel: Path | None = None
+    path: str | os.PathLike[str],
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    kernel: Path | None = None,
 ) -> list[Diagnostic]:
     """Verify a tree, variant, folder of trees, kernel or workflow files; findings are sorted.
 
-    `select` and `ignore` are prefixes of rule ids, such as `KCI74`; `kernel` is the directory of the sources, whose
-    kci.toml counts. Raises UsageError: no such path or rule.
+    `select` and `ignore` are prefixes of rule ids, such as `KCI74`; `kernel` is the directory of
+    the sources, whose kci.toml counts. Raises UsageError: no such path or rule.
     """
     return list(verify_with_suppressions(path, select, ignore, kernel).diagnostics)
 
 
 def verify_with_suppressions(
-    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), kernel: Path | None = None
+    path: str | os.PathLike[str],
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    kernel: Path | None = None,
 ) -> Verification:
     """Like `verify`, with the places and the suppressed findings."""
     for name in (*select, *ignore):
         if not name or not any(rule.startswith(name) for rule in rules()):
-            raise UsageError(f"there is no rule {name!r}", "a rule has an id such as KCI742; KCI74 means all of KCI74x")
+            raise UsageError(
+                f"there is no rule {name!r}",
+                "a rule has an id such as KCI742; KCI74 means all of KCI74x",
+            )
     places = find_places(str(path))
     kernel = next((place.directory for place in places if place.kind is PlaceKind.SOURCES), kernel)
     found: list[Diagnostic] = []

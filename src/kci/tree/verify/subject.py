@@ -45,10 +45,16 @@ def binary_kind(path: Path) -> BinaryKind | None:
     if head.startswith(b"\x7fELF"):
         machine = int.from_bytes(head[18:20], "little")
         return None if machine in _DEVICE_MACHINES else BinaryKind.ELF
-    if head.startswith((b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce")):
+    if head.startswith(
+        (b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce")
+    ):
         return BinaryKind.MACH_O
     # a Java class has the same magic; its version stands in place of the number of parts
-    if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8 and struct.unpack_from(">I", head, 4)[0] < 20:
+    if (
+        head[:4] == b"\xca\xfe\xba\xbe"
+        and len(head) >= 8
+        and struct.unpack_from(">I", head, 4)[0] < 20
+    ):
         return BinaryKind.MACH_O
     if head.startswith(b"!<arch>\n"):
         return BinaryKind.ARCHIVE
@@ -141,7 +147,11 @@ def looks_like_variant(path: Path) -> bool:
 
 def holds_variants(path: Path) -> bool:
     """True if variants lie right below a directory, which is not one itself."""
-    return path.is_dir() and not looks_like_variant(path) and any(looks_like_variant(item) for item in path.iterdir())
+    return (
+        path.is_dir()
+        and not looks_like_variant(path)
+        and any(looks_like_variant(item) for item in path.iterdir())
+    )
 
 
 BINARIES = ("build", "result")
@@ -184,7 +194,9 @@ def find_places(shown: str) -> list[VerifiedPlace]:
     root = Path(shown)
     _require_not_aside(root, shown)
     if not root.is_dir():
-        raise UsageError(f"{shown} is not a directory", "name a tree, a variant directory or a kernel")
+        raise UsageError(
+            f"{shown} is not a directory", "name a tree, a variant directory or a kernel"
+        )
     if (root / BUILD_TOML).exists() and not _is_built(root):
         return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
     places = _built_places(root, shown)
@@ -196,7 +208,8 @@ def find_places(shown: str) -> list[VerifiedPlace]:
     if not places:
         raise UsageError(
             f"{shown} is neither a tree nor a variant directory nor a kernel",
-            "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml",
+            "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has "
+            "a build.toml",
         )
     return places
 
@@ -209,14 +222,22 @@ def describe_places(shown: str, places: Sequence[VerifiedPlace]) -> str:
     """Describe places in a line: `relu: sources, build (3 variants)`."""
     parts = []
     for place in places:
-        where = place.path.removeprefix(f"{shown.rstrip('/')}/") if place.path != shown else str(place.kind)
+        where = (
+            place.path.removeprefix(f"{shown.rstrip('/')}/")
+            if place.path != shown
+            else str(place.kind)
+        )
         if place.kind is PlaceKind.TREE:
             where += f" ({count(len(place.variants), 'variant')})"
         elif place.kind is PlaceKind.OTHER:
             where += " (no variants)"
         parts.append(where)
     names = [name for place in places for name in place.variants or [place.directory.name]]
-    if unchecked := [shown for ending, shown in _UNCHECKED.items() if any(name.endswith(ending) for name in names)]:
+    if unchecked := [
+        shown
+        for ending, shown in _UNCHECKED.items()
+        if any(name.endswith(ending) for name in names)
+    ]:
         parts.append(f"libraries for {' and '.join(unchecked)} not checked")
     if [place.kind for place in places] == [PlaceKind.SOURCES]:
         parts.append(f"no {' or '.join(f'{name}/' for name in BINARIES)}")
@@ -242,9 +263,15 @@ def _built_places(root: Path, shown: str) -> list[VerifiedPlace]:
         return [VerifiedPlace(PlaceKind.VARIANT, shown)]
     if _is_tree(root):
         return [_tree(root, shown)]
-    if root.resolve().name == "build" and not any((item / MANIFEST_NAME).exists() for item in root.iterdir()):
+    if root.resolve().name == "build" and not any(
+        (item / MANIFEST_NAME).exists() for item in root.iterdir()
+    ):
         return []
-    return [_tree(item, join_shown(shown, item.name)) for item in sorted(root.iterdir()) if _is_tree(item)]
+    return [
+        _tree(item, join_shown(shown, item.name))
+        for item in sorted(root.iterdir())
+        if _is_tree(item)
+    ]
 
 
 def _is_tree(path: Path) -> bool:

@@ -20,7 +20,13 @@ from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Present, missing_variants, read_manifest
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import size_problem, unpackable_entries
-from kci.tree.sigstore import SigningContext, Statement, signature_problem, unverified_statement, verify_bundle
+from kci.tree.sigstore import (
+    SigningContext,
+    Statement,
+    signature_problem,
+    unverified_statement,
+    verify_bundle,
+)
 from kci.tree.top_level import (
     BUNDLE_NAME,
     SUMS_NAME,
@@ -63,21 +69,45 @@ def check_metadata(variant: VariantDir) -> Findings:
     where = variant.at(FILE_NAME)
     backend = metadata.backend.type
     if variant.name is not None and variant.name.backend != backend:
-        yield finding("KCI711", f"the name is one of {variant.name.backend}, `backend.type` is {backend}", where)
+        yield finding(
+            "KCI711",
+            f"the name is one of {variant.name.backend}, `backend.type` is {backend}",
+            where,
+        )
     if not metadata.id.startswith(kernel_id(metadata.name, backend, "")):
         hint = f"an id of this kernel starts with {kernel_id(metadata.name, backend, '')}"
-        yield finding("KCI711", f"the id {metadata.id} is not one of {metadata.name} for {backend}", where, hint=hint)
-    if variant.name is not None and not variant.noarch and BACKENDS[backend].archs and not metadata.backend.archs:
+        yield finding(
+            "KCI711",
+            f"the id {metadata.id} is not one of {metadata.name} for {backend}",
+            where,
+            hint=hint,
+        )
+    if (
+        variant.name is not None
+        and not variant.noarch
+        and BACKENDS[backend].archs
+        and not metadata.backend.archs
+    ):
         yield finding("KCI712", f"a compiled {backend} variant lists no architectures", where)
     for name in metadata.python_depends:
         if depends_table().lookup(name, backend) is None:
-            yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", where)
+            yield finding(
+                "KCI720", f"`python-depends` names {name!r}, unknown for {backend}", where
+            )
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
-    if metadata.kernels_minver is not None and Version.parse(metadata.kernels_minver) != Version.parse(needed):
-        message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
+    if metadata.kernels_minver is not None and Version.parse(
+        metadata.kernels_minver
+    ) != Version.parse(needed):
+        message = (
+            f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads "
+            f"this is {needed}"
+        )
         yield finding("KCI725", message, where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
-        message = f"it was built as {metadata.kci.variant}; renaming a directory does not make another variant"
+        message = (
+            f"it was built as {metadata.kci.variant}; renaming a directory does not make another "
+            "variant"
+        )
         yield finding("KCI722", message, where)
     yield from _module(variant, metadata)
 
@@ -122,7 +152,9 @@ def check_signature(variant: VariantDir) -> Findings:
     if not any(item.name == SIGNATURE for item in variant.regular()):
         return
     try:
-        problem = signature_problem(read_bounded(variant.path / SIGNATURE), read_bounded(variant.path / FILE_NAME))
+        problem = signature_problem(
+            read_bounded(variant.path / SIGNATURE), read_bounded(variant.path / FILE_NAME)
+        )
     except (OSError, ValueError) as error:
         problem = f"it cannot be read: {error}"
     if problem and variant.metadata is not None:
@@ -138,7 +170,9 @@ def check_python(variant: VariantDir) -> Findings:
     backend = metadata.backend.type
     tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
     depends = (*metadata.python_depends, *unrecorded_depends(backend))
-    package = make_package(metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi)
+    package = make_package(
+        metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi
+    )
     yield from check_package(variant.files, variant.shown, package, ())
     yield from _ops_module(variant, metadata)
 
@@ -155,12 +189,17 @@ def _shadowed(variant: VariantDir) -> Findings:
         if match := _MODULE.fullmatch(name):
             single = not name.startswith("__init__.")
             order = (single, name.endswith((".py", ".pyw")), match[1] is None, match[1] == "abi3")
-            candidates.setdefault(module_name(item.name), []).append((order, item.name, match[1] or ""))
+            candidates.setdefault(module_name(item.name), []).append(
+                (order, item.name, match[1] or "")
+            )
     for _, files in sorted(candidates.items()):
         (_, first, tag), *others = sorted(files)
         for _, name, other in others:
             if tag in ("", "abi3") or other in ("", "abi3", tag):
-                message = f"{first} is imported in its place: it comes first for every Python that can load it"
+                message = (
+                    f"{first} is imported in its place: it comes first for every Python that can "
+                    "load it"
+                )
                 yield finding("KCI766", message, variant.at(name))
 
 
@@ -235,17 +274,24 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Finding
     if manifest.card is not None and not (card.is_file() and file_hash(card) == manifest.card):
         contradictions.append(f"{CARD} changed after it was merged")
     contradictions += [
-        f"the manifest lists {name}, which does not exist" for name in sorted(listed.keys() - there.keys())
+        f"the manifest lists {name}, which does not exist"
+        for name in sorted(listed.keys() - there.keys())
     ]
-    contradictions += [f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())]
-    contradictions += [message for entry in entries for message in _entry(manifest, entry, there[entry.variant])]
+    contradictions += [
+        f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())
+    ]
+    contradictions += [
+        message for entry in entries for message in _entry(manifest, entry, there[entry.variant])
+    ]
     for message in contradictions:
         yield finding("KCI718", message, where)
     for name in missing_variants(manifest.planned, manifest.present):
         from_another = " (what is there was made from another source)" if name in there else ""
         yield finding("KCI721", f"the planned variant {name} is missing{from_another}", where)
     same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
-    reported = (listed.keys() | there.keys()) - same | ({MANIFEST_NAME} if contradictions else set())
+    reported = (listed.keys() | there.keys()) - same | (
+        {MANIFEST_NAME} if contradictions else set()
+    )
     yield from _checksums(tree, shown, variants, reported, merged=True)
 
 
@@ -264,7 +310,10 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         recorded, counted = (", ".join(names) or "nothing" for names in (manifest.missing, missing))
         yield f"`missing` says {recorded}; planned without present is {counted}"
     if manifest.complete != (not missing):
-        yield f"`complete` says {str(manifest.complete).lower()}; {len(missing)} planned variants are missing"
+        yield (
+            f"`complete` says {str(manifest.complete).lower()}; {len(missing)} planned variants "
+            "are missing"
+        )
 
 
 def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[str]:
@@ -272,22 +321,41 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
     name = entry.variant
     if metadata is not None:
         if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
-            yield f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
+            yield (
+                f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
+            )
         if entry.backend != metadata.backend.type:
-            yield f"the manifest says that {name} is for {entry.backend!r}, it is for {metadata.backend.type}"
+            yield (
+                f"the manifest says that {name} is for {entry.backend!r}, it is for "
+                f"{metadata.backend.type}"
+            )
         made_from = metadata.provenance.kernel if metadata.provenance else None
         origin = entry.origin
-        if made_from and origin.commit and (origin.commit, origin.dirty) != (made_from.commit, made_from.dirty):
-            yield f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata says otherwise"
+        if (
+            made_from
+            and origin.commit
+            and (origin.commit, origin.dirty) != (made_from.commit, made_from.dirty)
+        ):
+            yield (
+                f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata "
+                "says otherwise"
+            )
         known = metadata.kci.committed if metadata.kci is not None else None
         if origin.committed not in (None, known):
-            yield f"the manifest says when the commit of {name} was made, its metadata says otherwise"
+            yield (
+                f"the manifest says when the commit of {name} was made, its metadata says otherwise"
+            )
     if variant.hashes is not None and variant.digest != entry.digest:
         yield f"{name} changed after it was merged"
 
 
 def _checksums(
-    tree: Path, shown: str, variants: Sequence[VariantDir], reported: Collection[str], *, merged: bool
+    tree: Path,
+    shown: str,
+    variants: Sequence[VariantDir],
+    reported: Collection[str],
+    *,
+    merged: bool,
 ) -> Findings:
     # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
@@ -344,8 +412,14 @@ def _header_problem(text: str) -> str:
     try:
         data = yaml.safe_load(header[1])
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return f"its header is not YAML: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
-    return "" if data is None or isinstance(data, dict) else "its header is not a table of keys and values"
+        return (
+            f"its header is not YAML: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
+        )
+    return (
+        ""
+        if data is None or isinstance(data, dict)
+        else "its header is not a table of keys and values"
+    )
 
 
 _SHOWN = 20
@@ -357,12 +431,16 @@ def check_attestations(tree: Path, shown: str) -> Findings:
         yield from _attestation_problems(tree, shown, unverified_statement, SigningContext())
 
 
-def check_signatures(tree: Path, shown: str, trust: Path | None, context: SigningContext) -> Findings:
+def check_signatures(
+    tree: Path, shown: str, trust: Path | None, context: SigningContext
+) -> Findings:
     """Verify the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
         yield finding("KCI790", f"there is no {BUNDLE_NAME}", shown)
         return
-    yield from _attestation_problems(tree, shown, partial(verify_bundle, context=context, trust=trust), context)
+    yield from _attestation_problems(
+        tree, shown, partial(verify_bundle, context=context, trust=trust), context
+    )
 
 
 def _attestation_problems(

@@ -7,7 +7,9 @@ from .._ops import ops
 
 
 class ReLU(nn.Module):
-    """`torch.nn.ReLU`; it always returns a new tensor, also where the replaced layer works in place."""
+    """`torch.nn.ReLU`; it always returns a new tensor, also where the replaced layer works in
+    place.
+    """
 
     has_backward: bool = True
     can_torch_compile: bool = True

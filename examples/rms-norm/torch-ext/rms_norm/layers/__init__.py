@@ -9,7 +9,9 @@ from .._ops import ops
 
 
 class RMSNorm(nn.Module):
-    """`torch.nn.RMSNorm` over one dimension, with a weight; both come from the layer that is replaced."""
+    """`torch.nn.RMSNorm` over one dimension, with a weight; both come from the layer that is
+    replaced.
+    """
 
     has_backward: bool = True
     can_torch_compile: bool = True
