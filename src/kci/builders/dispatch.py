@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.builders.kernel_files import (
     VisibleFiles,
@@ -125,7 +125,7 @@ def build_variant(request: Request, log: Log) -> BuildResult:
         )
     started = time.monotonic()
     with with_kernel_paths(request.kernel_dir):
-        request = msgspec.structs.replace(request, inputs=request.files())
+        request = replace(request, inputs=request.files())
         match name:
             case "noarch":
                 built = build_noarch(request, log)
@@ -133,7 +133,7 @@ def build_variant(request: Request, log: Log) -> BuildResult:
                 built = native.build(request, log)
             case _:
                 built = build_with_nix(request, log)
-    return msgspec.structs.replace(built, seconds=round(time.monotonic() - started, 3))
+    return replace(built, seconds=round(time.monotonic() - started, 3))
 
 
 def plan_commands(request: Request, log: Log = silent) -> list[str]:
@@ -166,7 +166,7 @@ def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
         yield
     except KciError as error:
         error.diagnostics = tuple(
-            msgspec.structs.replace(item, path=(kernel_dir / item.path).as_posix())
+            replace(item, path=(kernel_dir / item.path).as_posix())
             if item.rule.startswith("KCI50")
             and item.path
             and not item.path.startswith(f"{kernel_dir.as_posix()}/")

@@ -13,9 +13,10 @@ from kci.errors import UsageError
 from kci.matrix.variants import ObjectUse, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.utils.cache import default_cache
+from kci.utils.frozen import Frozen
 
 
-class BuildPart(msgspec.Struct, frozen=True):
+class BuildPart(Frozen):
     """One of several parts of a build."""
 
     number: int
@@ -36,7 +37,7 @@ def read_part(text: str) -> BuildPart:
     return BuildPart(int(match[1]), int(match[2]))
 
 
-class BuildOptions(msgspec.Struct, frozen=True):
+class BuildOptions(Frozen):
     """Options of `kci build` with the same names; see `arguments`."""
 
     cache: Path = field(default_factory=default_cache)
@@ -95,7 +96,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
 _KNOWN_ELSEWHERE = ("cache", "attempt", "run")
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Frozen):
     """One variant to build."""
 
     kernel_dir: Path
@@ -121,7 +122,7 @@ class Request(msgspec.Struct, frozen=True):
         return self.inputs or inputs_for(self.build, self.kernel_dir)
 
 
-class BuildResult(msgspec.Struct, frozen=True):
+class BuildResult(Frozen):
     """The result of a builder."""
 
     builder: str

@@ -61,7 +61,7 @@ class TreePlace(Frozen):
     """Passed test legs by name."""
 
 
-class ObjectsPlace(KeptObjects, frozen=True):
+class ObjectsPlace(KeptObjects):
     """The newest objects of a leg."""
 
     day: int

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-import msgspec
-
 from kci.builders.kernel_files import KERNEL
 from kci.builders.native.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.native.units import CXX, Unit
@@ -30,6 +28,7 @@ from kci.config.facts import BACKENDS, floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.variants import Kind, Variant
+from kci.utils.frozen import Frozen
 
 _POISON = "@"
 
@@ -69,7 +68,7 @@ TORCH_NVCC = (
 _ODD = re.compile(r"[^\w./-]", re.ASCII)
 
 
-class Toolchain(msgspec.Struct, frozen=True):
+class Toolchain(Frozen):
     """The compilers, torch and libraries of one variant."""
 
     cxx: tuple[str, ...]
@@ -103,7 +102,7 @@ class Toolchain(msgspec.Struct, frozen=True):
         return [part for part in tools if part is not None]
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(Frozen):
     """The variant to build."""
 
     variant: Variant

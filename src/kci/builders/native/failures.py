@@ -9,8 +9,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.kernel_files import KERNEL
 from kci.builders.native.hipify import FOLDER
 from kci.builders.native.ninja import failed_commands, was_killed
@@ -24,6 +22,7 @@ from kci.plan.inputs.kernel_inputs import active
 from kci.plan.inputs.source_lints import INSTEAD_OF_PYBIND
 from kci.utils.atomic import failed_path, full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 from kci.utils.walk import OUTPUT_DIRECTORIES
 
@@ -78,7 +77,7 @@ _BEFORE, _BEHIND, _SHOWN = 12, 20, 30
 _AGAIN = "correct that, and run the same command again: kci keeps what compiled"
 
 
-class ErrorSpot(msgspec.Struct, frozen=True):
+class ErrorSpot(Frozen):
     """A compiler error and its place."""
 
     text: str

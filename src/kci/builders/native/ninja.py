@@ -9,14 +9,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
-
 from kci.builders.process.machine import memory, read_progress
 from kci.builders.process.run import Log, ProgramResult, run_in_group, shell_line
 from kci.errors import BuildFailedError
+from kci.utils.frozen import Frozen
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(Frozen):
     """One build command."""
 
     output: str
@@ -88,7 +87,7 @@ _KILLED = re.compile(
 _KILLED_CODES = ("137", "-9")
 
 
-class FailedCommand(msgspec.Struct, frozen=True):
+class FailedCommand(Frozen):
     """A failed ninja command."""
 
     output: str

@@ -41,6 +41,7 @@ from kci.utils.archive import (
 )
 from kci.utils.atomic import replacing
 from kci.utils.bounded_json import MAX_BYTES, decode_json, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 SCHEMA = 1
@@ -53,7 +54,7 @@ _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
 """A result or manifest of ccache."""
 
 
-class PackHead(msgspec.Struct, frozen=True, kw_only=True):
+class PackHead(Frozen, kw_only=True):
     """The first member of a pack."""
 
     kernel: str

@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, package_files
 from kci.builders.native import hipify
 from kci.builders.native.command_lines import (
@@ -37,6 +35,7 @@ from kci.builders.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, HOST
 from kci.matrix.variants import Kind, Variant
 from kci.utils.cache import work_dir
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 
@@ -114,7 +113,7 @@ _TOOLS_FILE = "tools.txt"
 _CUTLASS = "-cutlass"
 
 
-class Recipe(msgspec.Struct, frozen=True):
+class Recipe(Frozen):
     """A planned build."""
 
     work: Path

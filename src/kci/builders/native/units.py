@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.builders.kernel_files import CONTROL, kernel_error, resolve_inside, source_file
 from kci.builders.process.run import Log
@@ -23,6 +23,7 @@ from kci.matrix.catalog.rows import OLDEST, arch_tables, toolkits
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_lints import included
+from kci.utils.frozen import Frozen
 
 CXX = "CXX"  # as in CMake
 
@@ -36,7 +37,7 @@ _PROTECTED = str.maketrans(",>", "\0\1")
 _PLAIN = str.maketrans({"\0": ",", "\1": ">", _OPEN: "$<"})
 
 
-class FlagContext(msgspec.Struct, frozen=True):
+class FlagContext(Frozen):
     """Values for generator expressions."""
 
     language: str
@@ -118,7 +119,7 @@ _ODD = re.compile(r"[^\w.-]", re.ASCII)
 _NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Unit(Frozen):
     """A source to compile."""
 
     source: PurePosixPath
@@ -145,7 +146,7 @@ class Unit(msgspec.Struct, frozen=True):
         return any("-fopenmp" in flag for flag in self.flags)
 
 
-class Sources(msgspec.Struct, frozen=True):
+class Sources(Frozen):
     """The units of a variant."""
 
     units: tuple[Unit, ...]
@@ -154,7 +155,7 @@ class Sources(msgspec.Struct, frozen=True):
     """Union of the components' archs, sorted as text (docs/format.md#arch-order)."""
 
 
-class _Origin(msgspec.Struct, frozen=True):
+class _Origin(Frozen):
     # a table of build.toml with sources
     label: str
     src: tuple[str, ...]
@@ -206,17 +207,14 @@ def collect_units(request: Request, log: Log) -> Sources:
             # nvcc and ninja need a plain name; the number keeps it unique
             place = f"obj/{len(units):03d}/{_ODD.sub('_', Path(unit.shown).name)}.o"
             units[unit.source] = (
-                msgspec.structs.replace(unit, object=place)
-                if known is None
-                else _merge_units(known, unit)
+                replace(unit, object=place) if known is None else _merge_units(known, unit)
             )
     named = sources_with_name(
         request.files(), request.variant, [source.as_posix() for source in units]
     )
     return Sources(
         units=tuple(
-            msgspec.structs.replace(unit, uses_name=unit.source.as_posix() in named)
-            for unit in units.values()
+            replace(unit, uses_name=unit.source.as_posix() in named) for unit in units.values()
         ),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
@@ -259,7 +257,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     facts = BACKENDS[component.backend]
     if (code := oneapi.sycl_code(request.build, request.variant)) is not None:
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *component.device_flags)
-        return msgspec.structs.replace(origin, cxx_flags=flags)
+        return replace(origin, cxx_flags=flags)
     if not facts.archs:
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every backend with archs has compute versions
@@ -287,7 +285,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
             f"{listed[0]} alone"
         )
     # its functions must exist even so
-    return msgspec.structs.replace(
+    return replace(
         origin,
         backend=component.backend,
         device_flags=flags,
@@ -361,7 +359,7 @@ def _expanded_flags(variant: Variant, origin: _Origin, language: str) -> Iterato
 
 def _merge_units(first: Unit, later: Unit) -> Unit:
     # compiled once, as by the reference's CMake target; the later component's `include` wins
-    return msgspec.structs.replace(
+    return replace(
         first,
         include=later.include or first.include,
         flags=first.flags if later.flags == first.flags else (*first.flags, *later.flags),

@@ -18,8 +18,6 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.process.run import Log, ProgramResult, program_output, run_in_group
 from kci.config.discovery import find_root
 from kci.errors import (
@@ -32,6 +30,7 @@ from kci.errors import (
     UsageError,
 )
 from kci.utils.atomic import write_atomic
+from kci.utils.frozen import Frozen
 from kci.utils.git import run_git
 from kci.utils.walk import is_bytecode, walk
 from kci.version import __version__
@@ -43,7 +42,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: kci\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-class RunningWheel(msgspec.Struct, frozen=True):
+class RunningWheel(Frozen):
     """The wheel in memory."""
 
     digest: str
@@ -188,14 +187,14 @@ exec "$room/bin/kci" "$@"
 """
 
 
-class Mount(msgspec.Struct, frozen=True, order=True):
+class Mount(Frozen, order=True):
     """A directory in the container, at the same path as outside."""
 
     path: Path
     writable: bool = False
 
 
-class ContainerBuild(msgspec.Struct, frozen=True):
+class ContainerBuild(Frozen):
     """A `kci build` in an image."""
 
     image: str

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-import msgspec
-
 from kci.config.facts import BACKENDS
 from kci.errors import UsageError
 from kci.matrix.catalog.runners import default_runners
+from kci.utils.frozen import Frozen
 
 _UNKNOWN = 4 * 2**30
 """Assumed memory in bytes where the machine does not tell."""
@@ -145,7 +144,7 @@ _ESTIMATES_SINCE = (1, 13)
 _STATUS_LINE = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(Frozen):
     """The progress of a ninja run."""
 
     done: int

@@ -32,7 +32,7 @@ _RUNTIME = "nvidia-cuda-runtime"
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
-class Toolkit(FetchedTool, frozen=True):
+class Toolkit(FetchedTool):
     """A CUDA toolkit."""
 
     link: ClassVar = "cuda"
@@ -196,7 +196,7 @@ _INCLUDE = re.compile(
 )
 
 
-class WheelFiles(FetchedTool, frozen=True):
+class WheelFiles(FetchedTool):
     """Headers from NVIDIA's wheels."""
 
     folder: Path

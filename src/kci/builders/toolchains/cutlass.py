@@ -41,7 +41,7 @@ class HeaderSource(enum.StrEnum):
     GIT = "git"
 
 
-class Headers(FetchedTool, frozen=True):
+class Headers(FetchedTool):
     """A header-only dependency."""
 
     name: str

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-import msgspec
 from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -35,9 +34,10 @@ from kci.builders.toolchains.data import toolchains
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE, default_cache, make_once
+from kci.utils.frozen import Frozen
 
 
-class FetchedTool(msgspec.Struct, frozen=True):
+class FetchedTool(Frozen):
     """A part of a toolchain, on this machine or downloaded to the cache."""
 
     @property
@@ -269,7 +269,7 @@ _BROKEN = (
 )
 
 
-class WheelFile(msgspec.Struct, frozen=True):
+class WheelFile(Frozen):
     """A wheel on an index."""
 
     name: str

@@ -14,8 +14,6 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kci.builders.process.run import Log, own_program, run
 from kci.builders.toolchains.data import TORCH_INDEX, toolchains
 from kci.builders.toolchains.downloads import (
@@ -33,10 +31,11 @@ from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
 from kci.utils.atomic import locked, writing
 from kci.utils.cache import CACHE_VARIABLE
+from kci.utils.frozen import Frozen
 from kci.utils.git import last_line
 
 
-class TorchVersion(msgspec.Struct, frozen=True):
+class TorchVersion(Frozen):
     """The content of `torch/version.py`."""
 
     release: str
@@ -106,7 +105,7 @@ _SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so"
 """Copied as they are; the other libraries are a gigabyte, so stubs replace them."""
 
 
-class Environment(FetchedTool, frozen=True):
+class Environment(FetchedTool):
     """A torch with the programs beside it."""
 
     python: Path
@@ -381,10 +380,7 @@ def _take_headers(environment: Environment, index: str | None, log: Log) -> None
     # ten of the wheel's five hundred megabytes
     package, _, release = environment.requirement.partition("==")
     if not package:
-        package, release = (
-            "torch",
-            environment.wheel if index else str(environment.release),
-        )
+        package, release = ("torch", environment.wheel if index else str(environment.release))
     wheel = find_wheel(
         package, release, cpu_of(this_system()), None if environment.requirement else index
     )

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.process.run import program_output
 from kci.builders.toolchains.compilers import binutils_program
 from kci.config.values import Version
 from kci.matrix.variants import cpu_of
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 FOLDER = "glibc"
@@ -29,7 +28,7 @@ _FIRST = {"aarch64": Version.parse("2.17")}
 _CPUS = ("x86_64", "aarch64")
 
 
-class OldLibrary(msgspec.Struct, frozen=True):
+class OldLibrary(Frozen):
     """A stub library; paths are relative to the work directory."""
 
     soname: str
@@ -100,7 +99,7 @@ def _versions(table: dict[str, tuple[str, ...]], cpu: str) -> Iterator[tuple[str
         yield str(version), tuple(sorted(functions[version]))
 
 
-class NewerParts(msgspec.Struct, frozen=True):
+class NewerParts(Frozen):
     """Members of the compiler's static C++ library."""
 
     library: str

@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 
-import msgspec
-
 from kci.builders.process.run import run
 from kci.builders.toolchains.cutlass import tla_version
 from kci.builders.toolchains.data import toolchains
@@ -16,6 +14,7 @@ from kci.config.model import Build
 from kci.config.values import Backend, Depend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Variant
+from kci.utils.frozen import Frozen
 
 ICPX = "icpx"
 
@@ -40,7 +39,7 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     return (path,)
 
 
-class SyclCode(msgspec.Struct, frozen=True):
+class SyclCode(Frozen):
     """icpx's targets and settings."""
 
     targets: tuple[str, ...]

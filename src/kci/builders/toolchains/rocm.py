@@ -25,7 +25,7 @@ HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 """Variables of kci and hipcc with a ROCm directory."""
 
 
-class Rocm(FetchedTool, frozen=True):
+class Rocm(FetchedTool):
     """A ROCm installation."""
 
     link: ClassVar = "rocm"
