@@ -48,7 +48,7 @@ def _files(request: Request) -> dict[str, Path]:
         raise UsageError(
             f"{variant.name} is compiled; the noarch builder cannot make it", "use --builder native"
         )
-    if request.build.torch_noarch is None:
+    if not request.build.torch_noarch:
         framework = request.build.framework_name
         raise kernel_error(
             "KCI507",
@@ -76,7 +76,7 @@ def nix_command(request: Request) -> list[str]:
 
 def build_with_nix(request: Request, log: Log) -> BuildResult:
     """Run nix and copy its result, which is sealed. Raises MissingToolError or BuildFailedError."""
-    if shutil.which("nix") is None:
+    if not shutil.which("nix"):
         raise MissingToolError(
             "nix is not installed on this machine", "install nix, or use --builder native"
         )
@@ -119,7 +119,7 @@ def build_variant(request: Request, log: Log) -> BuildResult:
     variant cannot be built.
     """
     name = choose_builder(request.options.builder, request.variant)
-    if request.part is not None and name != "native":
+    if request.part and name != "native":
         raise UsageError(
             f"{request.variant.name} has no objects to split into parts", "leave out --part"
         )
@@ -146,9 +146,9 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
             return noarch_commands(request)
         case "native":
             last = (
-                f"copies the module and the package to {request.output}"
-                if request.part is None
-                else "keeps the objects"
+                "keeps the objects"
+                if request.part
+                else f"copies the module and the package to {request.output}"
             )
             return [*recipe_commands(native.plan(request, log)), f"# kci {last}"]
         case _:

@@ -30,7 +30,7 @@ class BuildPart(Frozen):
 def read_part(text: str) -> BuildPart:
     """Parse `3/16` of `--part`. Raises UsageError."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
-    if match is None or int(match[1]) > int(match[2]):
+    if not match or int(match[1]) > int(match[2]):
         raise UsageError(
             f"--part {text[:40]!r} is not a part", "such as 3/16, the third of sixteen"
         )

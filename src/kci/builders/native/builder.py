@@ -127,7 +127,7 @@ def build(request: Request, log: Log) -> BuildResult:
     with locked(work, log) as lock:
         try:
             _prepare(recipe, visible)
-            if recipe.translation is not None:
+            if recipe.translation:
                 hipify.translate(recipe.translation, log)
             objects = Objects(recipe, request, log)
             others = [step.output for step in recipe.steps if step.depfile]
@@ -148,7 +148,7 @@ def build(request: Request, log: Log) -> BuildResult:
                 raise build_error(recipe, request, done, log)
             if (use := objects.use()).found:
                 log(str(use))
-        if request.part is not None:
+        if request.part:
             return BuildResult(builder="native", archs=None, objects=use)
         module = request.output / recipe.target.module
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
@@ -184,7 +184,7 @@ def _compile(
         done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
     except KeyboardInterrupt:
         done = None
-    if done is None:
+    if not done:
         raise timeout_error(request, objects)
     return done
 
@@ -201,7 +201,7 @@ def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
         if failing:
             return
         progress = read_progress(line)
-        if progress is not None and not timed:
+        if progress and not timed:
             timed = progress.command in units
             line = line if timed else f"[{progress.done}/{progress.total}] {progress.command}"
         log(show_kernel_paths(line, kernel_dir))
@@ -255,11 +255,7 @@ def _environment(request: Request) -> Environment:
 def _check_torch(request: Request, environment: Environment) -> None:
     # a torch of another version would mislabel the binary
     variant, torch = request.variant, read_torch_version(environment.torch)
-    hint = (
-        "leave out --no-isolation, and kci installs the right one"
-        if environment.root is None
-        else ""
-    )
+    hint = "" if environment.root else "leave out --no-isolation, and kci installs the right one"
     if variant.kind is Kind.STABLE_ABI:
         # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
@@ -290,7 +286,7 @@ def _versions(
         environment.requirement
         or f"torch {environment.release or read_torch_version(environment.torch).release}"
     )
-    return (version_line(cxx), torch, *(device.versions() if device is not None else ()))
+    return (version_line(cxx), torch, *(device.versions() if device else ()))
 
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:

@@ -135,15 +135,15 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
             *_nvcc_options(chain, target, unit),
             *(word for option in host for word in ("-Xcompiler", option)),
         ]
-    elif device is not None:
+    elif device:
         compiler = [str(device.hipcc), f"--rocm-path={device.link}"]
         options, language = _hipcc_options(target, unit), ["-x", "hip"]
     # sccache goes by what is preprocessed, which is not what each pass of a device's compiler reads
-    cached = chain.launcher and (chain.launcher.stem == "ccache" or device is None)
+    cached = chain.launcher and (chain.launcher.stem == "ccache" or not device)
     return [
         *([str(chain.launcher)] if cached else []),
         *compiler,
-        *cxx_standard_flag(target, gnu=device is None),
+        *cxx_standard_flag(target, gnu=not device),
         "-O3",
         "-DNDEBUG",
         *options,
@@ -213,13 +213,13 @@ def link_command(
     if stand_ins := stub_libraries(chain, target):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
     command += [*older, f"-L{TORCH}/lib"]
-    if cuda is not None:
+    if cuda:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
     if isinstance(rocm := chain.device, Rocm):
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
-    if chain.sycl is not None:
+    if chain.sycl:
         command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
         command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
@@ -319,12 +319,12 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if isinstance(chain.device, Rocm) and target.variant.kind is Kind.STABLE_ABI:
         system.insert(0, TORCH_FOLDER)
-    if chain.cuda_headers is not None and not target.tvm_ffi:
+    if chain.cuda_headers and not target.tvm_ffi:
         system.append(LINK)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     # nvcc knows its own; never /usr/include: it must stay behind the C++ library's headers
-    if chain.device is not None and unit.language != "CUDA":
+    if chain.device and unit.language != "CUDA":
         system += [
             f"{chain.device.link}/{path}"
             for path in chain.device.include
@@ -337,9 +337,9 @@ def work_links(chain: Toolchain) -> dict[str, Path]:
     """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
     targets = {package: chain.environment.torch, PYTHON: chain.python_include}
-    if chain.device is not None:
+    if chain.device:
         targets[chain.device.link] = chain.device.root
-    if chain.cuda_headers is not None:
+    if chain.cuda_headers:
         targets[LINK] = chain.cuda_headers.folder
     return {**targets, **{headers.name: headers.folder for headers in chain.headers}}
 

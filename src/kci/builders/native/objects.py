@@ -105,7 +105,7 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 
 def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     """Describe the missing and the unfinished parts of a variant."""
-    parts = [head for head in heads if head.variant == variant and head.part is not None]
+    parts = [head for head in heads if head.variant == variant and head.part]
     messages = []
     for of in sorted({head.part.of for head in parts if head.part}):
         for part in (BuildPart(number, of) for number in range(1, of + 1)):
@@ -114,7 +114,7 @@ def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
                 key=lambda head: head.objects,
                 default=None,
             )
-            if best is None:
+            if not best:
                 messages.append(f"part {part} was not given")
             elif best.objects < best.wanted:
                 messages.append(f"part {part} has {best.objects} of {count(best.wanted, 'object')}")
@@ -168,7 +168,7 @@ def _opened(pack: Path) -> Iterator[tuple[PackHead, TarStream, Iterator[tarfile.
     with opened_archive(pack) as archive:
         members = archive.members()
         first = next(members, None)
-        if first is None:
+        if not first:
             raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
         if first.name != HEAD or first.size > MAX_BYTES:
             raise RefusedError(first.name, f"{HEAD} is the first")
@@ -267,7 +267,7 @@ class Objects:
     def finish(self) -> None:
         """Pack the objects, if requested, however the build ends."""
         request = self._request
-        if (out_file := request.options.objects_to) is not None:
+        if out_file := request.options.objects_to:
             head = PackHead(
                 kernel=request.build.name,
                 variant=request.variant.name,

@@ -99,7 +99,7 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
         archived = (*archived, object_path)
         yield compiled(source, object_path, source)
     inputs, parts = archived, chain.newer_parts
-    if parts is not None:
+    if parts:
         inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
         yield Step(
             parts.unpacked[0], (parts.library,), parts.unpack(chain.ar), "ar newer", generated
@@ -149,7 +149,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     pools = _pools(request, units)
     steps = tuple(_steps(chain, target, units, tuple(sorted(generated)), pools))
     share, limits = None, []
-    if (part := request.part) is not None:
+    if part := request.part:
         share = part_objects(sources.units, part)
         limits = [f"part {part}: {len(share)} of {count(len(units), 'object')}, and no link"]
     if (minutes := request.options.stop_after) is not None:
@@ -184,7 +184,7 @@ def recipe_commands(recipe: Recipe) -> list[str]:
     ]
     lines.append(f"# kci makes {KERNEL}, a folder with copies of what is listed of {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
-    if recipe.translation is not None:
+    if recipe.translation:
         lines += [
             f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
             shell_line(recipe.translation.command()),

@@ -178,7 +178,7 @@ def collect_units(request: Request, log: Log) -> Sources:
     the kernel. BuildFailedError: no component left. UsageError: no component for a requested arch.
     """
     framework = request.build.torch or request.build.tvm_ffi
-    assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
+    assert framework  # noqa: S101  - the native builder is asked for compiled kernels only
     components = _active(request, log)
     if not components:
         raise BuildFailedError(
@@ -206,9 +206,7 @@ def collect_units(request: Request, log: Log) -> Sources:
             known = units.get(unit.source)
             # nvcc and ninja need a plain name; the number keeps it unique
             place = f"obj/{len(units):03d}/{_ODD.sub('_', Path(unit.shown).name)}.o"
-            units[unit.source] = (
-                replace(unit, object=place) if known is None else _merge_units(known, unit)
-            )
+            units[unit.source] = _merge_units(known, unit) if known else replace(unit, object=place)
     named = sources_with_name(
         request.files(), request.variant, [source.as_posix() for source in units]
     )
@@ -255,7 +253,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     facts = BACKENDS[component.backend]
-    if (code := oneapi.sycl_code(request.build, request.variant)) is not None:
+    if code := oneapi.sycl_code(request.build, request.variant):
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *component.device_flags)
         return replace(origin, cxx_flags=flags)
     if not facts.archs:
@@ -323,7 +321,7 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for entry in dict.fromkeys(origin.src):
         source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
-        if language is None:
+        if not language:
             continue
         if language not in flags:
             flags[language] = tuple(_expanded_flags(request.variant, origin, language))

@@ -258,7 +258,7 @@ def container_command(
     ]
     arguments += [f"--env={variable}" for variable in sorted(environment)]
     arguments += [f"--env={variable}={value}" for variable, value in sorted(settings)]
-    if workdir is not None:
+    if workdir:
         arguments.append(f"--workdir={workdir}")
     return [*arguments, image, *command]
 
@@ -301,7 +301,7 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
     image, cache = build.image, build.cache
     for place in (*build.writable, cache, cache / "home"):
         place.mkdir(parents=True, exist_ok=True)
-    if (wheel := running_wheel()) is not None:
+    if wheel := running_wheel():
         wheel.write(cache.resolve())
     command = build_command(build)
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
@@ -370,7 +370,7 @@ def require_engine() -> None:
     unknown one.
     """
     name = container_engine()
-    if shutil.which(name) is None:
+    if not shutil.which(name):
         raise MissingToolError(
             f"{name} is not installed on this machine",
             f"install {' or '.join(ENGINES)}, or use --container none",
@@ -400,7 +400,7 @@ def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
     checkout.
     """
     wheel = running_wheel()
-    if wheel is not None:
+    if wheel:
         return str(wheel.place(cache.resolve())), wheel.digest, []
     checkout = PACKAGE.parent.parent
     return str(checkout), "", [Mount(checkout)]

@@ -114,7 +114,7 @@ def pool_depth(
     """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's
     threads count.
     """
-    if requested is not None or _positive("MAX_JOBS") is not None:
+    if requested is not None or _positive("MAX_JOBS"):
         return None
     threads = nvcc_threads() if BACKENDS[backend].compiler == "nvcc" else None
     one = default_runners().compiler_memory(backend, cutlass=cutlass) * (threads or 1)
@@ -164,7 +164,7 @@ def ninja_status(version: Sequence[int]) -> str:
 def read_progress(line: str) -> Progress | None:
     """Parse a status line of ninja; None for other lines."""
     match = _STATUS_LINE.fullmatch(line)
-    if match is None:
+    if not match:
         return None
     hours, minutes, seconds = (int(part or 0) for part in match.group(3, 4, 5))
     seconds_left = hours * 3600 + minutes * 60 + seconds if match[4] else None

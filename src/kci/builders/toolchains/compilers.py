@@ -124,7 +124,7 @@ def find_device(
 def examine_device(backend: str, compute: str, system: str, cache: Path) -> str:
     """Where the compiler for a backend is, for people. Raises MissingToolError."""
     device = find_device(backend, compute, system, cache)
-    if device is None:
+    if not device:
         return find_icpx(compute)[0]
     found = device.found
     if backend == Backend.CUDA:
@@ -159,7 +159,7 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> 
     ):
         return cxx
     major = re.match(r"\d+", program_output(*cxx, "-dumpfullversion"))  # clang rejects the option
-    if major is None or int(major[0]) <= newest:
+    if not major or int(major[0]) <= newest:
         return cxx
     for other in others:
         if int(other.rpartition("-")[2]) <= newest and (program := shutil.which(other)):
@@ -272,7 +272,7 @@ def toolchain_identity(
         if variant.compute
         else None
     )
-    lines += device.versions() if device is not None else []
+    lines += device.versions() if device else []
     # a toolkit of wheels is as its version says, and may not be here yet
     of_machine = None if isinstance(device, Toolkit) and device.wheels else device
     lines += (outside or outside_files)(
@@ -312,7 +312,7 @@ def outside_files(
     programs = [program_output(*cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX]
     found = map(shutil.which, (*(word for word in cxx if not is_compiler_cache(word)), *programs))
     paths = {Path(os.path.realpath(path)) for path in found if path}
-    if device is not None:
+    if device:
         paths |= {
             path for part in device.parts for path in device.root.glob(part) if path.is_file()
         }
@@ -320,7 +320,7 @@ def outside_files(
     # the search list has the folders of CXX's words and of CPATH
     output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
     named = [match[1] for word in (*cxx[1:], *flags) if (match := _NAMES_FILES.fullmatch(word))]
-    folders = [f"{device.root}/{folder}" for folder in device.include] if device is not None else []
+    folders = [f"{device.root}/{folder}" for folder in device.include] if device else []
     for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
         path = Path(place)
         lines.append(

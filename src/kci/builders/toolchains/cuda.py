@@ -62,7 +62,7 @@ class Toolkit(FetchedTool):
 
     @property
     def library_dir(self) -> Path:
-        if self.wheels is not None:
+        if self.wheels:
             return self.root / "lib"
         return library_folder(
             "CUDA toolkit", self.root, self.runtime, "lib64", "lib", "targets/*/lib"
@@ -74,11 +74,11 @@ class Toolkit(FetchedTool):
 
     @property
     def complete(self) -> bool:
-        return self.wheels is None or self.nvcc.exists()
+        return not self.wheels or self.nvcc.exists()
 
     @property
     def found(self) -> str:
-        if self.wheels is None:
+        if not self.wheels:
             return f"nvcc in {self.root}"
         return f"from wheels, in {self.wheels}" + (
             "" if self.complete else ", which the first build downloads"
@@ -89,7 +89,7 @@ class Toolkit(FetchedTool):
         return [f"nvcc {(match[2] or match[1]) if match else self.version}"]
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
-        if self.wheels is None:
+        if not self.wheels:
             return []
         packages = toolchains().cuda[self.version]
         return [
@@ -124,7 +124,7 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
     if explicit := os.environ.get("NVCC"):
         nvcc = shutil.which(explicit)
         release = nvcc_version(Path(nvcc)) if nvcc else None
-        if nvcc is None or not same_version(release, version):
+        if not nvcc or not same_version(release, version):
             what = f"is CUDA {release}" if release else "does not run"
             raise MissingToolError(
                 f"NVCC={explicit} {what}, but the variant needs CUDA {version}",

@@ -47,7 +47,7 @@ class FetchedTool(Frozen):
 
     @property
     def complete(self) -> bool:
-        return self.place is None or self.place.is_dir()
+        return not self.place or self.place.is_dir()
 
     @property
     def by_kci(self) -> str:
@@ -77,7 +77,7 @@ class FetchedTool(Frozen):
 
     def ensure(self, python: Path, log: Log) -> None:
         """Download it once, also with concurrent processes. Raises MissingToolError."""
-        if self.place is not None:
+        if self.place:
             make_once(
                 self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log
             )
@@ -147,7 +147,7 @@ def _uv_environment() -> dict[str, str]:
 def uv(*arguments: str) -> list[str]:
     """A command of uv. Raises MissingToolError without it."""
     own = own_program("uv")
-    if own is None:
+    if not own:
         raise MissingToolError(
             "uv is not installed, and kci makes Python environments with it", "pip install uv"
         )
@@ -224,7 +224,7 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
             away = "the disk is full"
         elif "no-index" in pip_settings():
             away = "PIP_NO_INDEX is set, so no index is asked"
-        elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
+        elif pip_index().startswith("http") and (fault := _fault(pip_index())):
             reason = str(fault).removeprefix("<urlopen error ").removesuffix(">")[:200]
             away = f"the package index {pip_index()} cannot be reached: {reason}"
         none = (

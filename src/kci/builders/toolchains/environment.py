@@ -130,7 +130,7 @@ class Environment(FetchedTool):
 
     @property
     def complete(self) -> bool:
-        return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
+        return not self.root or ((self.root / COMPLETE).is_file() and self.python.exists())
 
     @property
     def index(self) -> str:
@@ -149,7 +149,7 @@ class Environment(FetchedTool):
     def setup(
         self, _python: Path | None = None, _target: Path | None = None, *, from_index: bool = True
     ) -> list[list[str]]:
-        if self.root is None:
+        if not self.root:
             return []
         if from_index:
             torch = ["--index-url", self.index, f"torch=={self.wheel}"]
@@ -170,7 +170,7 @@ class Environment(FetchedTool):
         """Made in place, because a Python environment cannot be moved; one without marker file is
         made again.
         """
-        if self.root is None or self.complete:
+        if not self.root or self.complete:
             return
         with writing(self.root), locked(self.root, log):
             if not self.complete:
@@ -253,7 +253,7 @@ def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> E
 def tvm_ffi_environment(cache: Path, version: str) -> Environment:
     """The same with tvm-ffi, such as `0.1`, in place of torch. Raises MissingToolError."""
     release = toolchains().tvm_ffi.get(version)
-    if release is None:
+    if not release:
         known = ", ".join(sorted(toolchains().tvm_ffi))
         raise MissingToolError(f"kci does not know tvm-ffi {version}", f"it knows {known}")
     requirement = f"apache-tvm-ffi=={release}"
@@ -276,7 +276,7 @@ def python_environment() -> Environment:
             "pip install torch, or leave out --no-isolation",
         )
     ninja = own_program("ninja")
-    if ninja is None:
+    if not ninja:
         raise MissingToolError(
             "ninja is not installed", "pip install ninja, or leave out --no-isolation"
         )
@@ -292,7 +292,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
     """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
     environment = kci_environment(cache, torch, flavour)
     root = environment.root
-    assert root is not None  # noqa: S101  - `kci_environment` always sets it
+    assert root  # noqa: S101  - `kci_environment` always sets it
     if flavour != HOST and not environment.complete:
         _require_gpu_torch(torch, flavour, cache)
     environment.ensure(environment.python, log)

@@ -28,12 +28,12 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     version = Version.parse(compute).minor_text
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
     path = shutil.which(ICPX)
-    if path is None:
+    if not path:
         raise MissingToolError(
             f"building for xpu needs icpx {version}, which is not installed on this machine", hint
         )
     match = _VERSION.search(run([path, "--version"]).output)
-    if match is None or not same_version(match[0], version):
+    if not match or not same_version(match[0], version):
         has = f"oneAPI {match[0]}" if match else "no version that kci can read"
         raise MissingToolError(f"{path} is {has}, and the variant needs {version}", hint)
     return (path,)
@@ -75,7 +75,7 @@ def default_extensions(icpx: tuple[str, ...]) -> str:
     """
     result = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
     match = _EXTENSIONS.search(result.output)
-    if result.code != 0 or match is None:
+    if result.code != 0 or not match:
         raise MissingToolError(
             f"{icpx[0]} does not say which SPIR-V extensions it uses", "see what `icpx -###` says"
         )

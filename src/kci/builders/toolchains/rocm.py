@@ -76,7 +76,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
     for root in map(Path.resolve, _places(version)):
         there = os.access(root / "bin" / "hipcc", os.X_OK) and (root / _HEADER).is_file()
         release = _release(root) if there and root not in versions else None
-        if release is None:
+        if not release:
             continue
         if same_version(release, version):
             return Rocm(version, release, root)
