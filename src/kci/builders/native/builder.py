@@ -91,6 +91,8 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda_headers = find_library_headers(device, request.options.cache)
     newer_glibc = glibc_is_newer(cxx)
     chain = Toolchain(
+        variant=variant,
+        kernel_id=request.kernel_id,
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
         cpp_library=cpp_library(cxx),
@@ -121,7 +123,7 @@ def build(request: Request, log: Log) -> BuildResult:
     visible = VisibleFiles(request)
     environment = recipe.chain.environment
     ensure_all(recipe.chain.downloads(), Path(base_python()), log)
-    if not recipe.target.tvm_ffi:
+    if not recipe.chain.tvm_ffi:
         _check_torch(request, environment)
     work = recipe.work
     with locked(work, log) as lock:
@@ -131,7 +133,7 @@ def build(request: Request, log: Log) -> BuildResult:
                 hipify.translate(recipe.translation, log)
             objects = Objects(recipe, request, log)
             others = [step.output for step in recipe.steps if step.depfile]
-            outputs = others if request.part else [recipe.target.module]
+            outputs = others if request.part else [recipe.chain.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
         except OSError as error:
             raise unwritable_error(work, error) from error
@@ -150,8 +152,8 @@ def build(request: Request, log: Log) -> BuildResult:
                 log(str(use))
         if request.part:
             return BuildResult(builder="native", archs=None, objects=use)
-        module = request.output / recipe.target.module
-        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
+        module = request.output / recipe.chain.module
+        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.chain.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
         shutil.copyfile(work / module.name, module)
         module.chmod(0o755)

@@ -71,6 +71,8 @@ _ODD = re.compile(r"[^\w./-]", re.ASCII)
 class Toolchain(Frozen):
     """The compilers, torch and libraries of one variant."""
 
+    variant: Variant
+    kernel_id: str
     cxx: tuple[str, ...]
     """With the compiler cache, if any."""
     gcc_flags: tuple[str, ...]
@@ -96,34 +98,26 @@ class Toolchain(Frozen):
     launcher: Path | None = None
     """The compiler cache."""
 
-    def downloads(self) -> list[FetchedTool]:
-        """Tools that may have to be downloaded."""
-        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
-        return [part for part in tools if part is not None]
-
-
-class Target(Frozen):
-    """The variant to build."""
-
-    variant: Variant
-    kernel_id: str
-
     @property
     def module(self) -> str:
         """File name of the native module."""
         return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
 
     @property
-    def system(self) -> str:
-        """The variant's system, which need not be the machine's."""
-        return self.variant.system
+    def stable(self) -> bool:
+        return self.variant.kind is Kind.STABLE_ABI
 
     @property
     def tvm_ffi(self) -> bool:
         return self.variant.kind is Kind.TVM_FFI
 
+    def downloads(self) -> list[FetchedTool]:
+        """Tools that may have to be downloaded."""
+        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
+        return [part for part in tools if part is not None]
 
-def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+
+def compile_command(chain: Toolchain, unit: Unit) -> list[str]:
     """Compile one source. Raises BuildFailedError as `stable_abi_define`."""
     device = chain.device if unit.language != CXX else None
     # GCC shortens system header paths and puts random numbers into names
@@ -132,23 +126,23 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if isinstance(device, Toolkit):
         compiler = [str(device.nvcc), "-ccbin", host_compiler(chain.cxx)]
         options = [
-            *_nvcc_options(chain, target, unit),
+            *_nvcc_options(chain, unit),
             *(word for option in host for word in ("-Xcompiler", option)),
         ]
     elif device:
         compiler = [str(device.hipcc), f"--rocm-path={device.link}"]
-        options, language = _hipcc_options(target, unit), ["-x", "hip"]
+        options, language = _hipcc_options(chain, unit), ["-x", "hip"]
     # sccache goes by what is preprocessed, which is not what each pass of a device's compiler reads
     cached = chain.launcher and (chain.launcher.stem == "ccache" or not device)
     return [
         *([str(chain.launcher)] if cached else []),
         *compiler,
-        *cxx_standard_flag(target, gnu=not device),
+        *cxx_standard_flag(chain, gnu=not device),
         "-O3",
         "-DNDEBUG",
         *options,
-        *_definitions(chain, target, unit),
-        *_includes(chain, target, unit),
+        *_definitions(chain, unit),
+        *_includes(chain, unit),
         *unit.flags,
         *("-MD", "-MF", f"{unit.object}.d"),
         *language,
@@ -156,15 +150,15 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     ]
 
 
-def stub_libraries(chain: Toolchain, target: Target) -> tuple[str, ...]:
+def stub_libraries(chain: Toolchain) -> tuple[str, ...]:
     """Torch libraries that empty stubs replace at link time."""
-    if target.tvm_ffi:
+    if chain.tvm_ffi:
         return ()
-    library = BACKENDS[target.variant.backend].torch_library
+    library = BACKENDS[chain.variant.backend].torch_library
     own = (library,) if library else ()
     if chain.environment.headers_only:
         return (*own, "torch_cpu")
-    return own if target.variant.kind is Kind.STABLE_ABI else ()
+    return own if chain.stable else ()
 
 
 def stub_command(chain: Toolchain, library: str) -> list[str]:
@@ -187,9 +181,7 @@ def stub_path(library: str) -> str:
     return f"stub/lib{library}.so"
 
 
-def link_command(
-    chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False
-) -> list[str]:
+def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
     """The command that links the native module.
 
     There is no RPATH: whoever imports torch first loads the libraries. Stubs with the right SONAME
@@ -199,42 +191,41 @@ def link_command(
     so that a process has one thread pool. .symtab stays, because the reference's ABI check reads
     it.
     """
-    soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
-    command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
+    soname = [f"-Wl,-soname,{chain.module}"] if chain.tvm_ffi else []
+    command = [*chain.cxx, "-shared", *soname, "-o", chain.module, *objects]
     command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
-    older = [*_for_older_systems(chain, target), "-Wl,--as-needed", chain.cpp_library]
+    older = [*_for_older_systems(chain), "-Wl,--as-needed", chain.cpp_library]
     cuda = chain.device if isinstance(chain.device, Toolkit) else None
-    if target.tvm_ffi:
+    if chain.tvm_ffi:
         # there may be no torch to bring CUDA's runtime
         static = [f"-L{cuda.library_dir}", "-lcudadevrt", "-lcudart_static"] if cuda else []
         needed = ["-lrt", "-lpthread", "-ldl"] if cuda else []
         return [*command, *static, *older, f"-L{TVM_FFI}/lib", "-ltvm_ffi", *needed]
-    stable = target.variant.kind is Kind.STABLE_ABI
-    if stand_ins := stub_libraries(chain, target):
+    if stand_ins := stub_libraries(chain):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
     command += [*older, f"-L{TORCH}/lib"]
     if cuda:
-        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
+        command += [] if chain.stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
     if isinstance(rocm := chain.device, Rocm):
-        command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
+        command += [] if chain.stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
     if chain.sycl:
-        command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
+        command += [] if chain.stable else ["-lc10_xpu", "-ltorch_xpu"]
         command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
-    command += [] if stable else ["-ltorch", "-lc10"]
+    command += [] if chain.stable else ["-ltorch", "-lc10"]
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
-def _for_older_systems(chain: Toolchain, target: Target) -> list[str]:
+def _for_older_systems(chain: Toolchain) -> list[str]:
     if not chain.glibc_compat:
         return []
     return [
         COMPAT_OBJECT,
         OLDER,
         "-Wl,--as-needed",
-        *(library.path for library in old_libraries(target.system)),
+        *(library.path for library in old_libraries(chain.variant.system)),
     ]
 
 
@@ -251,8 +242,8 @@ def gencode(archs: Iterable[str]) -> list[str]:
     return flags
 
 
-def _nvcc_options(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    options = [] if target.tvm_ffi else [*TORCH_NVCC]
+def _nvcc_options(chain: Toolchain, unit: Unit) -> list[str]:
+    options = [] if chain.tvm_ffi else [*TORCH_NVCC]
     options += ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     if isinstance(chain.device, Toolkit) and chain.device.reproducible:
         # nvcc hashes the source's path and a process id into names
@@ -261,10 +252,10 @@ def _nvcc_options(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return options + gencode(unit.archs)
 
 
-def _hipcc_options(target: Target, unit: Unit) -> list[str]:
+def _hipcc_options(chain: Toolchain, unit: Unit) -> list[str]:
     # defines as in the reference: `cpp_extension`'s, and half precision operators; cuid: clang
     # would hash the path
-    kernel = target.kernel_id.rpartition("_")[0]  # the rest changes with every commit
+    kernel = chain.kernel_id.rpartition("_")[0]  # the rest changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
         *(f"--offload-arch={arch}" for arch in unit.archs),
@@ -279,18 +270,18 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     return programs[0] if programs else cxx[0]
 
 
-def cxx_standard_flag(target: Target, *, gnu: bool = False) -> list[str]:
+def cxx_standard_flag(chain: Toolchain, *, gnu: bool = False) -> list[str]:
     """The C++ standard flag; host sources get GNU extensions, as with CMake."""
-    if target.tvm_ffi:
+    if chain.tvm_ffi:
         return []
-    assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    return [f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"]
+    assert chain.variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    return [f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(chain.variant.torch)}"]
 
 
-def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    variant = target.variant
-    facts, name = BACKENDS[variant.backend], target.kernel_id if unit.uses_name else _POISON
-    if target.tvm_ffi:
+def _definitions(chain: Toolchain, unit: Unit) -> list[str]:
+    variant = chain.variant
+    facts, name = BACKENDS[variant.backend], chain.kernel_id if unit.uses_name else _POISON
+    if chain.tvm_ffi:
         return [facts.defines[0], f"-DTVM_FFI_EXTENSION_NAME={name}"]
     major, minor = (*floors().python, 0)[
         :2
@@ -301,25 +292,25 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *facts.defines,
         *(f"-D{name}" for name in (*of_torch["torch"], *of_torch.get(variant.backend, ()))),
     ]
-    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
+    if variant.stable_abi:
         defines.append(stable_abi_define(variant.stable_abi))
     return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]
 
 
-def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+def _includes(chain: Toolchain, unit: Unit) -> list[str]:
     # the reference's order: component, dependencies, `csrc`, system
     # every component's dependencies, the source's own first: versions of one may differ
     ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
     own = [work_path(unit, path) for path in unit.include]
     own += [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
-    if target.tvm_ffi:  # the reference gives tvm-ffi no `csrc`
+    if chain.tvm_ffi:  # the reference gives tvm-ffi no `csrc`
         system = [f"{TVM_FFI}/include"]
     else:
         own = [GENERATED, *own, work_path(unit, PurePosixPath("csrc"))]
         system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
-    if isinstance(chain.device, Rocm) and target.variant.kind is Kind.STABLE_ABI:
+    if isinstance(chain.device, Rocm) and chain.stable:
         system.insert(0, TORCH_FOLDER)
-    if chain.cuda_headers and not target.tvm_ffi:
+    if chain.cuda_headers and not chain.tvm_ffi:
         system.append(LINK)
     if chain.glibc_compat:
         system.insert(0, COMPAT)

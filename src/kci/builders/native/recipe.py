@@ -13,7 +13,6 @@ from kci.builders.native.command_lines import (
     EXPORTS,
     GENERATED,
     OLDER,
-    Target,
     Toolchain,
     compile_command,
     cxx_standard_flag,
@@ -61,19 +60,19 @@ def stand_ins() -> dict[str, str]:
     }
 
 
-def compat_files(chain: Toolchain, target: Target) -> dict[str, str]:
+def compat_files(chain: Toolchain) -> dict[str, str]:
     """Files for older systems by path in the work directory; empty on a machine that is old
     enough.
     """
     if not chain.glibc_compat:
         return {}
-    libraries = old_libraries(target.system)
+    libraries = old_libraries(chain.variant.system)
     return dict(stand_ins()) | {
         name: text for library in libraries for name, text in library.files().items()
     }
 
 
-def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
+def compat_steps(chain: Toolchain, generated: tuple[str, ...]) -> Iterator[Step]:
     """Compile the sources of `compat_files`."""
     if not chain.glibc_compat:
         return
@@ -82,8 +81,8 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
         command = (*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", object_path)
         return Step(object_path, (source,), command, f"c++ {what}", generated)
 
-    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(target, gnu=True))
-    for library in old_libraries(target.system):
+    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(chain, gnu=True))
+    for library in old_libraries(chain.variant.system):
         yield Step(
             library.path,
             (library.source,),
@@ -117,7 +116,6 @@ class Recipe(Frozen):
     """A planned build."""
 
     work: Path
-    target: Target
     chain: Toolchain
     sources: Sources
     translation: hipify.Translation | None
@@ -143,11 +141,10 @@ class Recipe(Frozen):
 def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     """Plan the build with a toolchain."""
     work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
-    target = Target(request.variant, request.kernel_id)
-    generated = _generated(chain, target)
+    generated = _generated(chain)
     translation, units = _translation(request, work, chain, sources)
     pools = _pools(request, units)
-    steps = tuple(_steps(chain, target, units, tuple(sorted(generated)), pools))
+    steps = tuple(_steps(chain, units, tuple(sorted(generated)), pools))
     share, limits = None, []
     if part := request.part:
         share = part_objects(sources.units, part)
@@ -156,7 +153,6 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         limits.append(f"it ends itself after {minutes:g} minutes")
     return Recipe(
         work=work,
-        target=target,
         chain=chain,
         links=work_links(chain),
         sources=sources,
@@ -197,30 +193,29 @@ def recipe_commands(recipe: Recipe) -> list[str]:
 
 def _steps(
     chain: Toolchain,
-    target: Target,
     units: tuple[Unit, ...],
     generated: tuple[str, ...],
     pools: Collection[str],
 ) -> Iterator[Step]:
     # every command depends on the generated files
     for unit in units:
-        tool = "c++" if unit.language == CXX else BACKENDS[target.variant.backend].compiler
-        command = compile_command(chain, target, unit)
+        tool = "c++" if unit.language == CXX else BACKENDS[chain.variant.backend].compiler
+        command = compile_command(chain, unit)
         sources, what = (work_path(unit, unit.source),), f"{tool} {unit.shown}"
-        pool = name if (name := _pool(target.variant, unit)) in pools else ""
+        pool = name if (name := _pool(chain.variant, unit)) in pools else ""
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
     libraries = []
-    for library in stub_libraries(chain, target):
+    for library in stub_libraries(chain):
         stub = stub_path(library)
         libraries.append(
             Step(stub, ("stub.cpp",), stub_command(chain, library), f"link {stub}", generated)
         )
-    libraries += compat_steps(chain, target, generated)
+    libraries += compat_steps(chain, generated)
     yield from libraries
     objects = [unit.object for unit in units]
-    link = link_command(chain, target, objects, openmp=any(unit.openmp for unit in units))
+    link = link_command(chain, objects, openmp=any(unit.openmp for unit in units))
     inputs = (*objects, *(step.output for step in libraries))
-    yield Step(target.module, inputs, link, f"link {target.module}", generated)
+    yield Step(chain.module, inputs, link, f"link {chain.module}", generated)
 
 
 def _pool(variant: Variant, unit: Unit) -> str:
@@ -261,11 +256,11 @@ def _translation(
     ), units
 
 
-def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
+def _generated(chain: Toolchain) -> dict[str, str]:
     return {
         f"{GENERATED}/registration.h": REGISTRATION_H,
         "stub.cpp": STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: EXPORTS_MAP,
-        **compat_files(chain, target),
+        **compat_files(chain),
     }
