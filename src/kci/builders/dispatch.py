@@ -38,7 +38,7 @@ def build_noarch(request: Request, log: Log) -> BuildResult:
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops}, visible)
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
-    return BuildResult(builder="noarch", archs=request.variant.archs)
+    return BuildResult("noarch", request.variant.archs)
 
 
 def _files(request: Request) -> dict[str, Path]:
@@ -83,9 +83,9 @@ def build_with_nix(request: Request, log: Log) -> BuildResult:
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", "use --builder native")
     visible = VisibleFiles(request, everything=True)
-    done = run(nix_command(request), log, cwd=request.kernel_dir)
+    done = run(command := nix_command(request), log, cwd=request.kernel_dir)
     if done.code != 0:
-        raise BuildFailedError(f"{shell_line(nix_command(request))} failed\n{done.tail()}")
+        raise BuildFailedError(f"{shell_line(command)} failed\n{done.tail()}")
     visible.require_unchanged()
     result = _result(done.output, request.variant.name)
     # the nix store is read-only and has links
@@ -94,8 +94,7 @@ def build_with_nix(request: Request, log: Log) -> BuildResult:
     )
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
-    archs = request.variant.archs
-    return BuildResult(builder="nix", archs=archs, sealed=True)
+    return BuildResult("nix", request.variant.archs, sealed=True)
 
 
 def _result(output: str, variant: str) -> Path:

@@ -31,7 +31,7 @@ from kci.builders.native.objects import Objects, missing_parts
 from kci.builders.native.recipe import Recipe, make_recipe
 from kci.builders.native.units import collect_units
 from kci.builders.process.machine import ninja_status, nvcc_threads, read_progress
-from kci.builders.process.run import Log, ProgramResult
+from kci.builders.process.run import Log
 from kci.builders.request import BuildResult, Request
 from kci.builders.toolchains.compilers import (
     DeviceCompiler,
@@ -78,17 +78,16 @@ def plan(request: Request, log: Log) -> Recipe:
     package_files(request.kernel_dir, request.build, compiled=True)
     sources = collect_units(request, log)
     environment = _environment(request)
-    variant, compute = request.variant, text_of(request.variant.compute)
-    headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
+    variant, cache = request.variant, request.options.cache
+    compute = text_of(variant.compute)
+    headers = find_headers(sources.depends, cache, log, compute=compute)
     cxx = build_compiler(variant)
-    device = find_device(variant.backend, compute, variant.system, request.options.cache, log)
+    device = find_device(variant.backend, compute, variant.system, cache, log)
     sycl = sycl_code(request.build, variant)
-    files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
+    files = (request.kernel_dir / unit.source for unit in sources.units)
     cuda_headers = None
-    if isinstance(device, Toolkit) and (
-        variant.kind is Kind.FULL or mentions_libraries(files_of_units)
-    ):
-        cuda_headers = find_library_headers(device, request.options.cache)
+    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files)):
+        cuda_headers = find_library_headers(device, cache)
     newer_glibc = glibc_is_newer(cxx)
     chain = Toolchain(
         variant=variant,
@@ -141,24 +140,19 @@ def build(request: Request, log: Log) -> BuildResult:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packing_objects(objects, log):
-            done = (
+            if outputs:
                 _compile(recipe, request, lock, log, objects, ends_at)
-                if outputs
-                else ProgramResult(0, "")
-            )
-            if done.code != 0:
-                raise build_error(recipe, request, done, log)
             if (use := objects.use()).found:
                 log(str(use))
         if request.part:
-            return BuildResult(builder="native", archs=None, objects=use)
+            return BuildResult("native", None, objects=use)
         module = request.output / recipe.chain.module
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.chain.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
         shutil.copyfile(work / module.name, module)
         module.chmod(0o755)
     archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
-    return BuildResult(builder="native", archs=archs, objects=use)
+    return BuildResult("native", archs, objects=use)
 
 
 @contextmanager
@@ -177,7 +171,7 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
 
 def _compile(
     recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float
-) -> ProgramResult:
+) -> None:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
@@ -188,7 +182,8 @@ def _compile(
         done = None
     if not done:
         raise timeout_error(request, objects)
-    return done
+    if done.code != 0:
+        raise build_error(recipe, request, done, log)
 
 
 def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
@@ -246,12 +241,12 @@ def _environment(request: Request) -> Environment:
         return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     backend = variant.backend if variant.kind is Kind.FULL else HOST
-    flavour, headers_only = (
+    return kci_environment(
+        request.options.cache,
+        variant.wheel or variant.torch.text,
         toolchains().flavour(backend, variant.compute),
-        BACKENDS[backend].headers_only,
+        headers_only=BACKENDS[backend].headers_only,
     )
-    torch = variant.wheel or variant.torch.text
-    return kci_environment(request.options.cache, torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
@@ -275,19 +270,15 @@ def _check_torch(request: Request, environment: Environment) -> None:
     if facts.torch_version and not same_version(
         torch.toolkits.get(variant.backend), text_of(variant.compute)
     ):
-        message = (
-            f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
-        )
-        raise MissingToolError(f"{message} is for {torch.device}", hint)
+        needs = f"{variant.name} needs a torch for {facts.title} {variant.compute}"
+        raise MissingToolError(f"{needs}, and {torch.release} is for {torch.device}", hint)
 
 
 def _versions(
     cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None
 ) -> tuple[str, ...]:
-    torch = (
-        environment.requirement
-        or f"torch {environment.release or read_torch_version(environment.torch).release}"
-    )
+    release = environment.release or read_torch_version(environment.torch).release
+    torch = environment.requirement or f"torch {release}"
     return (version_line(cxx), torch, *(device.versions() if device else ()))
 
 

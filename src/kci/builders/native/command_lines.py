@@ -144,9 +144,14 @@ def compile_command(chain: Toolchain, unit: Unit) -> list[str]:
         *_definitions(chain, unit),
         *_includes(chain, unit),
         *unit.flags,
-        *("-MD", "-MF", f"{unit.object}.d"),
+        "-MD",
+        "-MF",
+        f"{unit.object}.d",
         *language,
-        *("-c", work_path(unit, unit.source), "-o", unit.object),
+        "-c",
+        work_path(unit, unit.source),
+        "-o",
+        unit.object,
     ]
 
 
@@ -164,16 +169,8 @@ def stub_libraries(chain: Toolchain) -> tuple[str, ...]:
 def stub_command(chain: Toolchain, library: str) -> list[str]:
     """Make an empty library."""
     soname = f"-Wl,-soname,lib{library}.so"
-    return [
-        *chain.cxx,
-        "-shared",
-        "-fPIC",
-        "-nostdlib",
-        soname,
-        "stub.cpp",
-        "-o",
-        stub_path(library),
-    ]
+    output = ["-o", stub_path(library)]
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", *output]
 
 
 def stub_path(library: str) -> str:
@@ -221,12 +218,8 @@ def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = Fal
 def _for_older_systems(chain: Toolchain) -> list[str]:
     if not chain.glibc_compat:
         return []
-    return [
-        COMPAT_OBJECT,
-        OLDER,
-        "-Wl,--as-needed",
-        *(library.path for library in old_libraries(chain.variant.system)),
-    ]
+    libraries = [library.path for library in old_libraries(chain.variant.system)]
+    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *libraries]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
@@ -259,8 +252,12 @@ def _hipcc_options(chain: Toolchain, unit: Unit) -> list[str]:
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
         *(f"--offload-arch={arch}" for arch in unit.archs),
-        *("-fno-gpu-rdc", f"-cuid={cuid}", "-fPIC"),
-        *("-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8"),
+        "-fno-gpu-rdc",
+        f"-cuid={cuid}",
+        "-fPIC",
+        "-DCUDA_HAS_FP16=1",
+        "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
+        "-DENABLE_FP8",
     ]
 
 
@@ -283,17 +280,13 @@ def _definitions(chain: Toolchain, unit: Unit) -> list[str]:
     facts, name = BACKENDS[variant.backend], chain.kernel_id if unit.uses_name else _POISON
     if chain.tvm_ffi:
         return [facts.defines[0], f"-DTVM_FFI_EXTENSION_NAME={name}"]
-    major, minor = (*floors().python, 0)[
-        :2
-    ]  # limited API of the oldest Python (docs/format.md#python-abi)
+    # limited API of the oldest Python (docs/format.md#python-abi)
+    major, minor = (*floors().python, 0)[:2]
     defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000"]
     of_torch = toolchains().defines
-    defines += [
-        *facts.defines,
-        *(f"-D{name}" for name in (*of_torch["torch"], *of_torch.get(variant.backend, ()))),
-    ]
-    if variant.stable_abi:
-        defines.append(stable_abi_define(variant.stable_abi))
+    names = (*of_torch["torch"], *of_torch.get(variant.backend, ()))
+    defines += [*facts.defines, *(f"-D{name}" for name in names)]
+    defines += [stable_abi_define(variant.stable_abi)] if variant.stable_abi else []
     return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]
 
 
@@ -315,12 +308,9 @@ def _includes(chain: Toolchain, unit: Unit) -> list[str]:
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     # nvcc knows its own; never /usr/include: it must stay behind the C++ library's headers
-    if chain.device and unit.language != "CUDA":
-        system += [
-            f"{chain.device.link}/{path}"
-            for path in chain.device.include
-            if chain.device.root != Path("/usr")
-        ]
+    device = chain.device
+    if device and unit.language != "CUDA" and device.root != Path("/usr"):
+        system += [f"{device.link}/{path}" for path in device.include]
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
 
 

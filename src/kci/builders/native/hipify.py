@@ -125,11 +125,9 @@ def translate(plan: Translation, log: Log) -> None:
         unsupported = None  # the script failed before
     if done.code != 0 or unsupported is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
-        raise BuildFailedError(
-            f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}",
-            hint
-            or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), ""),
-        )
+        hints = (meaning for word, meaning in _ERROR_HINTS.items() if word in done.output)
+        message = f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}"
+        raise BuildFailedError(message, hint or next(hints, ""))
     if unsupported:
         calls = ", ".join(sorted(unsupported))
         raise BuildFailedError(

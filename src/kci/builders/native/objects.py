@@ -89,9 +89,8 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
             f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}"
         )
     with replacing(out_file) as replacement:
-        with written_archive(
-            replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL
-        ) as archive:
+        zstd = out_file.name.endswith(".zst")
+        with written_archive(replacement.staging, zstd=zstd, level=_LEVEL) as archive:
             text = msgspec.json.encode(head)
             archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
             for path in sorted(folder.rglob("*")):
@@ -109,11 +108,8 @@ def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     messages = []
     for of in sorted({head.part.of for head in parts if head.part}):
         for part in (BuildPart(number, of) for number in range(1, of + 1)):
-            best = max(
-                (head for head in parts if head.part == part),
-                key=lambda head: head.objects,
-                default=None,
-            )
+            found = [head for head in parts if head.part == part]
+            best = max(found, key=lambda head: head.objects, default=None)
             if not best:
                 messages.append(f"part {part} was not given")
             elif best.objects < best.wanted:
@@ -213,10 +209,9 @@ class Objects:
         self._work = recipe.work
         self._steps = [step for step in recipe.steps if step.depfile]
         options = request.options
-        own = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
-        self._folder = (
-            recipe.work / CCACHE_FOLDER if options.objects_from or options.objects_to else own
-        )
+        self._folder = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
+        if options.objects_from or options.objects_to:
+            self._folder = recipe.work / CCACHE_FOLDER
         self._cleared()
         for step in recipe.steps:
             (recipe.work / step.output).unlink(missing_ok=True)
@@ -233,6 +228,8 @@ class Objects:
     def environment(self) -> dict[str, str]:
         """Variables for ccache, which replace the user's."""
         namespace = self._namespace()
+        words = (word for step in self._steps for word in step.command)
+        in_objects = any(map(_NAMES_FOLDER.match, words))
         variables = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
@@ -244,11 +241,8 @@ class Objects:
             "CCACHE_SLOPPINESS": "",
             "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE") or "20G",
             "CCACHE_STATSLOG": str(self._work / _STATS),
+            "CCACHE_HASHDIR" if in_objects else "CCACHE_NOHASHDIR": "1",
         }
-        words = (word for step in self._steps for word in step.command)
-        variables[
-            "CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"
-        ] = "1"
         return _for_ccache(variables)
 
     def use(self) -> ObjectUse:
@@ -286,13 +280,8 @@ class Objects:
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
         files = sorted(inputs.compiled_from(self._request.variant))
-        words = [
-            *(path for path, _ in files),
-            "",
-            *self._unnamed(files),
-            *chain.versions,
-            *environment_flags(),
-        ]
+        words = [*(path for path, _ in files), "", *self._unnamed(files)]
+        words += [*chain.versions, *environment_flags()]
         flags = {flag for unit in self._recipe.sources.units for flag in unit.flags}
         words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):

@@ -66,10 +66,10 @@ def compat_files(chain: Toolchain) -> dict[str, str]:
     """
     if not chain.glibc_compat:
         return {}
-    libraries = old_libraries(chain.variant.system)
-    return dict(stand_ins()) | {
-        name: text for library in libraries for name, text in library.files().items()
-    }
+    files = dict(stand_ins())
+    for library in old_libraries(chain.variant.system):
+        files |= library.files()
+    return files
 
 
 def compat_steps(chain: Toolchain, generated: tuple[str, ...]) -> Iterator[Step]:
@@ -83,13 +83,8 @@ def compat_steps(chain: Toolchain, generated: tuple[str, ...]) -> Iterator[Step]
 
     yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(chain, gnu=True))
     for library in old_libraries(chain.variant.system):
-        yield Step(
-            library.path,
-            (library.source,),
-            library.command(chain.cxx),
-            f"link {library.path}",
-            generated,
-        )
+        command, what = library.command(chain.cxx), f"link {library.path}"
+        yield Step(library.path, (library.source,), command, what, generated)
     archived: tuple[str, ...] = ()
     for source in (
         name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")
@@ -99,10 +94,9 @@ def compat_steps(chain: Toolchain, generated: tuple[str, ...]) -> Iterator[Step]
         yield compiled(source, object_path, source)
     inputs, parts = archived, chain.newer_parts
     if parts:
-        inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
-        yield Step(
-            parts.unpacked[0], (parts.library,), parts.unpack(chain.ar), "ar newer", generated
-        )
+        first = parts.unpacked[0]
+        inputs, archived = (*inputs, first), (*archived, *parts.unpacked)
+        yield Step(first, (parts.library,), parts.unpack(chain.ar), "ar newer", generated)
     yield Step(OLDER, inputs, (chain.ar, "rcsD", OLDER, *archived), f"ar {OLDER}", generated)
 
 
@@ -145,6 +139,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     translation, units = _translation(request, work, chain, sources)
     pools = _pools(request, units)
     steps = tuple(_steps(chain, units, tuple(sorted(generated)), pools))
+    files = f"the {count(len(request.files().of(request.variant)), 'file')}"
     share, limits = None, []
     if part := request.part:
         share = part_objects(sources.units, part)
@@ -159,9 +154,7 @@ def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
         translation=translation,
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
-        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of "
-        f"{request.kernel_dir.resolve()} that"
-        " build.toml lists",
+        kernel=f"{files} of {request.kernel_dir.resolve()} that build.toml lists",
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(request.options.jobs, request.builds),
         pools=pools,
@@ -174,10 +167,8 @@ def recipe_commands(recipe: Recipe) -> list[str]:
     python = recipe.chain.environment.python
     lines = [line for part in recipe.chain.downloads() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
-    lines += [
-        shell_line(["ln", "-sfn", str(target), name])
-        for name, target in sorted(recipe.links.items())
-    ]
+    links = sorted(recipe.links.items())
+    lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in links]
     lines.append(f"# kci makes {KERNEL}, a folder with copies of what is listed of {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation:
@@ -206,10 +197,8 @@ def _steps(
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
     libraries = []
     for library in stub_libraries(chain):
-        stub = stub_path(library)
-        libraries.append(
-            Step(stub, ("stub.cpp",), stub_command(chain, library), f"link {stub}", generated)
-        )
+        stub, command = stub_path(library), stub_command(chain, library)
+        libraries.append(Step(stub, ("stub.cpp",), command, f"link {stub}", generated))
     libraries += compat_steps(chain, generated)
     yield from libraries
     objects = [unit.object for unit in units]
@@ -221,11 +210,8 @@ def _steps(
 def _pool(variant: Variant, unit: Unit) -> str:
     own = unit.language != CXX or BACKENDS[variant.backend].compiler_id[0] == CXX
     backend = variant.backend if own else HOST
-    return (
-        f"{backend}{_CUTLASS}"
-        if any(depend.startswith("cutlass") for depend in unit.depends)
-        else backend
-    )
+    cutlass = any(depend.startswith("cutlass") for depend in unit.depends)
+    return f"{backend}{_CUTLASS}" if cutlass else backend
 
 
 def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
@@ -251,9 +237,8 @@ def _translation(
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
         return None, units
-    return hipify.Translation(
-        work / KERNEL, work, chain.environment, names, tuple(include), stable
-    ), units
+    where = (work / KERNEL, work, chain.environment)
+    return hipify.Translation(*where, names, tuple(include), stable), units
 
 
 def _generated(chain: Toolchain) -> dict[str, str]:

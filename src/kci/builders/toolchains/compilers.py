@@ -126,10 +126,9 @@ def examine_device(backend: str, compute: str, system: str, cache: Path) -> str:
     device = find_device(backend, compute, system, cache)
     if not device:
         return find_icpx(compute)[0]
-    found = device.found
     if backend == Backend.CUDA:
         cxx_compiler(compute)  # nvcc needs a host compiler that it accepts
-    return found
+    return device.found
 
 
 def _words(named: str) -> tuple[str, ...] | None:
@@ -152,11 +151,7 @@ def _ccbin_compiler(named: Path) -> tuple[str, ...] | None:
 def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> tuple[str, ...]:
     # another major version of g++, if this one is too new
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
-    if (
-        cuda is None
-        or newest is None
-        or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS)
-    ):
+    if not newest or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
         return cxx
     major = re.match(r"\d+", program_output(*cxx, "-dumpfullversion"))  # clang rejects the option
     if not major or int(major[0]) <= newest:
@@ -187,11 +182,8 @@ def cpp_library(cxx: tuple[str, ...]) -> str:
     """The linker argument for the shared C++ library, even if a static one lies beside the
     compiler.
     """
-    return (
-        "-lstdc++"
-        if "/" in program_output(*cxx, "-print-file-name=libstdc++.so")
-        else "-l:libstdc++.so.6"
-    )
+    shared = program_output(*cxx, "-print-file-name=libstdc++.so")
+    return "-lstdc++" if "/" in shared else "-l:libstdc++.so.6"
 
 
 def version_line(cxx: tuple[str, ...]) -> str:
@@ -267,11 +259,7 @@ def toolchain_identity(
         version_line((binutils_program(cxx, "ld"),)),
         _torch(variant, isolation=isolation),
     ]
-    device = (
-        find_device(variant.backend, text_of(variant.compute), variant.system, cache)
-        if variant.compute
-        else None
-    )
+    device = find_device(variant.backend, text_of(variant.compute), variant.system, cache)
     lines += device.versions() if device else []
     # a toolkit of wheels is as its version says, and may not be here yet
     of_machine = None if isinstance(device, Toolkit) and device.wheels else device
@@ -312,15 +300,15 @@ def outside_files(
     programs = [program_output(*cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX]
     found = map(shutil.which, (*(word for word in cxx if not is_compiler_cache(word)), *programs))
     paths = {Path(os.path.realpath(path)) for path in found if path}
+    folders = []
     if device:
-        paths |= {
-            path for part in device.parts for path in device.root.glob(part) if path.is_file()
-        }
+        parts = (path for part in device.parts for path in device.root.glob(part))
+        paths |= {path for path in parts if path.is_file()}
+        folders = [f"{device.root}/{folder}" for folder in device.include]
     lines = sorted(f"{path.name} {file_digest(path)}" for path in paths)
     # the search list has the folders of CXX's words and of CPATH
     output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
     named = [match[1] for word in (*cxx[1:], *flags) if (match := _NAMES_FILES.fullmatch(word))]
-    folders = [f"{device.root}/{folder}" for folder in device.include] if device else []
     for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
         path = Path(place)
         lines.append(

@@ -101,7 +101,15 @@ def same_version(first: str | None, second: str | None) -> bool:
 
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
-_SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so")
+_HEADERS = ("torch/include/", "tvm_ffi/include/")
+_SMALL = (
+    "torch/lib/libc10.so",
+    "torch/lib/libc10_cuda.so",
+    "torch/lib/libgomp.so.1",
+    "torch/lib/libtorch.so",
+    "torch/version.py",
+    "tvm_ffi/lib/libtvm_ffi.so",
+)
 """Copied as they are; the other libraries are a gigabyte, so stubs replace them."""
 
 
@@ -151,15 +159,14 @@ class Environment(FetchedTool):
     ) -> list[list[str]]:
         if not self.root:
             return []
-        if from_index:
+        if self.requirement:
+            torch = [self.requirement]
+        elif from_index:
             torch = ["--index-url", self.index, f"torch=={self.wheel}"]
         else:
             # `===` excludes local versions such as +cpu: the build on PyPI
-            torch = [
-                f"torch=={self.release}" if self.flavour == HOST else f"torch==={self.release}"
-            ]
+            torch = [f"torch{'==' if self.flavour == HOST else '==='}{self.release}"]
         pip = pip_install(self.python)
-        torch = [self.requirement] if self.requirement else torch
         return [
             uv("venv", "--no-project", "--python", base_python(), str(self.root)),
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
@@ -227,16 +234,8 @@ def kci_environment(
     name = (
         f"torch-{release}-{f'{place}-' * bool(place)}{flavour}{'-headers' if headers_only else ''}"
     )
-    own = index if "@" in torch else ""
-    return _cached_environment(
-        cache,
-        name,
-        "torch",
-        release=release,
-        flavour=flavour,
-        own_index=own,
-        headers_only=headers_only,
-    )
+    facts = {"own_index": index if "@" in torch else "", "headers_only": headers_only}
+    return _cached_environment(cache, name, "torch", release=release, flavour=flavour, **facts)
 
 
 def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> Environment:
@@ -280,12 +279,8 @@ def python_environment() -> Environment:
         raise MissingToolError(
             "ninja is not installed", "pip install ninja, or leave out --no-isolation"
         )
-    return Environment(
-        python=Path(sys.executable),
-        torch=Path(spec.origin).parent,
-        ninja=Path(ninja).absolute(),
-        root=None,
-    )
+    torch = Path(spec.origin).parent
+    return Environment(Path(sys.executable), torch, Path(ninja).absolute(), root=None)
 
 
 def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST)) -> Path:
@@ -302,10 +297,9 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
         and version.toolkits
         and run([str(environment.python), "-c", "import torch"]).code != 0
     ):
+        # the same torch, with the libraries that it lacks here
         gpu = kci_environment(cache, torch, toolchains().pypi.get(torch, HOST))
-        if (
-            gpu.root and (gpu.root / _RUNTIME).is_file()
-        ):  # the same torch, with the libraries that it lacks here
+        if gpu.root and (gpu.root / _RUNTIME).is_file():
             return gpu.python
         raise MissingToolError(
             version.test_limitation, f"{TO_TEST}; then remove this one: rm -r {root}"
@@ -313,12 +307,9 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
     # torch is there, and pip adds what the one for a GPU needs
     own = f"torch=={environment.release}" if environment.own_index else "torch"
     packages = [*toolchains().runtime_packages, *([] if flavour == HOST else [own])]
-    installed = "".join(f"{package}\n" for package in packages)
+    installed, known = "".join(f"{package}\n" for package in packages), root / _RUNTIME
     with locked(root, log):
-        if (
-            not (root / _RUNTIME).is_file()
-            or (root / _RUNTIME).read_text(encoding="utf-8") != installed
-        ):
+        if not known.is_file() or known.read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
             index = [] if flavour == HOST else ["--extra-index-url", environment.index]
             index = index if index and is_reachable(index[1]) else []
@@ -335,7 +326,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
                     "test with another torch, or remove this one, and kci installs it again: rm "
                     f"-r {root}",
                 )
-            (root / _RUNTIME).write_text(installed, encoding="utf-8")
+            known.write_text(installed, encoding="utf-8")
     return environment.python
 
 
@@ -378,26 +369,18 @@ def python_include() -> Path:
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     # ten of the wheel's five hundred megabytes
-    package, _, release = environment.requirement.partition("==")
-    if not package:
-        package, release = ("torch", environment.wheel if index else str(environment.release))
-    wheel = find_wheel(
-        package, release, cpu_of(this_system()), None if environment.requirement else index
-    )
+    package, release = "torch", environment.wheel if index else str(environment.release)
+    if environment.requirement:
+        package, _, release = environment.requirement.partition("==")
+        index = None
+    wheel = find_wheel(package, release, cpu_of(this_system()), index)
     log(f"taking the headers out of {wheel.name} into {environment.root}")
     extract(wheel, needed_to_compile, environment.torch.parent)
 
 
 def needed_to_compile(path: str) -> str | None:
     """Target paths of the wheel files that a build reads."""
-    folder, _, name = path.rpartition("/")
-    is_header = (
-        path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
-    )
-    small = (
-        folder == "torch/lib" and name in _SMALL_LIBRARIES
-    ) or path == "tvm_ffi/lib/libtvm_ffi.so"
-    return path if is_header or small else None
+    return path if path in _SMALL or path.startswith(_HEADERS) else None
 
 
 def _check_flavour(environment: Environment) -> None:

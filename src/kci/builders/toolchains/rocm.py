@@ -31,8 +31,11 @@ class Rocm(FetchedTool):
     link: ClassVar = "rocm"
     include: ClassVar = ("include",)
     parts: ClassVar = (
-        *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
-        *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
+        "bin/hipcc*",
+        "llvm/bin/clang*",
+        "lib/llvm/bin/clang*",
+        "amdgcn/bitcode/*",
+        "lib/llvm/lib/clang/*/*/*/bitcode/*",
     )
     version: str
     """Major and minor, `7.2`."""
@@ -91,10 +94,9 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
 
 
 def _places(version: str) -> Iterator[Path]:
-    for home in (os.environ.get(name) for name in HOMES):
-        if home:
-            yield Path(home)
-            yield Path(home).parent  # HIP_PATH may be the directory `hip` in it
+    for home in map(Path, filter(None, map(os.environ.get, HOMES))):
+        yield home
+        yield home.parent  # HIP_PATH may be the directory `hip` in it
     if hipcc := shutil.which("hipcc"):
         yield Path(hipcc).resolve().parent.parent
         # hipcc on PATH may be a script; hipconfig knows the directory
