@@ -47,7 +47,7 @@ from kci.builders.toolchains.compilers import (
 )
 from kci.builders.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
 from kci.builders.toolchains.cutlass import find_headers
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.downloads import ensure_all
 from kci.builders.toolchains.environment import (
     Environment,
@@ -275,7 +275,7 @@ def _check_torch(request: Request, environment: Environment) -> None:
 
 
 def _versions(
-    cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None
+    cxx: Compiler, environment: Environment, device: DeviceCompiler | None
 ) -> tuple[str, ...]:
     release = environment.release or read_torch_version(environment.torch).release
     torch = environment.requirement or f"torch {release}"

@@ -19,7 +19,7 @@ from kci.builders.toolchains import oneapi
 from kci.builders.toolchains.compilers import DeviceCompiler, is_compiler_cache
 from kci.builders.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.builders.toolchains.cutlass import Headers
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.downloads import FetchedTool
 from kci.builders.toolchains.environment import Environment
 from kci.builders.toolchains.glibc import NewerParts, old_libraries
@@ -73,7 +73,7 @@ class Toolchain(Frozen):
 
     variant: Variant
     kernel_id: str
-    cxx: tuple[str, ...]
+    cxx: Compiler
     """With the compiler cache, if any."""
     gcc_flags: tuple[str, ...]
     """The supported ones of `GCC_FLAGS`."""
@@ -261,7 +261,7 @@ def _hipcc_options(chain: Toolchain, unit: Unit) -> list[str]:
     ]
 
 
-def host_compiler(cxx: tuple[str, ...]) -> str:
+def host_compiler(cxx: Compiler) -> str:
     """The compiler without cache and flags, as nvcc requires."""
     programs = [word for word in cxx if not word.startswith("-") and not is_compiler_cache(word)]
     return programs[0] if programs else cxx[0]

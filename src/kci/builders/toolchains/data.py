@@ -14,6 +14,10 @@ TORCH_INDEX = "KCI_TORCH_INDEX"
 """Mirror of https://download.pytorch.org/whl/."""
 
 
+Compiler = tuple[str, ...]
+"""The words that start a compiler: perhaps a launcher, its program, perhaps options."""
+
+
 class CutlassRelease(Frozen, forbid_unknown_fields=True):
     """A version of CUTLASS."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kci.builders.process.run import program_output
 from kci.builders.toolchains.compilers import binutils_program
+from kci.builders.toolchains.data import Compiler
 from kci.config.values import Version
 from kci.matrix.variants import cpu_of
 from kci.utils.frozen import Frozen
@@ -65,7 +66,7 @@ class OldLibrary(Frozen):
             self.version_script: f"# {note}\n{script}",
         }
 
-    def command(self, cxx: tuple[str, ...]) -> list[str]:
+    def command(self, cxx: Compiler) -> list[str]:
         named = [f"-Wl,-soname,{self.soname}", f"-Wl,--version-script={self.version_script}"]
         return [*cxx, "-shared", "-fPIC", "-nostdlib", *named, self.source, "-o", self.path]
 
@@ -113,7 +114,7 @@ class NewerParts(Frozen):
         return tuple(f"{FOLDER}/{member}" for member in self.members)
 
 
-def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
+def find_newer_parts(cxx: Compiler) -> NewerParts | None:
     """The parts in a compiler's static C++ library; None without one, or if it is not GNU's."""
     library = program_output(*cxx, "-print-file-name=libstdc++.a").strip()
     if not library or not Path(library).is_file():

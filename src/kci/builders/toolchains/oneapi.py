@@ -8,7 +8,7 @@ import shutil
 
 from kci.builders.process.run import run
 from kci.builders.toolchains.cutlass import tla_version
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.environment import same_version
 from kci.config.model import Build
 from kci.config.values import Backend, Depend, Version, text_of
@@ -23,7 +23,7 @@ _EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
 _VERSION = re.compile(r"\d+\.\d+")
 
 
-def find_icpx(compute: str) -> tuple[str, ...]:
+def find_icpx(compute: str) -> Compiler:
     """The icpx of a oneAPI version such as `2025.3`. Raises MissingToolError."""
     version = Version.parse(compute).minor_text
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
@@ -68,7 +68,7 @@ def sycl_code(build: Build, variant: Variant) -> SyclCode | None:
     return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)
 
 
-def default_extensions(icpx: tuple[str, ...]) -> str:
+def default_extensions(icpx: Compiler) -> str:
     """Default SPIR-V extensions of icpx, which a list on the command line replaces.
 
     Raises MissingToolError.
