@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import sys
@@ -100,6 +101,7 @@ def same_version(first: str | None, second: str | None) -> bool:
 
 
 COMPLETE = ".kci-complete"
+_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _RUNTIME = ".kci-runtime"
 _HEADERS = ("torch/include/", "tvm_ffi/include/")
 _SMALL = (
@@ -319,7 +321,10 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
                 log,
                 root,
             )
-            check = run([str(environment.python), "-c", "import torch, kernels"])
+            # it compiles what each load imports, also where Python may write no bytecode
+            writes = {name: text for name, text in os.environ.items() if name != _NO_BYTECODE}
+            asked = [str(environment.python), "-c", "import torch, kernels, pytest"]
+            check = run(asked, env=writes)
             if check.code != 0:
                 raise MissingToolError(
                     f"torch {torch} does not import: {last_line(check.output)}",
