@@ -47,7 +47,7 @@ def python_path(*folders: Path | None) -> dict[str, str]:
 
 
 def last_answer(output: str, mark: str) -> str:
-    """What a program has printed last behind a mark; empty if nothing."""
+    """The last line that a program has printed behind a mark; empty without one."""
     lines = (line for line in reversed(output.splitlines()) if line.startswith(mark))
     return next(lines, "").removeprefix(mark)
 
