@@ -18,8 +18,10 @@ import msgspec
 import pytest
 
 from kci.builders import build_variant
+from kci.builders.native.command_lines import Toolchain
 from kci.builders.request import BuildOptions, Request
-from kci.builders.toolchains.environment import ensure_runtime
+from kci.builders.toolchains.compilers import GCC_FLAGS
+from kci.builders.toolchains.environment import Environment, ensure_runtime
 from kci.config.model import Build
 from kci.config.reader import read_kernel
 from kci.config.values import Backend, Version
@@ -30,6 +32,7 @@ from kci.utils.cache import default_cache
 DATA = Path(__file__).parent / "builders" / "data"
 CPU = "torch213-cxx11-cpu-x86_64-linux"
 STABLE_CPU = "torch-stable-abi211-cpu-x86_64-linux"
+CUDA = "torch213-cxx11-cu130-x86_64-linux"
 STABLE_CUDA = "torch-stable-abi211-cu130-x86_64-linux"
 
 
@@ -49,6 +52,13 @@ def variant(name: str, *, torch: str = "2.13", archs: tuple[str, ...] | None = N
         archs=archs,
         bundled=True,
     )
+
+
+def toolchain(name: str, environment: Environment, **changes: object) -> Toolchain:
+    """A toolchain for a variant that is the same on every machine."""
+    made = variant(name)
+    fixed = (("g++",), GCC_FLAGS, environment, Path("/py"))
+    return Toolchain(made, f"_k_{made.backend}_1", *fixed, **changes)  # type: ignore[arg-type]
 
 
 def write_tree(root: Path, files: Mapping[str, str]) -> Path:

@@ -9,10 +9,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 
-from buildkit import variant
+from buildkit import CPU, CUDA, STABLE_CUDA, toolchain
 from kci.builders.native.command_lines import (
-    Target,
-    Toolchain,
     compile_command,
     host_compiler,
     link_command,
@@ -21,7 +19,6 @@ from kci.builders.native.command_lines import (
     work_links,
 )
 from kci.builders.native.units import Unit
-from kci.builders.toolchains.compilers import GCC_FLAGS
 from kci.builders.toolchains.cuda import Toolkit, WheelFiles
 from kci.builders.toolchains.cutlass import Headers, HeaderSource
 from kci.builders.toolchains.environment import Environment
@@ -39,20 +36,12 @@ CUTLASS = Headers(
 )
 
 
-def chain(**changes: object) -> Toolchain:
-    fields = {
-        "cxx": ("g++",),
-        "gcc_flags": GCC_FLAGS,
-        "environment": ENVIRONMENT,
-        "python_include": Path("/py"),
-        **changes,
-    }
-    return Toolchain(**fields)  # type: ignore[arg-type]
+def compiled(unit: Unit, name: str = CPU, **changes: object) -> list[str]:
+    return compile_command(toolchain(name, ENVIRONMENT, **changes), unit)
 
 
-def target(name: str, **options: str) -> Target:
-    made = variant(name, **options)
-    return Target(made, f"_k_{made.backend}_1")
+def linked(name: str = CPU, *objects: str, openmp: bool = False, **changes: object) -> list[str]:
+    return link_command(toolchain(name, ENVIRONMENT, **changes), objects, openmp=openmp)
 
 
 def unit(language: str, *archs: str, flags: tuple[str, ...] = ()) -> Unit:
@@ -77,9 +66,7 @@ TORCH_INCLUDES = [
 
 
 def test_a_cpp_source_of_a_full_build() -> None:
-    command = compile_command(
-        chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX", flags=("-DA b",))
-    )
+    command = compiled(unit("CXX", flags=("-DA b",)))
     assert command == [
         "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique",
         "-fno-canonical-system-headers",
@@ -93,9 +80,8 @@ def test_a_cpp_source_of_a_full_build() -> None:
 
 
 def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
-    made = chain(device=toolkit, nvcc_threads=2)
     source = unit("CUDA", "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
-    command = compile_command(made, target("torch-stable-abi211-cu130-x86_64-linux"), source)
+    command = compiled(source, STABLE_CUDA, device=toolkit, nvcc_threads=2)
     options = [
         "-fPIC",
         "-fno-gnu-unique",
@@ -124,39 +110,33 @@ def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
 
 
 def test_a_cpp_source_of_a_cuda_build_sees_the_toolkit(toolkit: Toolkit) -> None:
-    command = compile_command(
-        chain(device=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX")
-    )
+    command = compiled(unit("CXX"), CUDA, device=toolkit)
     assert {"-DCUDA_KERNEL", "-DUSE_CUDA=1", "cuda/include", "cuda/include/cccl"} <= set(command)
     assert not any("TORCH_TARGET_VERSION" in word or "gencode" in word for word in command)
 
 
 def test_the_system_directory_is_never_named_as_an_include() -> None:
-    made = chain(device=Toolkit("13.0", Path("/usr/bin/nvcc"), Path("/usr")))
-    command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit("CXX"))
+    device = Toolkit("13.0", Path("/usr/bin/nvcc"), Path("/usr"))
+    command = compiled(unit("CXX"), CUDA, device=device)
     assert not any("cuda/" in word for word in command)
 
 
 def test_the_compat_headers_come_before_those_of_the_system() -> None:
-    made = chain(glibc_compat=True, headers=(CUTLASS,))
-    command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX"))
+    command = compiled(unit("CXX"), glibc_compat=True, headers=(CUTLASS,))
     assert command[command.index("-isystem") + 1] == "compat"
 
 
-@pytest.mark.parametrize("name", ["torch213-cxx11-cpu-x86_64-linux", "tvm-ffi01-cpu-x86_64-linux"])
+@pytest.mark.parametrize("name", [CPU, "tvm-ffi01-cpu-x86_64-linux"])
 def test_an_older_glibc_comes_before_every_other_library(name: str) -> None:
-    made = chain(glibc_compat=True)
-    command = link_command(made, target(name), ["a.o"])
+    command = linked(name, glibc_compat=True)
     first = command.index("stub/libdl.so.2")
     assert command[first - 3 : first] == ["obj/compat.o", "stub/libolder.a", "-Wl,--as-needed"]
     assert first < next(place for place, word in enumerate(command) if word.startswith("-l"))
-    assert not any("libdl" in word for word in link_command(chain(), target(name), ["a.o"]))
+    assert not any("libdl" in word for word in linked(name))
 
 
 def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
-    command = compile_command(
-        chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit("CXX")
-    )
+    command = compiled(unit("CXX"), headers=(CUTLASS,))
     assert [word for word in command if word.startswith("-I")] == [
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include",
         "-Icutlass_3_8/tools/util/include",
@@ -167,57 +147,48 @@ def test_dependencies_come_after_the_components_own_headers_and_before_csrc() ->
 def test_a_component_sees_its_own_dependencies_first() -> None:
     newer = msgspec.structs.replace(CUTLASS, name="cutlass_4_5", include=("include",))
     asks = msgspec.structs.replace(unit("CXX"), depends=(Depend.TORCH, Depend("cutlass_4_5")))
-    made = chain(headers=(CUTLASS, newer))
     for found, order in (
         (asks, ["cutlass_4_5", "cutlass_3_8"]),
         (unit("CXX"), ["cutlass_3_8", "cutlass_4_5"]),
     ):
-        command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), found)
+        command = compiled(found, headers=(CUTLASS, newer))
         named = [word[2:].partition("/")[0] for word in command if word.startswith("-Icutlass")]
         assert list(dict.fromkeys(named)) == order
 
 
 def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:
-    made = target("torch213-cxx11-cpu-x86_64-linux")
-    unnamed = msgspec.structs.replace(unit("CXX"), uses_name=False)
-    assert "-DTORCH_EXTENSION_NAME=@" in compile_command(chain(), made, unnamed)
-    assert not any(made.kernel_id in word for word in compile_command(chain(), made, unnamed))
+    command = compiled(msgspec.structs.replace(unit("CXX"), uses_name=False))
+    assert "-DTORCH_EXTENSION_NAME=@" in command
+    assert not any("_k_cpu_1" in word for word in command)
 
 
 def test_an_nvcc_without_the_options_for_equal_bytes_is_not_given_them(toolkit: Toolkit) -> None:
     old = msgspec.structs.replace(toolkit, reproducible=False)
-    command = compile_command(
-        chain(device=old), target("torch213-cxx11-cu126-x86_64-linux"), unit("CUDA", "8.0")
-    )
+    command = compiled(unit("CUDA", "8.0"), "torch213-cxx11-cu126-x86_64-linux", device=old)
     assert not any(word == "-objtemp" or word.startswith("--frandom-seed") for word in command)
 
 
 def test_every_compiler_is_started_through_the_compiler_cache(toolkit: Toolkit) -> None:
-    made = chain(device=toolkit, launcher=Path("/usr/bin/ccache"))
+    ccache = Path("/usr/bin/ccache")
     for language, program in (("CXX", "g++"), ("CUDA", "/cuda/bin/nvcc")):
-        command = compile_command(
-            made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0")
-        )
-        assert command[:2] == ["/usr/bin/ccache", program]
+        command = compiled(unit(language, "8.0"), CUDA, device=toolkit, launcher=ccache)
+        assert command[:2] == [str(ccache), program]
 
 
 def test_openmp_is_linked_as_torch_links_it_and_only_where_it_is_used() -> None:
-    made = target("torch213-cxx11-cpu-x86_64-linux")
-    assert link_command(chain(), made, ["a.o"], openmp=True)[-1] == "-l:libgomp.so.1"
-    assert not any("gomp" in word for word in link_command(chain(), made, ["a.o"]))
+    assert linked(openmp=True)[-1] == "-l:libgomp.so.1"
+    assert not any("gomp" in word for word in linked())
 
 
 @pytest.mark.parametrize(
     ("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)]
 )
 def test_the_standard_follows_torch(torch: str, standard: int) -> None:
-    command = compile_command(chain(), target(f"torch{torch}-cxx11-cpu-x86_64-linux"), unit("CXX"))
-    assert f"-std=gnu++{standard}" in command
+    assert f"-std=gnu++{standard}" in compiled(unit("CXX"), f"torch{torch}-cxx11-cpu-x86_64-linux")
 
 
 def test_linking_a_full_cpu_build() -> None:
-    command = link_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), ["a.o", "b.o"])
-    assert command == [
+    assert linked(CPU, "a.o", "b.o") == [
         "g++", "-shared", "-o", "_k_cpu_1.abi3.so", "a.o", "b.o", "-Wl,--strip-debug",
         "-Wl,--discard-all",
         "-Wl,--version-script=exports.map",
@@ -226,9 +197,7 @@ def test_linking_a_full_cpu_build() -> None:
 
 
 def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> None:
-    made = target("torch-stable-abi211-cu130-x86_64-linux")
-    command = link_command(chain(device=toolkit), made, ["a.o"])
-    assert command == [
+    assert linked(STABLE_CUDA, "a.o", device=toolkit) == [
         "g++", "-shared", "-o", "_k_cuda_1.abi3.so", "a.o", "-Wl,--strip-debug",
         "-Wl,--discard-all",
         "-Wl,--version-script=exports.map",
@@ -236,14 +205,14 @@ def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> Non
         "-Ltorch/lib",
         f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch_cpu",
     ]  # fmt: skip
-    assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain(), "torch_cuda")
+    assert "-Wl,-soname,libtorch_cuda.so" in stub_command(
+        toolchain(STABLE_CUDA, ENVIRONMENT), "torch_cuda"
+    )
 
 
 def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> None:
-    made = chain(
-        device=toolkit, environment=msgspec.structs.replace(ENVIRONMENT, headers_only=True)
-    )
-    command = link_command(made, target("torch213-cxx11-cu130-x86_64-linux"), ["a.o"])
+    headers = msgspec.structs.replace(ENVIRONMENT, headers_only=True)
+    command = link_command(toolchain(CUDA, headers, device=toolkit), ["a.o"])
     assert command[command.index("-Wl,--no-as-needed") :] == [
         "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-ltorch_cpu", "-Wl,--as-needed",
         "-lstdc++", "-Ltorch/lib",
@@ -252,11 +221,10 @@ def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> No
 
 
 def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> None:
-    made = chain(device=toolkit, cuda_headers=WheelFiles(Path("/cache/libs"), ()))
+    files = WheelFiles(Path("/cache/libs"), ())
+    made = toolchain(CUDA, ENVIRONMENT, device=toolkit, cuda_headers=files)
     for language in ("CXX", "CUDA"):
-        command = compile_command(
-            made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0")
-        )
+        command = compile_command(made, unit(language, "8.0"))
         assert command[command.index("cuda-headers") - 1] == "-isystem"
         assert command.index("torch/include") < command.index("cuda-headers")
     assert work_links(made)["cuda-headers"] == Path("/cache/libs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -204,10 +205,12 @@ def test_another_machine_is_named(tmp_path: Path) -> None:
 @pytest.fixture
 def no_system_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Toolkits under /usr/local are not part of these tests, whatever this machine has."""
-    is_file = Path.is_file
-    monkeypatch.setattr(
-        Path, "is_file", lambda self: not str(self).startswith("/usr/local/cuda") and is_file(self)
-    )
+    which = shutil.which
+
+    def elsewhere(name: str, path: str | None = None) -> str | None:
+        return None if name.startswith("/usr/local/cuda") else which(name, path=path)
+
+    monkeypatch.setattr(shutil, "which", elsewhere)
 
 
 def test_an_nvcc_of_the_right_version_is_found(

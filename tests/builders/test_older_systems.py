@@ -13,17 +13,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from buildkit import variant
+from buildkit import toolchain
 from kci.builders.kernel_files import EXPORTS_MAP
-from kci.builders.native.command_lines import COMPAT, EXPORTS, Target, Toolchain, link_command
+from kci.builders.native.command_lines import COMPAT, EXPORTS, Toolchain, link_command
 from kci.builders.native.recipe import compat_files, compat_steps, stand_ins
 from kci.builders.toolchains.compilers import binutils_program, cxx_compiler
 from kci.builders.toolchains.environment import Environment
 from kci.builders.toolchains.glibc import find_newer_parts
 from kci.matrix.variants import this_system
 
-TARGET = Target(variant(f"tvm-ffi01-cpu-{this_system()}"), "_k_cpu_1")
 MACHINE = pytest.mark.skipif(
     os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two"
 )
@@ -174,11 +174,13 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
     cxx = cxx_compiler()
     parts = find_newer_parts(cxx)
     ar = binutils_program(cxx, "ar")
-    made = Toolchain(cxx, (), python, Path("python"), glibc_compat=True, newer_parts=parts, ar=ar)
+    name = f"tvm-ffi01-cpu-{this_system()}"
+    older = toolchain(name, python, glibc_compat=True, newer_parts=parts, ar=ar)
+    made = replace(older, cxx=cxx)
     for folder in ("obj", "stub"):
         (place / folder).mkdir()
-    write(place, {EXPORTS: EXPORTS_MAP, **compat_files(made, TARGET)})
-    for step in compat_steps(made, TARGET, ()):
+    write(place, {EXPORTS: EXPORTS_MAP, **compat_files(made)})
+    for step in compat_steps(made, ()):
         subprocess.run(step.command, cwd=place, check=True)
     return made
 
@@ -208,11 +210,9 @@ def linked(chain: Toolchain, source: str, *flags: str) -> Path:
         "uses.o",
     ]
     subprocess.run(compiled, cwd=place, check=True)
-    command = [
-        word for word in link_command(chain, TARGET, ["uses.o"]) if not word.endswith("tvm_ffi")
-    ]
+    command = [word for word in link_command(chain, ["uses.o"]) if not word.endswith("tvm_ffi")]
     subprocess.run(command, cwd=place, check=True)
-    return (place / TARGET.module).rename(place / f"made-{len(list(place.glob('made-*')))}.so")
+    return (place / chain.module).rename(place / f"made-{len(list(place.glob('made-*')))}.so")
 
 
 def readelf(option: str, module: Path) -> str:

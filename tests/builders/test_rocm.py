@@ -7,12 +7,21 @@ import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from buildkit import copy_kernel, only_these, program, quiet, request, variant, write_tree
+from buildkit import (
+    copy_kernel,
+    only_these,
+    program,
+    quiet,
+    request,
+    toolchain,
+    variant,
+    write_tree,
+)
 from kci.builders import plan_commands
 from kci.builders.native import builder
 from kci.builders.native.command_lines import (
-    Target,
     Toolchain,
     compile_command,
     link_command,
@@ -23,7 +32,6 @@ from kci.builders.native.hipify import Translation, translate, translate_units
 from kci.builders.native.units import Unit
 from kci.builders.request import Request
 from kci.builders.toolchains import rocm
-from kci.builders.toolchains.compilers import GCC_FLAGS
 from kci.builders.toolchains.environment import Environment, kci_environment
 from kci.builders.toolchains.rocm import Rocm, find_rocm
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
@@ -228,17 +236,8 @@ DEFINES = [
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Toolchain:
-    return Toolchain(
-        cxx=("g++",),
-        gcc_flags=GCC_FLAGS,
-        environment=ENVIRONMENT,
-        python_include=Path("/py"),
-        device=Rocm("7.2", "7.2.1", install(tmp_path / "rocm")),
-    )
-
-
-def target(name: str) -> Target:
-    return Target(variant(name), "_k_rocm_1")
+    device = Rocm("7.2", "7.2.1", install(tmp_path / "rocm"))
+    return toolchain(FULL, ENVIRONMENT, device=device)
 
 
 def unit(
@@ -257,7 +256,7 @@ def test_a_translated_source(chain: Toolchain) -> None:
     )
     assert names == {"csrc/a.cu": "csrc/a.hip"}
     assert isinstance(chain.device, Rocm)
-    assert compile_command(chain, target(FULL), made) == [
+    assert compile_command(chain, made) == [
         f"{chain.device.root}/bin/hipcc", "--rocm-path=rocm", "-std=c++20", "-O3", "-DNDEBUG",
         "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800",
         "-fPIC",
@@ -272,7 +271,7 @@ def test_a_translated_source(chain: Toolchain) -> None:
 
 def test_each_source_of_a_module_has_a_cuid_of_its_own(chain: Toolchain) -> None:
     def cuid(entry: str, kernel_id: str = "_k_rocm_1") -> list[str]:
-        command = compile_command(chain, Target(variant(FULL), kernel_id), unit(entry, "gfx90a"))
+        command = compile_command(replace(chain, kernel_id=kernel_id), unit(entry, "gfx90a"))
         return [word for word in command if word.startswith("-cuid=")]
 
     assert cuid("a.hip") == cuid("a.hip")
@@ -283,7 +282,7 @@ def test_each_source_of_a_module_has_a_cuid_of_its_own(chain: Toolchain) -> None
 def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) -> None:
     (made,), names = translate_units([unit("csrc/cuda/a.hip", "gfx942")])
     assert names == {}
-    command = compile_command(chain, target(FULL), made)
+    command = compile_command(chain, made)
     assert command[-3] == "kernel/csrc/cuda/a.hip"
     assert {"-Ikernel/csrc", "-Ikernel/inc"} <= set(command)
     assert not any("hip/" in word for word in command if word.startswith("-I"))
@@ -291,7 +290,7 @@ def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) 
 
 def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolchain) -> None:
     (made,), _ = translate_units([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
-    assert compile_command(chain, target(FULL), made) == [
+    assert compile_command(chain, made) == [
         "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique",
         "-fno-canonical-system-headers",
         "-frandom-seed=obj/bind.cpp.o",
@@ -304,34 +303,32 @@ def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolc
 
 
 def test_the_system_directory_is_never_named_as_an_include(chain: Toolchain) -> None:
-    made = Toolchain(
-        ("g++",), (), ENVIRONMENT, Path("/py"), device=Rocm("7.2", "7.2.1", Path("/usr"))
-    )
-    assert "rocm/include" not in compile_command(made, target(FULL), unit("a.cpp"))
-    assert "rocm/include" in compile_command(chain, target(FULL), unit("a.cpp"))
+    made = replace(chain, device=Rocm("7.2", "7.2.1", Path("/usr")))
+    assert "rocm/include" not in compile_command(made, unit("a.cpp"))
+    assert "rocm/include" in compile_command(chain, unit("a.cpp"))
 
 
 @pytest.mark.parametrize("entry", ["a.cpp", "a.hip"])
 def test_a_stable_abi_build_sees_the_translated_headers_of_torch_first(
     chain: Toolchain, entry: str
 ) -> None:
-    command = compile_command(chain, target(STABLE), unit(entry, "gfx90a"))
+    command = compile_command(replace(chain, variant=variant(STABLE)), unit(entry, "gfx90a"))
     assert "-DTORCH_TARGET_VERSION=0x020b000000000000" in command
     assert command.index("torch-hip") < command.index("torch/include")
-    assert "torch-hip" not in compile_command(chain, target(FULL), unit(entry, "gfx90a"))
+    assert "torch-hip" not in compile_command(chain, unit(entry, "gfx90a"))
 
 
 def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> None:
     assert isinstance(chain.device, Rocm)
     runtime = [f"-L{chain.device.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
-    stable = link_command(chain, target(STABLE), ["a.o"])
+    stable = link_command(replace(chain, variant=variant(STABLE)), ["a.o"])
     assert stable[-9:] == [
         "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
         *runtime
     ]  # fmt: skip
     assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "torch_hip")
     assert stub_command(chain, "torch_hip")[-1] == "stub/libtorch_hip.so"
-    full = link_command(chain, target(FULL), ["a.o"])
+    full = link_command(chain, ["a.o"])
     assert full[-10:] == [
         "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime,
         "-ltorch", "-lc10"

@@ -11,14 +11,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 from msgspec.structs import replace
 
-from buildkit import quiet, request, runtime, variant, warm_cache, with_changes, write_tree
+from buildkit import quiet, request, runtime, toolchain, warm_cache, with_changes, write_tree
 from conftest import ROOT
 from kci.builders import build_variant
 from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
-from kci.builders.native.command_lines import Target, Toolchain, compile_command, link_command
+from kci.builders.native.command_lines import Toolchain, compile_command, link_command
 from kci.builders.native.units import Unit
-from kci.builders.toolchains.compilers import GCC_FLAGS
 from kci.builders.toolchains.cuda import Toolkit
 from kci.builders.toolchains.environment import tvm_ffi_environment
 from kci.config.reader import read_kernel
@@ -33,9 +32,8 @@ CPU = "tvm-ffi01-cpu-x86_64-linux"
 CUDA = "tvm-ffi01-cu130-x86_64-linux"
 
 
-def chain(tmp_path: Path, **changes: object) -> Toolchain:
-    environment = tvm_ffi_environment(tmp_path, "0.1")
-    return Toolchain(("g++",), GCC_FLAGS, environment, Path("/py"), **changes)  # type: ignore[arg-type]
+def chain(tmp_path: Path, name: str = CPU, **changes: object) -> Toolchain:
+    return toolchain(name, tvm_ffi_environment(tmp_path, "0.1"), **changes)
 
 
 def unit(language: str, *, named: bool = True) -> Unit:
@@ -54,8 +52,7 @@ def unit(language: str, *, named: bool = True) -> Unit:
 
 
 def test_a_cpp_source(tmp_path: Path) -> None:
-    target = Target(variant(CPU), "_k_cpu_1")
-    assert compile_command(chain(tmp_path), target, unit("CXX")) == [
+    assert compile_command(chain(tmp_path), unit("CXX")) == [
         "g++", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-fno-canonical-system-headers",
         "-frandom-seed=obj/000/a.cpp.o",
         "-DCPU_KERNEL", "-DTVM_FFI_EXTENSION_NAME=_k_cpu_1", "-Ikernel/inc", "-isystem",
@@ -63,13 +60,13 @@ def test_a_cpp_source(tmp_path: Path) -> None:
         "-DA", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/a.cpp", "-o", "obj/000/a.cpp.o",
     ]  # fmt: skip
     assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(
-        chain(tmp_path), target, unit("CXX", named=False)
+        chain(tmp_path), unit("CXX", named=False)
     )
 
 
 def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:
-    made = chain(tmp_path, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), Path("/cuda")))
-    command = compile_command(made, Target(variant(CUDA), "_k_cuda_1"), unit("CUDA"))
+    made = chain(tmp_path, CUDA, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), Path("/cuda")))
+    command = compile_command(made, unit("CUDA"))
     assert {"-DCUDA_KERNEL", "-gencode=arch=compute_80,code=sm_80"} <= set(command)
     assert not any(
         "torch" in word.lower() or "std=" in word or "FP8" in word or "expt" in word
@@ -78,8 +75,7 @@ def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:
 
 
 def test_the_link(tmp_path: Path) -> None:
-    target = Target(variant(CPU), "_k_cpu_1")
-    assert link_command(chain(tmp_path), target, ["a.o"]) == [
+    assert link_command(chain(tmp_path), ["a.o"]) == [
         "g++", "-shared", "-Wl,-soname,_k_cpu_1.so", "-o", "_k_cpu_1.so", "a.o",
         "-Wl,--strip-debug",
         "-Wl,--discard-all", "-Wl,--version-script=exports.map", "-Wl,--as-needed", "-lstdc++",
@@ -87,14 +83,12 @@ def test_the_link(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "lib64").mkdir()
     (tmp_path / "lib64/libcudart.so.13").touch()
-    made = chain(tmp_path, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path))
-    cuda = link_command(made, Target(variant(CUDA), "_k_cuda_1"), ["a.o"])
+    made = chain(tmp_path, CUDA, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path))
+    cuda = link_command(made, ["a.o"])
     assert cuda[-3:] == ["-lrt", "-lpthread", "-ldl"]
     assert not any("torch" in word for word in cuda)
     # What stands in for newer functions has to come behind the static runtime that calls them.
-    behind = link_command(
-        replace(made, glibc_compat=True), Target(variant(CUDA), "_k_cuda_1"), ["a.o"]
-    )
+    behind = link_command(replace(made, glibc_compat=True), ["a.o"])
     assert (
         behind.index("-lcudart_static")
         < behind.index("stub/libolder.a")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.builders.kernel_files import (
     VisibleFiles,
@@ -38,7 +38,7 @@ def build_noarch(request: Request, log: Log) -> BuildResult:
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops}, visible)
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
-    return BuildResult(builder="noarch", archs=request.variant.archs)
+    return BuildResult("noarch", request.variant.archs)
 
 
 def _files(request: Request) -> dict[str, Path]:
@@ -48,7 +48,7 @@ def _files(request: Request) -> dict[str, Path]:
         raise UsageError(
             f"{variant.name} is compiled; the noarch builder cannot make it", "use --builder native"
         )
-    if request.build.torch_noarch is None:
+    if not request.build.torch_noarch:
         framework = request.build.framework_name
         raise kernel_error(
             "KCI507",
@@ -76,16 +76,16 @@ def nix_command(request: Request) -> list[str]:
 
 def build_with_nix(request: Request, log: Log) -> BuildResult:
     """Run nix and copy its result, which is sealed. Raises MissingToolError or BuildFailedError."""
-    if shutil.which("nix") is None:
+    if not shutil.which("nix"):
         raise MissingToolError(
             "nix is not installed on this machine", "install nix, or use --builder native"
         )
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", "use --builder native")
     visible = VisibleFiles(request, everything=True)
-    done = run(nix_command(request), log, cwd=request.kernel_dir)
+    done = run(command := nix_command(request), log, cwd=request.kernel_dir)
     if done.code != 0:
-        raise BuildFailedError(f"{shell_line(nix_command(request))} failed\n{done.tail()}")
+        raise BuildFailedError(f"{shell_line(command)} failed\n{done.tail()}")
     visible.require_unchanged()
     result = _result(done.output, request.variant.name)
     # the nix store is read-only and has links
@@ -94,8 +94,7 @@ def build_with_nix(request: Request, log: Log) -> BuildResult:
     )
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
-    archs = request.variant.archs
-    return BuildResult(builder="nix", archs=archs, sealed=True)
+    return BuildResult("nix", request.variant.archs, sealed=True)
 
 
 def _result(output: str, variant: str) -> Path:
@@ -119,13 +118,13 @@ def build_variant(request: Request, log: Log) -> BuildResult:
     variant cannot be built.
     """
     name = choose_builder(request.options.builder, request.variant)
-    if request.part is not None and name != "native":
+    if request.part and name != "native":
         raise UsageError(
             f"{request.variant.name} has no objects to split into parts", "leave out --part"
         )
     started = time.monotonic()
     with with_kernel_paths(request.kernel_dir):
-        request = msgspec.structs.replace(request, inputs=request.files())
+        request = replace(request, inputs=request.files())
         match name:
             case "noarch":
                 built = build_noarch(request, log)
@@ -133,7 +132,7 @@ def build_variant(request: Request, log: Log) -> BuildResult:
                 built = native.build(request, log)
             case _:
                 built = build_with_nix(request, log)
-    return msgspec.structs.replace(built, seconds=round(time.monotonic() - started, 3))
+    return replace(built, seconds=round(time.monotonic() - started, 3))
 
 
 def plan_commands(request: Request, log: Log = silent) -> list[str]:
@@ -146,9 +145,9 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
             return noarch_commands(request)
         case "native":
             last = (
-                f"copies the module and the package to {request.output}"
-                if request.part is None
-                else "keeps the objects"
+                "keeps the objects"
+                if request.part
+                else f"copies the module and the package to {request.output}"
             )
             return [*recipe_commands(native.plan(request, log)), f"# kci {last}"]
         case _:
@@ -166,7 +165,7 @@ def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
         yield
     except KciError as error:
         error.diagnostics = tuple(
-            msgspec.structs.replace(item, path=(kernel_dir / item.path).as_posix())
+            replace(item, path=(kernel_dir / item.path).as_posix())
             if item.rule.startswith("KCI50")
             and item.path
             and not item.path.startswith(f"{kernel_dir.as_posix()}/")

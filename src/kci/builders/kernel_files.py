@@ -98,13 +98,10 @@ def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str
             f"the Python package {relative}/ has an entry {name!r} inside",
             f"{relative}/{name}",
         )
-    files = {
-        path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)
-    }
     return {
         inside: real
-        for inside, real in files.items()
-        if is_installed(inside, build, compiled=compiled)
+        for path, real in _walk(package, package, root)
+        if is_installed(inside := path.relative_to(package).as_posix(), build, compiled=compiled)
     }
 
 

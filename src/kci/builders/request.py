@@ -13,9 +13,10 @@ from kci.errors import UsageError
 from kci.matrix.variants import ObjectUse, Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.utils.cache import default_cache
+from kci.utils.frozen import Frozen
 
 
-class BuildPart(msgspec.Struct, frozen=True):
+class BuildPart(Frozen):
     """One of several parts of a build."""
 
     number: int
@@ -29,14 +30,14 @@ class BuildPart(msgspec.Struct, frozen=True):
 def read_part(text: str) -> BuildPart:
     """Parse `3/16` of `--part`. Raises UsageError."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})/([1-9][0-9]{0,3})", text)
-    if match is None or int(match[1]) > int(match[2]):
+    if not match or int(match[1]) > int(match[2]):
         raise UsageError(
             f"--part {text[:40]!r} is not a part", "such as 3/16, the third of sixteen"
         )
     return BuildPart(int(match[1]), int(match[2]))
 
 
-class BuildOptions(msgspec.Struct, frozen=True):
+class BuildOptions(Frozen):
     """Options of `kci build` with the same names; see `arguments`."""
 
     cache: Path = field(default_factory=default_cache)
@@ -95,7 +96,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
 _KNOWN_ELSEWHERE = ("cache", "attempt", "run")
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Frozen):
     """One variant to build."""
 
     kernel_dir: Path
@@ -121,7 +122,7 @@ class Request(msgspec.Struct, frozen=True):
         return self.inputs or inputs_for(self.build, self.kernel_dir)
 
 
-class BuildResult(msgspec.Struct, frozen=True):
+class BuildResult(Frozen):
     """The result of a builder."""
 
     builder: str

@@ -55,6 +55,7 @@ def request_for(
     variant: Variant,
     output: Path,
     options: BuildOptions,
+    builds: int = 1,
     inputs: KernelInputs | None = None,
 ) -> Request:
     """Make the builder request of a variant."""
@@ -67,6 +68,7 @@ def request_for(
         kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
         output=output,
         options=replace(options, cache=options.cache.absolute()),
+        builds=builds,
         inputs=inputs,
     )
 
@@ -92,8 +94,8 @@ def make_variant_dir(
     final = output / variant.name
     with replacing(final, log) as replacement:
         check_replaceable(final, kernel.build.name)
-        request = request_for(kernel, variant, replacement.staging, options, inputs)
-        built = build_variant(replace(request, builds=builds), log)
+        request = request_for(kernel, variant, replacement.staging, options, builds, inputs)
+        built = build_variant(request, log)
         if options.archs:
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:
@@ -189,13 +191,8 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     What fails verification or does not load stays unpacked and raises FindingsError. Other errors:
     UsageError, UnsafeError, MissingToolError, BuildFailedError.
     """
-    kernel, variant, options, artifact = (
-        request.kernel,
-        request.variant,
-        request.options,
-        request.artifact,
-    )
-    directory = request.directory
+    kernel, variant, options = request.kernel, request.variant, request.options
+    artifact, directory = request.artifact, request.directory
     if options.archs and not BACKENDS[variant.backend].archs:
         raise UsageError(f"{variant.name} has no archs to choose from", "leave out --arch")
     check_replaceable(directory, kernel.build.name)
@@ -206,9 +203,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         with fetching(variant, options, log):
             record = make_variant_dir(kernel, variant, request.output, options, log)
         with locked(directory, log):  # another build of the variant may replace it
-            findings = tuple(
-                verify(directory, select=_ABOUT_BINARIES, kernel=Path(kernel.directory))
-            )
+            findings = verify(directory, select=_ABOUT_BINARIES, kernel=Path(kernel.directory))
             if artifact:
                 what = f"{directory} was built and is not packed: it does not meet"
                 hint = (
@@ -216,14 +211,13 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
                     "systems"
                 )
                 _refuse_errors(findings, what, hint)
-            loaded = load_built(
-                directory, variant, workspace.settings.settings.plan.load, options, log
-            )
+            chosen = workspace.settings.settings.plan.load
+            loaded = load_built(directory, variant, chosen, options, log)
             record = replace(record, loaded=loaded)
             if artifact:
                 artifact.parent.mkdir(parents=True, exist_ok=True)
                 pack(directory, artifact, replace(record, card=card))
-        return BuiltLeg(directory, record, artifact, findings)
+        return BuiltLeg(directory, record, artifact, tuple(findings))
     began = time.monotonic()
     run_in_container(_in_container(request, image), log)
     if artifact:
@@ -268,9 +262,8 @@ def _checked_image(workspace: Workspace, request: LegRequest, log: Log) -> str |
     trees.save()
     what = f"{request.variant.name} is not built: the kernel's sources do not meet"
     _refuse_errors(findings, what, "`kci check` lists all findings")
-    image = choose_image(
-        request.options.container, image_of(request.variant, workspace.runners), log
-    )
+    own = image_of(request.variant, workspace.runners)
+    image = choose_image(request.options.container, own, log)
     packed = (request.artifact, request.options.objects_to) if image is None else ()
     if any(path and path.name.endswith(".zst") for path in packed):
         zstandard()
@@ -286,10 +279,9 @@ def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> N
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     """List the shell lines of `build_leg` without running them."""
+    container = request.options.container
     own = image_of(request.variant, workspace.runners)
-    image = {"none": None, "auto": own or None}.get(
-        request.options.container, request.options.container
-    )
+    image = {"none": None, "auto": own or None}.get(container, container)
     if image is not None:
         return [shlex.join(build_command(_in_container(request, image)))]
     return plan_commands(
@@ -301,14 +293,8 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     # the same `kci build` with absolute paths
     directory, output = Path(request.kernel.directory).resolve(), request.output.resolve()
     artifact = request.artifact.resolve() if request.artifact else None
-    arguments = [
-        "build",
-        str(directory),
-        "--variant",
-        request.variant.name,
-        "--output",
-        str(output),
-    ]
+    arguments = ["build", str(directory), "--variant", request.variant.name]
+    arguments += ["--output", str(output)]
     arguments += ["--pack", str(artifact)] if artifact else []
     objects_from = tuple(path.resolve() for path in request.options.objects_from)
     objects_to = request.options.objects_to and request.options.objects_to.resolve()

@@ -7,8 +7,8 @@ kernel keeps its last good tree. Any job can forge an index: it is untrusted dat
 
 from __future__ import annotations
 
-import datetime
 import enum
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -41,6 +41,7 @@ from kci.utils.suggest import command_line, count
 
 _Upload = TypeVar("_Upload", Plan, KernelRecord, TestRecord, "TreeIndex")
 _Key = TypeVar("_Key")
+_Place = TypeVar("_Place", "TreePlace", "ObjectsPlace")
 
 INDEX_FILE = "kci-trees.json"
 SCHEMA = 1
@@ -61,7 +62,7 @@ class TreePlace(Frozen):
     """Passed test legs by name."""
 
 
-class ObjectsPlace(KeptObjects, frozen=True):
+class ObjectsPlace(KeptObjects):
     """The newest objects of a leg."""
 
     day: int
@@ -94,27 +95,21 @@ class TreeIndex(Frozen):
 
     def unexpired(self, day: int) -> TreeIndex:
         """The index without what expired, sorted."""
-        trees = {
-            kernel: place
-            for kernel, place in sorted(self.trees.items())
-            if day - place.day < KEPT_DAYS
-        }
-        objects = {
-            kernel: {
-                leg: place for leg, place in sorted(legs.items()) if day - place.day < KEPT_DAYS
+
+        def kept(places: dict[str, _Place]) -> dict[str, _Place]:
+            return {
+                name: place for name, place in sorted(places.items()) if day - place.day < KEPT_DAYS
             }
-            for kernel, legs in sorted(self.objects.items())
-        }
-        return replace(
-            self, trees=trees, objects={kernel: legs for kernel, legs in objects.items() if legs}
-        )
+
+        objects = {kernel: kept(legs) for kernel, legs in sorted(self.objects.items())}
+        objects = {kernel: legs for kernel, legs in objects.items() if legs}
+        return replace(self, trees=kept(self.trees), objects=objects)
 
     def carried_trees(self) -> dict[str, CarriedTree]:
         """The trees in the plan's form."""
-        places = self.trees.items()
         return {
             kernel: CarriedTree(place.run, place.manifest.digests, place.passed)
-            for kernel, place in places
+            for kernel, place in self.trees.items()
         }
 
     def kept_objects(self) -> dict[Key, KeptObjects]:
@@ -137,10 +132,7 @@ class TreeIndex(Frozen):
 
 def today() -> int:
     """Days since 1970."""
-    return (
-        datetime.datetime.now(datetime.UTC).date().toordinal()
-        - datetime.date(1970, 1, 1).toordinal()
-    )
+    return int(time.time()) // 86400
 
 
 NO_PLAN = Plan(1, "", ())
@@ -153,32 +145,30 @@ class RunUploads(Frozen):
     plan: Plan = NO_PLAN
     records: dict[str, KernelRecord] = {}
     """By kernel."""
-    tests: dict[tuple[str, str], TestRecord] = {}
+    tests: dict[Key, TestRecord] = {}
     """By kernel and leg."""
     index: TreeIndex = TreeIndex()
     """Trees of earlier runs, as of the plan."""
 
-    def failed_tests(self) -> dict[tuple[str, str], str]:
+    def failed_tests(self) -> dict[Key, str]:
         """Reason per test leg that did not pass; a missing record is no pass.
 
         Kernels that failed are left out.
         """
         reasons, built = {}, {leg.kernel for leg in self.plan.legs}
         for test in self.plan.tests:
-            merged, record = self.records.get(test.kernel), self.tests.get((test.kernel, test.name))
-            if test.run:
-                place = self.index.trees.get(test.kernel)
-                manifest = place.manifest if place else None
-            elif test.kernel in built and not (merged and merged.complete):
+            key = test.kernel, test.name
+            merged, record = self.records.get(test.kernel), self.tests.get(key)
+            holder = self.index.trees.get(test.kernel) if test.run else merged
+            manifest = holder.manifest if holder else None
+            if not test.run and test.kernel in built and not (merged and merged.complete):
                 continue
-            else:
-                manifest = merged.manifest if merged else None
             if not record or record.attempt < self.plan.attempt:
-                reasons[test.kernel, test.name] = _NO_TEST
+                reasons[key] = _NO_TEST
             elif not record.passed:
-                reasons[test.kernel, test.name] = record.error or "it failed"
+                reasons[key] = record.error or "it failed"
             elif not manifest or record.tree != tree_under_test(manifest.digests, test.variants):
-                reasons[test.kernel, test.name] = (
+                reasons[key] = (
                     "it passed on another tree than the present one: run everything again"
                 )
         return reasons
@@ -244,12 +234,13 @@ def index_after(before: RunUploads, run: str, day: int) -> TreeIndex:
         elif record.manifest and record.complete and not _is_unchanged(before.plan, kernel):
             trees[kernel] = TreePlace(run, before.index.day, record.manifest)
     for test in before.plan.tests:
-        place, test_record = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
+        key = test.kernel, test.name
+        place, test_record = trees.get(test.kernel), before.tests.get(key)
         if test.run and test_record and not test_record.tree:
             trees.pop(test.kernel, None)  # its artifact expired, so it is built again
         elif place and place.run == (test.run or run):
             passed = {name: known for name, known in place.passed.items() if name != test.name}
-            if (test.kernel, test.name) not in lacking:
+            if key not in lacking:
                 tree = tree_under_test(place.manifest.digests, test.variants)
                 passed[test.name] = TestPass(tree, test.inputs)
             trees[test.kernel] = replace(place, passed=passed)
@@ -341,10 +332,8 @@ def job_problem(results: Mapping[str, JobResult], ready: int) -> str:
     kernels.
     """
     ended = {name.partition("/")[0]: result for name, result in results.items()}
-    bad = [
-        f"{name} ({result})" for name, result in ended.items() if result in ("failure", "cancelled")
-    ]
-    if bad:
+    failed = (JobResult.FAILURE, JobResult.CANCELLED)
+    if bad := [f"{name} ({result})" for name, result in ended.items() if result in failed]:
         return f"all that was planned is there, but some jobs did not succeed: {', '.join(bad)}"
     for name, result in results.items():
         job, _, needs = name.partition("/")
@@ -362,16 +351,10 @@ def missing_results(run: RunUploads) -> list[GateRow]:
     Records of attempts older than the newest plan do not count.
     """
     plan = run.plan
-    rows = [
-        GateRow(
-            item.kernel or item.path,
-            "",
-            "plan",
-            item.message,
-            command_line("check", place=item.path),
-        )
-        for item in plan.faulty
-    ]
+    rows = []
+    for item in plan.faulty:
+        replay = command_line("check", place=item.path)
+        rows.append(GateRow(item.kernel or item.path, "", "plan", item.message, replay))
     held_back = [item for item in plan.left_out if item.rule == FORK_RULE]
     rows += [GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in held_back]
     fresh = {
@@ -406,19 +389,15 @@ def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[G
     for name, why in unloaded.items():
         yield GateRow(record.kernel, name, f"{record.kernel} / merge", f"not loaded: {why}", "")
     if record.error or (not record.complete and not lacking and not unloaded):
-        error = (
-            record.error
-            or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
-        )
+        lacks = ", ".join(record.missing) or "something that was planned"
+        error = record.error or f"the tree lacks {lacks}"
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
 
 
 def success_summary(plan: Plan) -> str:
     """Summary of a run without errors."""
-    built, kernels = (
-        sum(len(leg.variants) for leg in plan.legs),
-        len({leg.kernel for leg in plan.legs}),
-    )
+    built = sum(len(leg.variants) for leg in plan.legs)
+    kernels = len({leg.kernel for leg in plan.legs})
     done = [f"{count(built, 'variant')} of {count(kernels, 'kernel')}"] if built else []
     done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
     done += [f"{count(len(plan.skipped), 'variant')} unchanged"] if plan.skipped else []

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 from xml.etree import ElementTree
@@ -96,11 +97,13 @@ def select_variants(
                 f"{tree} has no variant {name!r}",
                 near or f"it has {', '.join(sorted(variants)[:5])}",
             )
-    chosen = [variants[name] for name in names]
-    for name in variants if not names else ():
+    if names:
+        return [variants[name] for name in names]
+    chosen = []
+    for name, path in variants.items():
         parts = parse_variant_name(name)
         if parts.system in (None, this_system()) and (not isolation or parts.backend == HOST):
-            chosen.append(variants[name])
+            chosen.append(path)
     if not chosen:
         raise nothing_tested_error({name: why_not_loadable(name) for name in variants})
     return chosen
@@ -126,10 +129,7 @@ def has_device(backend: str) -> bool:
     """True if files and programs indicate a device of a backend."""
     facts = BACKENDS[backend]
     if facts.device_program:
-        return (
-            shutil.which(facts.device_program[0]) is not None
-            and run([*facts.device_program]).code == 0
-        )
+        return bool(shutil.which(facts.device_program[0]) and run(facts.device_program).code == 0)
     if facts.device_files:
         return any(Path("/dev").glob(facts.device_files))
     return facts.macos and sys.platform == "darwin"
@@ -170,9 +170,8 @@ def split_testable(
 ) -> tuple[list[Path], dict[str, str]]:
     """The variants that can be tested, and the reasons why the others cannot, by name."""
     found = {path: why_not_testable(path.name, environment) for path in variants}
-    return [path for path, why in found.items() if not why], {
-        path.name: why for path, why in found.items() if why
-    }
+    reasons = {path.name: why for path, why in found.items() if why}
+    return [path for path, why in found.items() if not why], reasons
 
 
 def run_kernel_tests(
@@ -197,12 +196,13 @@ def run_kernel_tests(
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
+    report = partial(TestReport, metadata.name, variant_dir.name)
     minor = ".".join(torch.split(".")[:2]) if torch else None
     if name.kind is Kind.FULL and minor not in (None, name.framework_version):
         message = (
             f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         )
-        return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=message)
+        return report(TestState.OTHER_TORCH, output=message)
     python = python or (None if isolation else Path(sys.executable))
     loader = loader_for(variant_dir, metadata, log, cache=cache, torch=torch, python=python)
     python = loader.python
@@ -211,13 +211,11 @@ def run_kernel_tests(
         log(f"loading {variant_dir.name}")
         loaded = load_alone(variant_dir, metadata, Path(folder), python, own)
         if loaded.error:
-            return TestReport(
-                metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.output
-            )
+            return report(TestState.NOT_LOADED, output=loaded.output)
         tests = companion(sources, "tests") if sources else None
         if not tests or not tests.is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
-            return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
+            return report(TestState.NOTHING_RAN, output=where)
         return _run_pytest(
             python, variant_dir, tests.parent.resolve(), metadata, Path(folder), own, log, keyword
         )
@@ -252,12 +250,8 @@ class Loader(NamedTuple):
             names = "".join(f"{path.name.partition('-')[0]}\n" for path in there)
             (place / "there.txt").write_text(names, encoding="utf-8")
             options = ["--excludes", str(place / "there.txt"), "--target", str(place)]
-            install(
-                [*pip_install(self.python), *options, "--", *self.declared],
-                what,
-                log,
-                folder.parent,
-            )
+            command = [*pip_install(self.python), *options, "--", *self.declared]
+            install(command, what, log, folder.parent)
             (place / "sitecustomize.py").write_text(_AS_SITE, encoding="utf-8")
 
         make_once(folder, folder.is_dir, make, log)
@@ -287,11 +281,9 @@ def loader_for(
             "--no-isolation"
         )
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint)
-    packages = [
-        depends_table().lookup(package, name.backend) for package in metadata.python_depends
-    ]
+    known = (depends_table().lookup(each, name.backend) for each in metadata.python_depends)
     python = ensure_runtime(_torch(name, torch), cache=cache, log=log, flavour=flavour)
-    return Loader(python, [package.package for package in packages if package])
+    return Loader(python, [package.package for package in known if package])
 
 
 def torch_of(workspace: Workspace | None, variant: str) -> str | None:
@@ -356,9 +348,8 @@ def _run_pytest(
     )
     passed, failed, skipped = _counts(report)
     state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
-    if (
-        done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file()
-    ):  # a test can end the process with 0
+    # a test can end the process with 0
+    if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():
         state = TestState.FAILED
     output = "" if state is TestState.PASSED else done.tail(3000, 1000)
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
@@ -374,9 +365,9 @@ def loader_environment(tree: Path, names: Sequence[str], metadata: Metadata) -> 
     environment |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     if metadata.kernel_depends:
         del environment["HF_HUB_OFFLINE"]
-    return environment | (
-        {"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)} if names else {}
-    )
+    if names:
+        environment["LOCAL_KERNELS"] = ":".join(f"{name}={tree}" for name in names)
+    return environment
 
 
 def _counts(report: Path) -> tuple[int, int, int]:

@@ -45,13 +45,8 @@ def load_built(
     """
     must, metadata = variant.must_load and not options.archs, read_metadata(directory / FILE_NAME)
     loaded: list[str] = []
-    reason = (
-        "`--no-load` was given"
-        if not options.load
-        else ""
-        if variant.loads
-        else _why_none(variant, chosen)
-    )
+    reason = "" if variant.loads else _why_none(variant, chosen)
+    reason = reason if options.load else "`--no-load` was given"
     flavour = toolchains().flavour(variant.backend, variant.compute)
     made = {
         torch: kci_environment(options.cache, torch, flavour).complete for torch in variant.loads
@@ -77,10 +72,8 @@ def load_built(
             message = f"{variant.name} was built and is not loaded: {newest.message}"
             raise MissingToolError(message, f"run the job again; {NARROWING}")
     elif variant.stable_abi is not None:
-        reason = "; ".join(
-            [reason] * bool(reason)
-            + [f"{torch}: {first_error(why)}" for torch, why in lacking.items()]
-        )
+        reasons = [f"{torch}: {first_error(why)}" for torch, why in lacking.items()]
+        reason = "; ".join(filter(None, [reason, *reasons]))
     result = Loading(tuple(dict.fromkeys(reversed(loaded))), reason, must)
     log(f"{variant.name}: {'loaded with ' if loaded else ''}{result}")
     return result
@@ -140,17 +133,14 @@ def _load(
     options: BuildOptions,
     log: Log,
 ) -> str:
-    name, python = (
-        parse_variant_name(directory.name),
-        None if options.isolation else Path(sys.executable),
-    )
+    name = parse_variant_name(directory.name)
+    python = None if options.isolation else Path(sys.executable)
     if name.system not in (None, this_system()):
         raise MissingToolError(f"it needs a {name.system} machine")
     if python and (why := why_incompatible(name, probe(python))):
         raise MissingToolError(f"without isolation, {why}")
-    if metadata.kernel_depends and not is_reachable(
-        os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    ):
+    hub = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    if metadata.kernel_depends and not is_reachable(hub):
         raise MissingToolError("it depends on other kernels, and the Hub cannot be reached")
     flavour = toolchains().flavour(variant.backend, variant.compute)
     loader = loader_for(
@@ -166,9 +156,8 @@ def _load(
             f"it links {facts.driver}, which only a machine with {facts.device} has"
         )
     if loaded.error:
-        summary = (
-            f"{variant.name} does not load with torch {torch}: {one_line(demangled(loaded.error))}"
-        )
+        why = one_line(demangled(loaded.error))
+        summary = f"{variant.name} does not load with torch {torch}: {why}"
         raise _fault("KCI785", summary, loaded.output)
     if loaded.faults:
         first, *more = [(rule, f"{variant.name}: {one_line(text)}") for rule, text in loaded.faults]

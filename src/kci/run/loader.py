@@ -46,6 +46,12 @@ def python_path(*folders: Path | None) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
 
 
+def last_answer(output: str, mark: str) -> str:
+    """The last line that a program has printed behind a mark; empty without one."""
+    lines = (line for line in reversed(output.splitlines()) if line.startswith(mark))
+    return next(lines, "").removeprefix(mark)
+
+
 class LoadedVariant(Frozen):
     """The answer of a process that loads a variant."""
 
@@ -70,22 +76,12 @@ def load_alone(
     if metadata.kernel_depends:
         del environment["HF_HUB_OFFLINE"]
     backend = parse_variant_name(variant_dir.name).backend
-    command = [
-        str(python),
-        "-c",
-        _LOAD.read_text(encoding="utf-8"),
-        str(tree),
-        backend,
-        metadata.id,
-        str(_SECONDS),
-    ]
+    arguments = [str(tree), backend, metadata.id, str(_SECONDS)]
+    command = [str(python), "-c", _LOAD.read_text(encoding="utf-8"), *arguments]
     done = run_in_group(command, silent, env=environment, cwd=home)
-    answers = [
-        line.removeprefix(MARK) for line in done.output.splitlines() if line.startswith(MARK)
-    ]
     answer = LoadedVariant(error=f"the process ended with exit status {done.code}")
-    with suppress(ValueError, IndexError):
-        answer = decode_json(answers[-1], LoadedVariant)
+    with suppress(ValueError):
+        answer = decode_json(last_answer(done.output, MARK), LoadedVariant)
     if done.code == 0 and answer.torch:
         return answer
     lines = [line for line in done.tail().splitlines() if not line.startswith(MARK)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from kci.config.facts import BACKENDS, HOST, needs_device
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, VariantName, this_system
-from kci.run.loader import environment_without_secrets
+from kci.run.loader import environment_without_secrets, last_answer
 from kci.utils.bounded_json import decode_json
 from kci.utils.frozen import Frozen
 
@@ -65,10 +65,7 @@ def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
     if name.system is not None and name.system != system:
         needed.append(f"a {name.system} machine")
     if needs_device(name.backend) and name.backend != environment.backend:
-        needed.append(
-            f"the backend {name.backend}"
-            + (f" {name.compute_version}" if name.compute_version else "")
-        )
+        needed.append(f"the backend {name.backend} {name.compute_version or ''}".rstrip())
     have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
     compute = _minor(name.compute_version or "")
     toolkit = _minor(environment.toolkit)
@@ -105,9 +102,8 @@ def _answer(python: Path) -> str:
             timeout=_SECONDS,
             check=False,
         )
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
-    answers = [line.removeprefix(_MARK) for line in lines if line.startswith(_MARK)]
-    if not answers:
-        shown = "; ".join(lines[-3:])[-300:]
-        raise ValueError(f"exit status {done.returncode}: {shown}")
-    return answers[-1]
+    output = done.stdout.decode("utf-8", "replace")
+    if answer := last_answer(output, _MARK):
+        return answer
+    shown = "; ".join(output.splitlines()[-3:])[-300:]
+    raise ValueError(f"exit status {done.returncode}: {shown}")

@@ -136,11 +136,9 @@ class TestRecord(_Record):
 
 def ci_run() -> CiRun:
     """The CI run of this process, from GitLab's or GitHub's variables."""
-    run, number = (
-        ("KCI_RUN", "KCI_ATTEMPT")
-        if "KCI_RUN" in os.environ
-        else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
-    )
+    run, number = "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT"
+    if "KCI_RUN" in os.environ:
+        run, number = "KCI_RUN", "KCI_ATTEMPT"
     text = os.environ.get(number, "")
     attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
     return CiRun(os.environ.get(run, ""), attempt)
@@ -188,25 +186,20 @@ def read_uploaded(
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     """The newest failure per variant of a kernel. Errors as `read_uploaded`."""
-    failures = [
-        item
-        for folder in folders
-        for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)
-    ]
-    return _newest_of(kernel, failures, "variant")
+    return _newest_of(kernel, folders, f"{FAILURE_PREFIX}*.json", VariantFailure, "variant")
 
 
 def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
     """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
-    objects = [
-        item for folder in folders for item in read_uploaded(folder, OBJECTS_FILE, LegObjects)
-    ]
-    return tuple(_newest_of(kernel, objects, "leg"))
+    return tuple(_newest_of(kernel, folders, OBJECTS_FILE, LegObjects, "leg"))
 
 
-def _newest_of(kernel: str, records: Iterable[_Attempted], key: str) -> list[_Attempted]:
+def _newest_of(
+    kernel: str, folders: Iterable[Path], name: str, shape: type[_Attempted], key: str
+) -> list[_Attempted]:
+    records = (item for folder in folders for item in read_uploaded(folder, name, shape))
     newest = newest_by_key((item for item in records if item.kernel == kernel), attrgetter(key))
-    return [item for _, item in sorted(newest.items())]
+    return [newest[of] for of in sorted(newest)]
 
 
 def newest_by_key(
@@ -224,11 +217,10 @@ def kernel_record(
     `into` is its tree and not one of `artifacts`; `error` explains a bad tree.
     """
     failures = read_failures(artifacts, kernel)
-    present = (
-        tuple(item.variant for item in manifest.present)
-        if manifest
-        else _uploaded_variants(kernel, artifacts, into)
-    )
+    if manifest:
+        present = tuple(item.variant for item in manifest.present)
+    else:
+        present = _uploaded_variants(kernel, artifacts, into)
     return KernelRecord(
         kernel=kernel,
         attempt=ci_run().attempt or 1,
@@ -296,15 +288,11 @@ class MergeJob(Frozen):
         Missing variants are no error: they have failures of their own.
         """
         if isinstance(error, KciError):
-            error = (
-                ""
-                if {item.rule for item in error.diagnostics} == {"KCI606"}
-                else first_error(error)
-            )
+            lacking = {item.rule for item in error.diagnostics} == {"KCI606"}
+            error = "" if lacking else first_error(error)
         if self.kernel is not None and self.record:
-            write_record(
-                self.record, kernel_record(self.kernel, self.artifacts, self.into, manifest, error)
-            )
+            record = kernel_record(self.kernel, self.artifacts, self.into, manifest, error)
+            write_record(self.record, record)
 
 
 def unmet(code: int) -> str:

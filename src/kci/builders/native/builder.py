@@ -31,7 +31,7 @@ from kci.builders.native.objects import Objects, missing_parts
 from kci.builders.native.recipe import Recipe, make_recipe
 from kci.builders.native.units import collect_units
 from kci.builders.process.machine import ninja_status, nvcc_threads, read_progress
-from kci.builders.process.run import Log, ProgramResult
+from kci.builders.process.run import Log
 from kci.builders.request import BuildResult, Request
 from kci.builders.toolchains.compilers import (
     DeviceCompiler,
@@ -47,7 +47,7 @@ from kci.builders.toolchains.compilers import (
 )
 from kci.builders.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
 from kci.builders.toolchains.cutlass import find_headers
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.downloads import ensure_all
 from kci.builders.toolchains.environment import (
     Environment,
@@ -78,19 +78,20 @@ def plan(request: Request, log: Log) -> Recipe:
     package_files(request.kernel_dir, request.build, compiled=True)
     sources = collect_units(request, log)
     environment = _environment(request)
-    variant, compute = request.variant, text_of(request.variant.compute)
-    headers = find_headers(sources.depends, request.options.cache, log, compute=compute)
+    variant, cache = request.variant, request.options.cache
+    compute = text_of(variant.compute)
+    headers = find_headers(sources.depends, cache, log, compute=compute)
     cxx = build_compiler(variant)
-    device = find_device(variant.backend, compute, variant.system, request.options.cache, log)
+    device = find_device(variant.backend, compute, variant.system, cache, log)
     sycl = sycl_code(request.build, variant)
-    files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
+    files = (request.kernel_dir / unit.source for unit in sources.units)
     cuda_headers = None
-    if isinstance(device, Toolkit) and (
-        variant.kind is Kind.FULL or mentions_libraries(files_of_units)
-    ):
-        cuda_headers = find_library_headers(device, request.options.cache)
+    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files)):
+        cuda_headers = find_library_headers(device, cache)
     newer_glibc = glibc_is_newer(cxx)
     chain = Toolchain(
+        variant=variant,
+        kernel_id=request.kernel_id,
         cxx=cxx,
         gcc_flags=gcc_flags(cxx),
         cpp_library=cpp_library(cxx),
@@ -121,17 +122,17 @@ def build(request: Request, log: Log) -> BuildResult:
     visible = VisibleFiles(request)
     environment = recipe.chain.environment
     ensure_all(recipe.chain.downloads(), Path(base_python()), log)
-    if not recipe.target.tvm_ffi:
+    if not recipe.chain.tvm_ffi:
         _check_torch(request, environment)
     work = recipe.work
     with locked(work, log) as lock:
         try:
             _prepare(recipe, visible)
-            if recipe.translation is not None:
+            if recipe.translation:
                 hipify.translate(recipe.translation, log)
             objects = Objects(recipe, request, log)
             others = [step.output for step in recipe.steps if step.depfile]
-            outputs = others if request.part else [recipe.target.module]
+            outputs = others if request.part else [recipe.chain.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
         except OSError as error:
             raise unwritable_error(work, error) from error
@@ -139,24 +140,19 @@ def build(request: Request, log: Log) -> BuildResult:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packing_objects(objects, log):
-            done = (
+            if outputs:
                 _compile(recipe, request, lock, log, objects, ends_at)
-                if outputs
-                else ProgramResult(0, "")
-            )
-            if done.code != 0:
-                raise build_error(recipe, request, done, log)
             if (use := objects.use()).found:
                 log(str(use))
-        if request.part is not None:
-            return BuildResult(builder="native", archs=None, objects=use)
-        module = request.output / recipe.target.module
-        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
+        if request.part:
+            return BuildResult("native", None, objects=use)
+        module = request.output / recipe.chain.module
+        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.chain.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
         shutil.copyfile(work / module.name, module)
         module.chmod(0o755)
     archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
-    return BuildResult(builder="native", archs=archs, objects=use)
+    return BuildResult("native", archs, objects=use)
 
 
 @contextmanager
@@ -175,7 +171,7 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
 
 def _compile(
     recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float
-) -> ProgramResult:
+) -> None:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
@@ -184,9 +180,10 @@ def _compile(
         done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
     except KeyboardInterrupt:
         done = None
-    if done is None:
+    if not done:
         raise timeout_error(request, objects)
-    return done
+    if done.code != 0:
+        raise build_error(recipe, request, done, log)
 
 
 def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
@@ -201,7 +198,7 @@ def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
         if failing:
             return
         progress = read_progress(line)
-        if progress is not None and not timed:
+        if progress and not timed:
             timed = progress.command in units
             line = line if timed else f"[{progress.done}/{progress.total}] {progress.command}"
         log(show_kernel_paths(line, kernel_dir))
@@ -244,22 +241,18 @@ def _environment(request: Request) -> Environment:
         return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     backend = variant.backend if variant.kind is Kind.FULL else HOST
-    flavour, headers_only = (
+    return kci_environment(
+        request.options.cache,
+        variant.wheel or variant.torch.text,
         toolchains().flavour(backend, variant.compute),
-        BACKENDS[backend].headers_only,
+        headers_only=BACKENDS[backend].headers_only,
     )
-    torch = variant.wheel or variant.torch.text
-    return kci_environment(request.options.cache, torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
     # a torch of another version would mislabel the binary
     variant, torch = request.variant, read_torch_version(environment.torch)
-    hint = (
-        "leave out --no-isolation, and kci installs the right one"
-        if environment.root is None
-        else ""
-    )
+    hint = "" if environment.root else "leave out --no-isolation, and kci installs the right one"
     if variant.kind is Kind.STABLE_ABI:
         # any torch with the stable ABI version will do
         if variant.stable_abi and Version.parse(torch.minor) < variant.stable_abi:
@@ -277,20 +270,16 @@ def _check_torch(request: Request, environment: Environment) -> None:
     if facts.torch_version and not same_version(
         torch.toolkits.get(variant.backend), text_of(variant.compute)
     ):
-        message = (
-            f"{variant.name} needs a torch for {facts.title} {variant.compute}, and {torch.release}"
-        )
-        raise MissingToolError(f"{message} is for {torch.device}", hint)
+        needs = f"{variant.name} needs a torch for {facts.title} {variant.compute}"
+        raise MissingToolError(f"{needs}, and {torch.release} is for {torch.device}", hint)
 
 
 def _versions(
-    cxx: tuple[str, ...], environment: Environment, device: DeviceCompiler | None
+    cxx: Compiler, environment: Environment, device: DeviceCompiler | None
 ) -> tuple[str, ...]:
-    torch = (
-        environment.requirement
-        or f"torch {environment.release or read_torch_version(environment.torch).release}"
-    )
-    return (version_line(cxx), torch, *(device.versions() if device is not None else ()))
+    release = environment.release or read_torch_version(environment.torch).release
+    torch = environment.requirement or f"torch {release}"
+    return (version_line(cxx), torch, *(device.versions() if device else ()))
 
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:

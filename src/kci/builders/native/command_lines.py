@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-import msgspec
-
 from kci.builders.kernel_files import KERNEL
 from kci.builders.native.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.native.units import CXX, Unit
@@ -21,7 +19,7 @@ from kci.builders.toolchains import oneapi
 from kci.builders.toolchains.compilers import DeviceCompiler, is_compiler_cache
 from kci.builders.toolchains.cuda import LINK, Toolkit, WheelFiles
 from kci.builders.toolchains.cutlass import Headers
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.downloads import FetchedTool
 from kci.builders.toolchains.environment import Environment
 from kci.builders.toolchains.glibc import NewerParts, old_libraries
@@ -30,6 +28,7 @@ from kci.config.facts import BACKENDS, floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.variants import Kind, Variant
+from kci.utils.frozen import Frozen
 
 _POISON = "@"
 
@@ -69,10 +68,12 @@ TORCH_NVCC = (
 _ODD = re.compile(r"[^\w./-]", re.ASCII)
 
 
-class Toolchain(msgspec.Struct, frozen=True):
+class Toolchain(Frozen):
     """The compilers, torch and libraries of one variant."""
 
-    cxx: tuple[str, ...]
+    variant: Variant
+    kernel_id: str
+    cxx: Compiler
     """With the compiler cache, if any."""
     gcc_flags: tuple[str, ...]
     """The supported ones of `GCC_FLAGS`."""
@@ -97,34 +98,26 @@ class Toolchain(msgspec.Struct, frozen=True):
     launcher: Path | None = None
     """The compiler cache."""
 
-    def downloads(self) -> list[FetchedTool]:
-        """Tools that may have to be downloaded."""
-        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
-        return [part for part in tools if part is not None]
-
-
-class Target(msgspec.Struct, frozen=True):
-    """The variant to build."""
-
-    variant: Variant
-    kernel_id: str
-
     @property
     def module(self) -> str:
         """File name of the native module."""
         return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
 
     @property
-    def system(self) -> str:
-        """The variant's system, which need not be the machine's."""
-        return self.variant.system
+    def stable(self) -> bool:
+        return self.variant.kind is Kind.STABLE_ABI
 
     @property
     def tvm_ffi(self) -> bool:
         return self.variant.kind is Kind.TVM_FFI
 
+    def downloads(self) -> list[FetchedTool]:
+        """Tools that may have to be downloaded."""
+        tools = (self.environment, self.device, self.cuda_headers, *self.headers)
+        return [part for part in tools if part is not None]
 
-def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+
+def compile_command(chain: Toolchain, unit: Unit) -> list[str]:
     """Compile one source. Raises BuildFailedError as `stable_abi_define`."""
     device = chain.device if unit.language != CXX else None
     # GCC shortens system header paths and puts random numbers into names
@@ -133,54 +126,51 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if isinstance(device, Toolkit):
         compiler = [str(device.nvcc), "-ccbin", host_compiler(chain.cxx)]
         options = [
-            *_nvcc_options(chain, target, unit),
+            *_nvcc_options(chain, unit),
             *(word for option in host for word in ("-Xcompiler", option)),
         ]
-    elif device is not None:
+    elif device:
         compiler = [str(device.hipcc), f"--rocm-path={device.link}"]
-        options, language = _hipcc_options(target, unit), ["-x", "hip"]
+        options, language = _hipcc_options(chain, unit), ["-x", "hip"]
     # sccache goes by what is preprocessed, which is not what each pass of a device's compiler reads
-    cached = chain.launcher and (chain.launcher.stem == "ccache" or device is None)
+    cached = chain.launcher and (chain.launcher.stem == "ccache" or not device)
     return [
         *([str(chain.launcher)] if cached else []),
         *compiler,
-        *cxx_standard_flag(target, gnu=device is None),
+        *cxx_standard_flag(chain, gnu=not device),
         "-O3",
         "-DNDEBUG",
         *options,
-        *_definitions(chain, target, unit),
-        *_includes(chain, target, unit),
+        *_definitions(chain, unit),
+        *_includes(chain, unit),
         *unit.flags,
-        *("-MD", "-MF", f"{unit.object}.d"),
+        "-MD",
+        "-MF",
+        f"{unit.object}.d",
         *language,
-        *("-c", work_path(unit, unit.source), "-o", unit.object),
+        "-c",
+        work_path(unit, unit.source),
+        "-o",
+        unit.object,
     ]
 
 
-def stub_libraries(chain: Toolchain, target: Target) -> tuple[str, ...]:
+def stub_libraries(chain: Toolchain) -> tuple[str, ...]:
     """Torch libraries that empty stubs replace at link time."""
-    if target.tvm_ffi:
+    if chain.tvm_ffi:
         return ()
-    library = BACKENDS[target.variant.backend].torch_library
+    library = BACKENDS[chain.variant.backend].torch_library
     own = (library,) if library else ()
     if chain.environment.headers_only:
         return (*own, "torch_cpu")
-    return own if target.variant.kind is Kind.STABLE_ABI else ()
+    return own if chain.stable else ()
 
 
 def stub_command(chain: Toolchain, library: str) -> list[str]:
     """Make an empty library."""
     soname = f"-Wl,-soname,lib{library}.so"
-    return [
-        *chain.cxx,
-        "-shared",
-        "-fPIC",
-        "-nostdlib",
-        soname,
-        "stub.cpp",
-        "-o",
-        stub_path(library),
-    ]
+    output = ["-o", stub_path(library)]
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", *output]
 
 
 def stub_path(library: str) -> str:
@@ -188,9 +178,7 @@ def stub_path(library: str) -> str:
     return f"stub/lib{library}.so"
 
 
-def link_command(
-    chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False
-) -> list[str]:
+def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
     """The command that links the native module.
 
     There is no RPATH: whoever imports torch first loads the libraries. Stubs with the right SONAME
@@ -200,43 +188,38 @@ def link_command(
     so that a process has one thread pool. .symtab stays, because the reference's ABI check reads
     it.
     """
-    soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
-    command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
+    soname = [f"-Wl,-soname,{chain.module}"] if chain.tvm_ffi else []
+    command = [*chain.cxx, "-shared", *soname, "-o", chain.module, *objects]
     command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
-    older = [*_for_older_systems(chain, target), "-Wl,--as-needed", chain.cpp_library]
+    older = [*_for_older_systems(chain), "-Wl,--as-needed", chain.cpp_library]
     cuda = chain.device if isinstance(chain.device, Toolkit) else None
-    if target.tvm_ffi:
+    if chain.tvm_ffi:
         # there may be no torch to bring CUDA's runtime
         static = [f"-L{cuda.library_dir}", "-lcudadevrt", "-lcudart_static"] if cuda else []
         needed = ["-lrt", "-lpthread", "-ldl"] if cuda else []
         return [*command, *static, *older, f"-L{TVM_FFI}/lib", "-ltvm_ffi", *needed]
-    stable = target.variant.kind is Kind.STABLE_ABI
-    if stand_ins := stub_libraries(chain, target):
+    if stand_ins := stub_libraries(chain):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
     command += [*older, f"-L{TORCH}/lib"]
-    if cuda is not None:
-        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
+    if cuda:
+        command += [] if chain.stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
     if isinstance(rocm := chain.device, Rocm):
-        command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
+        command += [] if chain.stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
-    if chain.sycl is not None:
-        command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
+    if chain.sycl:
+        command += [] if chain.stable else ["-lc10_xpu", "-ltorch_xpu"]
         command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
-    command += [] if stable else ["-ltorch", "-lc10"]
+    command += [] if chain.stable else ["-ltorch", "-lc10"]
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
-def _for_older_systems(chain: Toolchain, target: Target) -> list[str]:
+def _for_older_systems(chain: Toolchain) -> list[str]:
     if not chain.glibc_compat:
         return []
-    return [
-        COMPAT_OBJECT,
-        OLDER,
-        "-Wl,--as-needed",
-        *(library.path for library in old_libraries(target.system)),
-    ]
+    libraries = [library.path for library in old_libraries(chain.variant.system)]
+    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *libraries]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
@@ -252,8 +235,8 @@ def gencode(archs: Iterable[str]) -> list[str]:
     return flags
 
 
-def _nvcc_options(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    options = [] if target.tvm_ffi else [*TORCH_NVCC]
+def _nvcc_options(chain: Toolchain, unit: Unit) -> list[str]:
+    options = [] if chain.tvm_ffi else [*TORCH_NVCC]
     options += ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     if isinstance(chain.device, Toolkit) and chain.device.reproducible:
         # nvcc hashes the source's path and a process id into names
@@ -262,75 +245,72 @@ def _nvcc_options(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return options + gencode(unit.archs)
 
 
-def _hipcc_options(target: Target, unit: Unit) -> list[str]:
+def _hipcc_options(chain: Toolchain, unit: Unit) -> list[str]:
     # defines as in the reference: `cpp_extension`'s, and half precision operators; cuid: clang
     # would hash the path
-    kernel = target.kernel_id.rpartition("_")[0]  # the rest changes with every commit
+    kernel = chain.kernel_id.rpartition("_")[0]  # the rest changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
         *(f"--offload-arch={arch}" for arch in unit.archs),
-        *("-fno-gpu-rdc", f"-cuid={cuid}", "-fPIC"),
-        *("-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8"),
+        "-fno-gpu-rdc",
+        f"-cuid={cuid}",
+        "-fPIC",
+        "-DCUDA_HAS_FP16=1",
+        "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
+        "-DENABLE_FP8",
     ]
 
 
-def host_compiler(cxx: tuple[str, ...]) -> str:
+def host_compiler(cxx: Compiler) -> str:
     """The compiler without cache and flags, as nvcc requires."""
     programs = [word for word in cxx if not word.startswith("-") and not is_compiler_cache(word)]
     return programs[0] if programs else cxx[0]
 
 
-def cxx_standard_flag(target: Target, *, gnu: bool = False) -> list[str]:
+def cxx_standard_flag(chain: Toolchain, *, gnu: bool = False) -> list[str]:
     """The C++ standard flag; host sources get GNU extensions, as with CMake."""
-    if target.tvm_ffi:
+    if chain.tvm_ffi:
         return []
-    assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    return [f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"]
+    assert chain.variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    return [f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(chain.variant.torch)}"]
 
 
-def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    variant = target.variant
-    facts, name = BACKENDS[variant.backend], target.kernel_id if unit.uses_name else _POISON
-    if target.tvm_ffi:
+def _definitions(chain: Toolchain, unit: Unit) -> list[str]:
+    variant = chain.variant
+    facts, name = BACKENDS[variant.backend], chain.kernel_id if unit.uses_name else _POISON
+    if chain.tvm_ffi:
         return [facts.defines[0], f"-DTVM_FFI_EXTENSION_NAME={name}"]
-    major, minor = (*floors().python, 0)[
-        :2
-    ]  # limited API of the oldest Python (docs/format.md#python-abi)
+    # limited API of the oldest Python (docs/format.md#python-abi)
+    major, minor = (*floors().python, 0)[:2]
     defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000"]
     of_torch = toolchains().defines
-    defines += [
-        *facts.defines,
-        *(f"-D{name}" for name in (*of_torch["torch"], *of_torch.get(variant.backend, ()))),
-    ]
-    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
-        defines.append(stable_abi_define(variant.stable_abi))
+    names = (*of_torch["torch"], *of_torch.get(variant.backend, ()))
+    defines += [*facts.defines, *(f"-D{name}" for name in names)]
+    defines += [stable_abi_define(variant.stable_abi)] if variant.stable_abi else []
     return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]
 
 
-def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+def _includes(chain: Toolchain, unit: Unit) -> list[str]:
     # the reference's order: component, dependencies, `csrc`, system
     # every component's dependencies, the source's own first: versions of one may differ
     ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
     own = [work_path(unit, path) for path in unit.include]
     own += [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
-    if target.tvm_ffi:  # the reference gives tvm-ffi no `csrc`
+    if chain.tvm_ffi:  # the reference gives tvm-ffi no `csrc`
         system = [f"{TVM_FFI}/include"]
     else:
         own = [GENERATED, *own, work_path(unit, PurePosixPath("csrc"))]
         system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
-    if isinstance(chain.device, Rocm) and target.variant.kind is Kind.STABLE_ABI:
+    if isinstance(chain.device, Rocm) and chain.stable:
         system.insert(0, TORCH_FOLDER)
-    if chain.cuda_headers is not None and not target.tvm_ffi:
+    if chain.cuda_headers and not chain.tvm_ffi:
         system.append(LINK)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     # nvcc knows its own; never /usr/include: it must stay behind the C++ library's headers
-    if chain.device is not None and unit.language != "CUDA":
-        system += [
-            f"{chain.device.link}/{path}"
-            for path in chain.device.include
-            if chain.device.root != Path("/usr")
-        ]
+    device = chain.device
+    if device and unit.language != "CUDA" and device.root != Path("/usr"):
+        system += [f"{device.link}/{path}" for path in device.include]
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
 
 
@@ -338,9 +318,9 @@ def work_links(chain: Toolchain) -> dict[str, Path]:
     """Links in the work directory, besides the kernel's."""
     package = TVM_FFI if chain.environment.requirement else TORCH
     targets = {package: chain.environment.torch, PYTHON: chain.python_include}
-    if chain.device is not None:
+    if chain.device:
         targets[chain.device.link] = chain.device.root
-    if chain.cuda_headers is not None:
+    if chain.cuda_headers:
         targets[LINK] = chain.cuda_headers.folder
     return {**targets, **{headers.name: headers.folder for headers in chain.headers}}
 

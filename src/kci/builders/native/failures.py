@@ -9,8 +9,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.kernel_files import KERNEL
 from kci.builders.native.hipify import FOLDER
 from kci.builders.native.ninja import failed_commands, was_killed
@@ -24,6 +22,7 @@ from kci.plan.inputs.kernel_inputs import active
 from kci.plan.inputs.source_lints import INSTEAD_OF_PYBIND
 from kci.utils.atomic import failed_path, full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 from kci.utils.walk import OUTPUT_DIRECTORIES
 
@@ -78,7 +77,7 @@ _BEFORE, _BEHIND, _SHOWN = 12, 20, 30
 _AGAIN = "correct that, and run the same command again: kci keeps what compiled"
 
 
-class ErrorSpot(msgspec.Struct, frozen=True):
+class ErrorSpot(Frozen):
     """A compiler error and its place."""
 
     text: str
@@ -170,21 +169,21 @@ def build_error(
             failure_hint(done, work, request.variant.system),
         )
     failed, more = commands[0], len(commands) - 1
-    what = next(
-        (step.label for step in recipe.steps if step.output == failed.output), failed.output
-    )
+    labels = {step.output: step.label for step in recipe.steps}
+    what = labels.get(failed.output, failed.output)
     spot = find_error(failed.lines) or ErrorSpot(f"{what} failed")
     hint = _header_hint(spot, request) or failure_hint(done, work, request.variant.system) or _AGAIN
     for other in commands if len(failed.lines) > _SHOWN else commands[1:]:
         for line in (f"FAILED: {other.output}", other.command, *other.lines):
             log(show_kernel_paths(line, request.kernel_dir))
     others = f" (and {count(more, 'other command')})" if more else ""
-    message = [f"building {name} failed at {what}{others}"]
-    message += [
-        show_kernel_paths(line, request.kernel_dir)
-        for line in error_excerpt(failed.lines, spot.line_index)
+    excerpt = error_excerpt(failed.lines, spot.line_index)
+    message = [
+        f"building {name} failed at {what}{others}",
+        *(show_kernel_paths(line, request.kernel_dir) for line in excerpt),
+        "the command:",
+        f"  cd {shlex.quote(str(work))} && {failed.command}",
     ]
-    message += ["the command:", f"  cd {shlex.quote(str(work))} && {failed.command}"]
     path = (request.kernel_dir / spot.path).as_posix() if spot.path else ""
     span = Span(spot.line, spot.column or 1, spot.line, 0) if spot.line else None
     problem = finding("KCI513", spot.text, path, span=span)
@@ -220,9 +219,8 @@ def _source_table(source: str, request: Request) -> tuple[str, tuple[str, ...]]:
         if source in part.src:
             return f"[kernel.{label}]", (*(part.include or ()), "csrc")
     framework = request.build.torch or request.build.tvm_ffi
-    return f"[{request.build.framework_name}]", tuple(
-        (framework.include if framework else None) or ()
-    )
+    include = (framework and framework.include) or ()
+    return f"[{request.build.framework_name}]", tuple(include)
 
 
 def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
@@ -257,10 +255,5 @@ def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
 
 def timeout_error(request: Request, objects: Objects) -> KciError:
     """The error for a build that reached its time limit."""
-    done = objects.count()
-    return UnfinishedBuildError(
-        request.variant.name,
-        done,
-        objects.expected,
-        "" if objects.use().made else "no object was finished in this time; allow more",
-    )
+    hint = "" if objects.use().made else "no object was finished in this time; allow more"
+    return UnfinishedBuildError(request.variant.name, objects.count(), objects.expected, hint)

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.builders.kernel_files import kernel_error
 from kci.builders.native.units import CXX, Unit
@@ -22,6 +22,7 @@ from kci.errors import BuildFailedError
 from kci.utils.atomic import full_disk_program_hint
 from kci.utils.bounded_json import read_json
 from kci.utils.cache import CACHE_VARIABLE
+from kci.utils.frozen import Frozen
 
 FOLDER = "hip"
 """The translated kernel, in the work directory."""
@@ -38,7 +39,7 @@ _ERROR_HINTS = {
 """Hints for hipify's errors."""
 
 
-class Translation(msgspec.Struct, frozen=True):
+class Translation(Frozen):
     """The input and output of a translation."""
 
     kernel: Path
@@ -79,9 +80,7 @@ def translate_units(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, 
             # untranslated files stay in the old folder
             include[unit.source.parent] = None
         translations.append(
-            msgspec.structs.replace(
-                unit, source=PurePosixPath(name), include=tuple(include), translated=True
-            )
+            replace(unit, source=PurePosixPath(name), include=tuple(include), translated=True)
         )
     return tuple(translations), names
 
@@ -126,11 +125,9 @@ def translate(plan: Translation, log: Log) -> None:
         unsupported = None  # the script failed before
     if done.code != 0 or unsupported is None:
         hint = full_disk_program_hint(done.output, plan.work, CACHE_VARIABLE)
-        raise BuildFailedError(
-            f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}",
-            hint
-            or next((meaning for word, meaning in _ERROR_HINTS.items() if word in done.output), ""),
-        )
+        hints = (meaning for word, meaning in _ERROR_HINTS.items() if word in done.output)
+        message = f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}"
+        raise BuildFailedError(message, hint or next(hints, ""))
     if unsupported:
         calls = ", ".join(sorted(unsupported))
         raise BuildFailedError(

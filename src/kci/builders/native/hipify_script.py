@@ -65,12 +65,8 @@ def translate_kernel(module: ModuleType, request: dict[str, Any]) -> list[str]:
             hipify_extra_files_only=True,
         )
     for original, result in results.items():
-        _count_as(
-            Path(original).relative_to(project).as_posix(),
-            original,
-            result.hipified_path,
-            request["folder"],
-        )
+        name = Path(original).relative_to(project).as_posix()
+        _count_as(name, original, result.hipified_path, request["folder"])
     for source, destination in request["sources"].items():
         original = str(project / source)
         # None: the source is hipify's own output

@@ -41,6 +41,7 @@ from kci.utils.archive import (
 )
 from kci.utils.atomic import replacing
 from kci.utils.bounded_json import MAX_BYTES, decode_json, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 SCHEMA = 1
@@ -53,7 +54,7 @@ _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
 """A result or manifest of ccache."""
 
 
-class PackHead(msgspec.Struct, frozen=True, kw_only=True):
+class PackHead(Frozen, kw_only=True):
     """The first member of a pack."""
 
     kernel: str
@@ -88,9 +89,8 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
             f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}"
         )
     with replacing(out_file) as replacement:
-        with written_archive(
-            replacement.staging, zstd=out_file.name.endswith(".zst"), level=_LEVEL
-        ) as archive:
+        zstd = out_file.name.endswith(".zst")
+        with written_archive(replacement.staging, zstd=zstd, level=_LEVEL) as archive:
             text = msgspec.json.encode(head)
             archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
             for path in sorted(folder.rglob("*")):
@@ -104,16 +104,13 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 
 def missing_parts(heads: Sequence[PackHead], variant: str) -> list[str]:
     """Describe the missing and the unfinished parts of a variant."""
-    parts = [head for head in heads if head.variant == variant and head.part is not None]
+    parts = [head for head in heads if head.variant == variant and head.part]
     messages = []
     for of in sorted({head.part.of for head in parts if head.part}):
         for part in (BuildPart(number, of) for number in range(1, of + 1)):
-            best = max(
-                (head for head in parts if head.part == part),
-                key=lambda head: head.objects,
-                default=None,
-            )
-            if best is None:
+            found = [head for head in parts if head.part == part]
+            best = max(found, key=lambda head: head.objects, default=None)
+            if not best:
                 messages.append(f"part {part} was not given")
             elif best.objects < best.wanted:
                 messages.append(f"part {part} has {best.objects} of {count(best.wanted, 'object')}")
@@ -167,7 +164,7 @@ def _opened(pack: Path) -> Iterator[tuple[PackHead, TarStream, Iterator[tarfile.
     with opened_archive(pack) as archive:
         members = archive.members()
         first = next(members, None)
-        if first is None:
+        if not first:
             raise FindingsError(f"{pack} holds no objects: it does not start with {HEAD}")
         if first.name != HEAD or first.size > MAX_BYTES:
             raise RefusedError(first.name, f"{HEAD} is the first")
@@ -212,10 +209,9 @@ class Objects:
         self._work = recipe.work
         self._steps = [step for step in recipe.steps if step.depfile]
         options = request.options
-        own = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
-        self._folder = (
-            recipe.work / CCACHE_FOLDER if options.objects_from or options.objects_to else own
-        )
+        self._folder = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
+        if options.objects_from or options.objects_to:
+            self._folder = recipe.work / CCACHE_FOLDER
         self._cleared()
         for step in recipe.steps:
             (recipe.work / step.output).unlink(missing_ok=True)
@@ -232,6 +228,8 @@ class Objects:
     def environment(self) -> dict[str, str]:
         """Variables for ccache, which replace the user's."""
         namespace = self._namespace()
+        words = (word for step in self._steps for word in step.command)
+        in_objects = any(map(_NAMES_FOLDER.match, words))
         variables = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
@@ -243,11 +241,8 @@ class Objects:
             "CCACHE_SLOPPINESS": "",
             "CCACHE_MAXSIZE": os.environ.get("CCACHE_MAXSIZE") or "20G",
             "CCACHE_STATSLOG": str(self._work / _STATS),
+            "CCACHE_HASHDIR" if in_objects else "CCACHE_NOHASHDIR": "1",
         }
-        words = (word for step in self._steps for word in step.command)
-        variables[
-            "CCACHE_HASHDIR" if any(map(_NAMES_FOLDER.match, words)) else "CCACHE_NOHASHDIR"
-        ] = "1"
         return _for_ccache(variables)
 
     def use(self) -> ObjectUse:
@@ -266,7 +261,7 @@ class Objects:
     def finish(self) -> None:
         """Pack the objects, if requested, however the build ends."""
         request = self._request
-        if (out_file := request.options.objects_to) is not None:
+        if out_file := request.options.objects_to:
             head = PackHead(
                 kernel=request.build.name,
                 variant=request.variant.name,
@@ -285,13 +280,8 @@ class Objects:
     def _namespace(self) -> str:
         chain, inputs = self._recipe.chain, self._request.files()
         files = sorted(inputs.compiled_from(self._request.variant))
-        words = [
-            *(path for path, _ in files),
-            "",
-            *self._unnamed(files),
-            *chain.versions,
-            *environment_flags(),
-        ]
+        words = [*(path for path, _ in files), "", *self._unnamed(files)]
+        words += [*chain.versions, *environment_flags()]
         flags = {flag for unit in self._recipe.sources.units for flag in unit.flags}
         words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):

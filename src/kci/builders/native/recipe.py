@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.kernel_files import EXPORTS_MAP, KERNEL, REGISTRATION_H, STUB_CPP, package_files
 from kci.builders.native import hipify
 from kci.builders.native.command_lines import (
@@ -15,7 +13,6 @@ from kci.builders.native.command_lines import (
     EXPORTS,
     GENERATED,
     OLDER,
-    Target,
     Toolchain,
     compile_command,
     cxx_standard_flag,
@@ -37,6 +34,7 @@ from kci.builders.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, HOST
 from kci.matrix.variants import Kind, Variant
 from kci.utils.cache import work_dir
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 
@@ -62,19 +60,19 @@ def stand_ins() -> dict[str, str]:
     }
 
 
-def compat_files(chain: Toolchain, target: Target) -> dict[str, str]:
+def compat_files(chain: Toolchain) -> dict[str, str]:
     """Files for older systems by path in the work directory; empty on a machine that is old
     enough.
     """
     if not chain.glibc_compat:
         return {}
-    libraries = old_libraries(target.system)
-    return dict(stand_ins()) | {
-        name: text for library in libraries for name, text in library.files().items()
-    }
+    files = dict(stand_ins())
+    for library in old_libraries(chain.variant.system):
+        files |= library.files()
+    return files
 
 
-def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
+def compat_steps(chain: Toolchain, generated: tuple[str, ...]) -> Iterator[Step]:
     """Compile the sources of `compat_files`."""
     if not chain.glibc_compat:
         return
@@ -83,15 +81,10 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
         command = (*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", object_path)
         return Step(object_path, (source,), command, f"c++ {what}", generated)
 
-    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(target, gnu=True))
-    for library in old_libraries(target.system):
-        yield Step(
-            library.path,
-            (library.source,),
-            library.command(chain.cxx),
-            f"link {library.path}",
-            generated,
-        )
+    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *cxx_standard_flag(chain, gnu=True))
+    for library in old_libraries(chain.variant.system):
+        command, what = library.command(chain.cxx), f"link {library.path}"
+        yield Step(library.path, (library.source,), command, what, generated)
     archived: tuple[str, ...] = ()
     for source in (
         name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")
@@ -100,11 +93,10 @@ def compat_steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -
         archived = (*archived, object_path)
         yield compiled(source, object_path, source)
     inputs, parts = archived, chain.newer_parts
-    if parts is not None:
-        inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
-        yield Step(
-            parts.unpacked[0], (parts.library,), parts.unpack(chain.ar), "ar newer", generated
-        )
+    if parts:
+        first = parts.unpacked[0]
+        inputs, archived = (*inputs, first), (*archived, *parts.unpacked)
+        yield Step(first, (parts.library,), parts.unpack(chain.ar), "ar newer", generated)
     yield Step(OLDER, inputs, (chain.ar, "rcsD", OLDER, *archived), f"ar {OLDER}", generated)
 
 
@@ -114,11 +106,10 @@ _TOOLS_FILE = "tools.txt"
 _CUTLASS = "-cutlass"
 
 
-class Recipe(msgspec.Struct, frozen=True):
+class Recipe(Frozen):
     """A planned build."""
 
     work: Path
-    target: Target
     chain: Toolchain
     sources: Sources
     translation: hipify.Translation | None
@@ -144,29 +135,26 @@ class Recipe(msgspec.Struct, frozen=True):
 def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     """Plan the build with a toolchain."""
     work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
-    target = Target(request.variant, request.kernel_id)
-    generated = _generated(chain, target)
+    generated = _generated(chain)
     translation, units = _translation(request, work, chain, sources)
     pools = _pools(request, units)
-    steps = tuple(_steps(chain, target, units, tuple(sorted(generated)), pools))
+    steps = tuple(_steps(chain, units, tuple(sorted(generated)), pools))
+    files = f"the {count(len(request.files().of(request.variant)), 'file')}"
     share, limits = None, []
-    if (part := request.part) is not None:
+    if part := request.part:
         share = part_objects(sources.units, part)
         limits = [f"part {part}: {len(share)} of {count(len(units), 'object')}, and no link"]
     if (minutes := request.options.stop_after) is not None:
         limits.append(f"it ends itself after {minutes:g} minutes")
     return Recipe(
         work=work,
-        target=target,
         chain=chain,
         links=work_links(chain),
         sources=sources,
         translation=translation,
         steps=steps if share is None else tuple(step for step in steps if step.output in share),
         files=generated,
-        kernel=f"the {count(len(request.files().of(request.variant)), 'file')} of "
-        f"{request.kernel_dir.resolve()} that"
-        " build.toml lists",
+        kernel=f"{files} of {request.kernel_dir.resolve()} that build.toml lists",
         package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(request.options.jobs, request.builds),
         pools=pools,
@@ -179,13 +167,11 @@ def recipe_commands(recipe: Recipe) -> list[str]:
     python = recipe.chain.environment.python
     lines = [line for part in recipe.chain.downloads() for line in part.planned(python)]
     lines += [shell_line(["mkdir", "-p", str(recipe.work)]), shell_line(["cd", str(recipe.work)])]
-    lines += [
-        shell_line(["ln", "-sfn", str(target), name])
-        for name, target in sorted(recipe.links.items())
-    ]
+    links = sorted(recipe.links.items())
+    lines += [shell_line(["ln", "-sfn", str(target), name]) for name, target in links]
     lines.append(f"# kci makes {KERNEL}, a folder with copies of what is listed of {recipe.kernel}")
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
-    if recipe.translation is not None:
+    if recipe.translation:
         lines += [
             f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
             shell_line(recipe.translation.command()),
@@ -198,40 +184,34 @@ def recipe_commands(recipe: Recipe) -> list[str]:
 
 def _steps(
     chain: Toolchain,
-    target: Target,
     units: tuple[Unit, ...],
     generated: tuple[str, ...],
     pools: Collection[str],
 ) -> Iterator[Step]:
     # every command depends on the generated files
     for unit in units:
-        tool = "c++" if unit.language == CXX else BACKENDS[target.variant.backend].compiler
-        command = compile_command(chain, target, unit)
+        tool = "c++" if unit.language == CXX else BACKENDS[chain.variant.backend].compiler
+        command = compile_command(chain, unit)
         sources, what = (work_path(unit, unit.source),), f"{tool} {unit.shown}"
-        pool = name if (name := _pool(target.variant, unit)) in pools else ""
+        pool = name if (name := _pool(chain.variant, unit)) in pools else ""
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
     libraries = []
-    for library in stub_libraries(chain, target):
-        stub = stub_path(library)
-        libraries.append(
-            Step(stub, ("stub.cpp",), stub_command(chain, library), f"link {stub}", generated)
-        )
-    libraries += compat_steps(chain, target, generated)
+    for library in stub_libraries(chain):
+        stub, command = stub_path(library), stub_command(chain, library)
+        libraries.append(Step(stub, ("stub.cpp",), command, f"link {stub}", generated))
+    libraries += compat_steps(chain, generated)
     yield from libraries
     objects = [unit.object for unit in units]
-    link = link_command(chain, target, objects, openmp=any(unit.openmp for unit in units))
+    link = link_command(chain, objects, openmp=any(unit.openmp for unit in units))
     inputs = (*objects, *(step.output for step in libraries))
-    yield Step(target.module, inputs, link, f"link {target.module}", generated)
+    yield Step(chain.module, inputs, link, f"link {chain.module}", generated)
 
 
 def _pool(variant: Variant, unit: Unit) -> str:
     own = unit.language != CXX or BACKENDS[variant.backend].compiler_id[0] == CXX
     backend = variant.backend if own else HOST
-    return (
-        f"{backend}{_CUTLASS}"
-        if any(depend.startswith("cutlass") for depend in unit.depends)
-        else backend
-    )
+    cutlass = any(depend.startswith("cutlass") for depend in unit.depends)
+    return f"{backend}{_CUTLASS}" if cutlass else backend
 
 
 def _pools(request: Request, units: Iterable[Unit]) -> dict[str, int]:
@@ -257,16 +237,15 @@ def _translation(
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
         return None, units
-    return hipify.Translation(
-        work / KERNEL, work, chain.environment, names, tuple(include), stable
-    ), units
+    where = (work / KERNEL, work, chain.environment)
+    return hipify.Translation(*where, names, tuple(include), stable), units
 
 
-def _generated(chain: Toolchain, target: Target) -> dict[str, str]:
+def _generated(chain: Toolchain) -> dict[str, str]:
     return {
         f"{GENERATED}/registration.h": REGISTRATION_H,
         "stub.cpp": STUB_CPP,
         _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: EXPORTS_MAP,
-        **compat_files(chain, target),
+        **compat_files(chain),
     }

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.builders.kernel_files import CONTROL, kernel_error, resolve_inside, source_file
 from kci.builders.process.run import Log
@@ -23,6 +23,7 @@ from kci.matrix.catalog.rows import OLDEST, arch_tables, toolkits
 from kci.matrix.variants import Variant
 from kci.plan.inputs.kernel_inputs import KernelInputs, active
 from kci.plan.inputs.source_lints import included
+from kci.utils.frozen import Frozen
 
 CXX = "CXX"  # as in CMake
 
@@ -36,7 +37,7 @@ _PROTECTED = str.maketrans(",>", "\0\1")
 _PLAIN = str.maketrans({"\0": ",", "\1": ">", _OPEN: "$<"})
 
 
-class FlagContext(msgspec.Struct, frozen=True):
+class FlagContext(Frozen):
     """Values for generator expressions."""
 
     language: str
@@ -53,11 +54,8 @@ def expand_flag(flag: str, facts: FlagContext) -> tuple[str, ...]:
     if "$<" not in flag:
         return (flag,)
     while match := _INNERMOST.search(flag):
-        flag = (
-            flag[: match.start()]
-            + _value(match[1], facts).translate(_PROTECTED)
-            + flag[match.end() :]
-        )
+        value = _value(match[1], facts).translate(_PROTECTED)
+        flag = flag[: match.start()] + value + flag[match.end() :]
     plain = flag.translate(_PLAIN)
     if _OPEN in flag:
         raise ValueError(f"kci does not know the generator expression {plain}")
@@ -96,16 +94,13 @@ def _holds(
         case "OR":
             return "1" in arguments
         case "BOOL":
-            return arguments[0].upper() not in _FALSE and not arguments[0].upper().endswith(
-                "-NOTFOUND"
-            )
+            value = arguments[0].upper()
+            return value not in _FALSE and not value.endswith("-NOTFOUND")
         case "STREQUAL":
             return len(arguments) == 2 and arguments[0] == arguments[1]
         case "COMPILE_LANG_AND_ID":
-            return (
-                arguments[0] == facts.language
-                and facts.compilers.get(facts.language) in arguments[1:]
-            )
+            language, *compilers = arguments
+            return language == facts.language and facts.compilers.get(language) in compilers
         case "CONFIG":
             return "RELEASE" in map(str.upper, arguments)
     return values[name] in arguments if name in values else None
@@ -118,7 +113,7 @@ _ODD = re.compile(r"[^\w.-]", re.ASCII)
 _NAME_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Unit(Frozen):
     """A source to compile."""
 
     source: PurePosixPath
@@ -145,7 +140,7 @@ class Unit(msgspec.Struct, frozen=True):
         return any("-fopenmp" in flag for flag in self.flags)
 
 
-class Sources(msgspec.Struct, frozen=True):
+class Sources(Frozen):
     """The units of a variant."""
 
     units: tuple[Unit, ...]
@@ -154,7 +149,7 @@ class Sources(msgspec.Struct, frozen=True):
     """Union of the components' archs, sorted as text (docs/format.md#arch-order)."""
 
 
-class _Origin(msgspec.Struct, frozen=True):
+class _Origin(Frozen):
     # a table of build.toml with sources
     label: str
     src: tuple[str, ...]
@@ -177,7 +172,7 @@ def collect_units(request: Request, log: Log) -> Sources:
     the kernel. BuildFailedError: no component left. UsageError: no component for a requested arch.
     """
     framework = request.build.torch or request.build.tvm_ffi
-    assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
+    assert framework  # noqa: S101  - the native builder is asked for compiled kernels only
     components = _active(request, log)
     if not components:
         raise BuildFailedError(
@@ -185,14 +180,8 @@ def collect_units(request: Request, log: Log) -> Sources:
             "lower the component's cuda-minver, or raise general.cuda.minver to leave the variant "
             "out",
         )
-    origins = [
-        _Origin(
-            request.build.framework_name,
-            framework.src,
-            framework.include or (),
-            framework.cxx_flags or (),
-        )
-    ]
+    include, flags = framework.include or (), framework.cxx_flags or ()
+    origins = [_Origin(request.build.framework_name, framework.src, include, flags)]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
     if request.options.archs and all(origin.lacks_archs for origin in origins if origin.archs):
         raise UsageError(
@@ -205,18 +194,13 @@ def collect_units(request: Request, log: Log) -> Sources:
             known = units.get(unit.source)
             # nvcc and ninja need a plain name; the number keeps it unique
             place = f"obj/{len(units):03d}/{_ODD.sub('_', Path(unit.shown).name)}.o"
-            units[unit.source] = (
-                msgspec.structs.replace(unit, object=place)
-                if known is None
-                else _merge_units(known, unit)
-            )
-    named = sources_with_name(
-        request.files(), request.variant, [source.as_posix() for source in units]
-    )
+            units[unit.source] = _merge_units(known, unit) if known else replace(unit, object=place)
+    paths = [source.as_posix() for source in units]
+    named = sources_with_name(request.files(), request.variant, paths)
     return Sources(
         units=tuple(
-            msgspec.structs.replace(unit, uses_name=unit.source.as_posix() in named)
-            for unit in units.values()
+            replace(unit, uses_name=path in named)
+            for path, unit in zip(paths, units.values(), strict=True)
         ),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
@@ -231,12 +215,8 @@ def sources_with_name(inputs: KernelInputs, variant: Variant, sources: Collectio
     texts = {real: tree.content(real) for _, real in inputs.compiled_from(variant) if real}
     mention = {real for real, text in texts.items() if any(macro in text for macro in _NAME_MACROS)}
     compiled = {source: tree.file(inputs.inside(source)) for source in sources}
-    included_names = {
-        posixpath.basename(name) for text in texts.values() for name in included(text)
-    }
-    if mention - {*compiled.values()} or included_names & {
-        posixpath.basename(real) for real in mention
-    }:
+    names = {posixpath.basename(name) for text in texts.values() for name in included(text)}
+    if mention - {*compiled.values()} or names & set(map(posixpath.basename, mention)):
         return {*sources}
     return {source for source, real in compiled.items() if real in mention}
 
@@ -245,11 +225,9 @@ def _active(request: Request, log: Log) -> dict[str, Component]:
     components = active(request.build, request.variant)
     for label, component in request.build.components(request.variant.backend).items():
         if label not in components:
-            needs, has = (
-                f"{BACKENDS[component.backend].title} {component.minver}",
-                request.variant.compute,
-            )
-            log(f"component {label} is left out: it needs {needs}, and this variant has {has}")
+            needs = f"it needs {BACKENDS[component.backend].title} {component.minver}"
+            has = f"this variant has {request.variant.compute}"
+            log(f"component {label} is left out: {needs}, and {has}")
     return components
 
 
@@ -257,9 +235,9 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     facts = BACKENDS[component.backend]
-    if (code := oneapi.sycl_code(request.build, request.variant)) is not None:
+    if code := oneapi.sycl_code(request.build, request.variant):
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *component.device_flags)
-        return msgspec.structs.replace(origin, cxx_flags=flags)
+        return replace(origin, cxx_flags=flags)
     if not facts.archs:
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every backend with archs has compute versions
@@ -287,7 +265,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
             f"{listed[0]} alone"
         )
     # its functions must exist even so
-    return msgspec.structs.replace(
+    return replace(
         origin,
         backend=component.backend,
         device_flags=flags,
@@ -318,14 +296,13 @@ def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
             )
     kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
     flags: dict[str, tuple[str, ...]] = {}
-    folders = (
-        resolve_inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include
-    )
-    include = tuple(PurePosixPath(folder.relative_to(root).as_posix()) for folder in folders)
+    key = f"{origin.label}.include"
+    folders = (resolve_inside(kernel_dir, entry, key) for entry in origin.include)
+    include = tuple(PurePosixPath(folder.relative_to(root)) for folder in folders)
     for entry in dict.fromkeys(origin.src):
         source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
-        if language is None:
+        if not language:
             continue
         if language not in flags:
             flags[language] = tuple(_expanded_flags(request.variant, origin, language))
@@ -361,7 +338,7 @@ def _expanded_flags(variant: Variant, origin: _Origin, language: str) -> Iterato
 
 def _merge_units(first: Unit, later: Unit) -> Unit:
     # compiled once, as by the reference's CMake target; the later component's `include` wins
-    return msgspec.structs.replace(
+    return replace(
         first,
         include=later.include or first.include,
         flags=first.flags if later.flags == first.flags else (*first.flags, *later.flags),
@@ -379,9 +356,6 @@ def _language(origin: _Origin, entry: str) -> str | None:
         return CXX
     if origin.backend and ending in BACKENDS[origin.backend].endings:
         return BACKENDS[origin.backend].compiler_id[0]
-    where = (
-        "for a component of another backend"
-        if has_compiler(entry)
-        else "for which kci has no compiler"
-    )
+    other = "for a component of another backend"
+    where = other if has_compiler(entry) else "for which kci has no compiler"
     raise kernel_error("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")

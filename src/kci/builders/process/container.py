@@ -18,8 +18,6 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.process.run import Log, ProgramResult, program_output, run_in_group
 from kci.config.discovery import find_root
 from kci.errors import (
@@ -32,6 +30,7 @@ from kci.errors import (
     UsageError,
 )
 from kci.utils.atomic import write_atomic
+from kci.utils.frozen import Frozen
 from kci.utils.git import run_git
 from kci.utils.walk import is_bytecode, walk
 from kci.version import __version__
@@ -43,7 +42,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _WHEEL = "Wheel-Version: 1.0\nGenerator: kci\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-class RunningWheel(msgspec.Struct, frozen=True):
+class RunningWheel(Frozen):
     """The wheel in memory."""
 
     digest: str
@@ -141,8 +140,10 @@ PATH_VARIABLES = (
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _BY_DIGEST = re.compile(r"[A-Za-z0-9._/:-]+@sha256:[0-9a-f]{64}")
 _ENGINE_SECONDS = 15
-_KINDS = (FindingsError, UsageError, MissingToolError, BuildFailedError, UnsafeError)
-"""Errors that kci in the container reports by exit code."""
+_KINDS = {
+    kind.exit_code: kind for kind in (FindingsError, UsageError, MissingToolError, UnsafeError)
+}
+"""Errors besides a failed build that kci in the container reports, by exit code."""
 
 _ENGINE_CODES = (125, 126, 127)
 """docker's own exit codes: a failure of docker, or no program to run."""
@@ -188,14 +189,14 @@ exec "$room/bin/kci" "$@"
 """
 
 
-class Mount(msgspec.Struct, frozen=True, order=True):
+class Mount(Frozen, order=True):
     """A directory in the container, at the same path as outside."""
 
     path: Path
     writable: bool = False
 
 
-class ContainerBuild(msgspec.Struct, frozen=True):
+class ContainerBuild(Frozen):
     """A `kci build` in an image."""
 
     image: str
@@ -259,7 +260,7 @@ def container_command(
     ]
     arguments += [f"--env={variable}" for variable in sorted(environment)]
     arguments += [f"--env={variable}={value}" for variable, value in sorted(settings)]
-    if workdir is not None:
+    if workdir:
         arguments.append(f"--workdir={workdir}")
     return [*arguments, image, *command]
 
@@ -271,13 +272,12 @@ def build_command(build: ContainerBuild) -> list[str]:
     mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
     mounts += [Mount(path.resolve()) for path in build.readable]
     mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
-    words = [
-        word
+    mounts += [
+        Mount(Path(word))
         for name in PATH_VARIABLES
         for word in os.environ.get(name, "").split()
-        if word.startswith("/")
+        if word.startswith("/") and Path(word).exists()
     ]
-    mounts += [Mount(path) for path in map(Path, words) if path.exists()]
     variables = [name for name in (*FORWARDED_VARIABLES, *PATH_VARIABLES) if name in os.environ]
     # an environment fits one image and one kci
     kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
@@ -299,27 +299,26 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
     """
     require_engine()
     # docker would create missing directories as root
-    image, cache = build.image, build.cache
-    for place in (*build.writable, cache, cache / "home"):
+    image, cache = build.image, build.cache.resolve()
+    for place in (*build.writable, cache / "home"):
         place.mkdir(parents=True, exist_ok=True)
-    if (wheel := running_wheel()) is not None:
-        wheel.write(cache.resolve())
+    if wheel := running_wheel():
+        wheel.write(cache)
     command = build_command(build)
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
     named = [*command[:2], f"--name={container}", *command[2:]]
+    engine = command[0]
     # On a stop the container must be removed; podman's monitor writes a file `oom` into its working
     # directory.
     with tempfile.TemporaryDirectory(prefix="kci-container-") as folder:
-        engine = container_engine()
-        done = run_in_group(
-            named, log, cwd=Path(folder), undo=[engine, *_REMOVE[engine], container]
-        )
+        undo = [engine, *_REMOVE[engine], container]
+        done = run_in_group(named, log, cwd=Path(folder), undo=undo)
     if done.code == 0:
         _tell_digest(image, log)
         return done
     if done.code in _ENGINE_CODES:
         raise MissingToolError(
-            f"{container_engine()} cannot run {image}:\n{done.tail()}",
+            f"{engine} cannot run {image}:\n{done.tail()}",
             "check the image's name, and that this machine may fetch it",
         )
     unfinished = UNFINISHED.search(done.output)
@@ -327,8 +326,7 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
         raise UnfinishedBuildError(
             unfinished["what"], int(unfinished["done"]), int(unfinished["total"])
         )
-    kinds = {kind.exit_code: kind for kind in _KINDS}
-    kind = kinds.get(done.code, BuildFailedError)
+    kind = _KINDS.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} ended with exit code {done.code}\n{done.tail()}")
 
 
@@ -336,13 +334,8 @@ def _tell_digest(image: str, log: Log) -> None:
     # a tag can move
     if "@" in image:
         return
-    name = (
-        program_output(
-            container_engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image
-        )
-        .strip()
-        .rpartition("\n")[2]
-    )
+    words = ("image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
+    name = program_output(container_engine(), *words).strip().rpartition("\n")[2]
     message = (
         f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
     )
@@ -371,7 +364,7 @@ def require_engine() -> None:
     unknown one.
     """
     name = container_engine()
-    if shutil.which(name) is None:
+    if not shutil.which(name):
         raise MissingToolError(
             f"{name} is not installed on this machine",
             f"install {' or '.join(ENGINES)}, or use --container none",
@@ -401,7 +394,7 @@ def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
     checkout.
     """
     wheel = running_wheel()
-    if wheel is not None:
+    if wheel:
         return str(wheel.place(cache.resolve())), wheel.digest, []
     checkout = PACKAGE.parent.parent
     return str(checkout), "", [Mount(checkout)]
@@ -418,15 +411,16 @@ def _sources(kernel_dir: Path) -> list[Mount]:
 
 def _cache_variables() -> list[str]:
     # compiler caches read them; those with paths of this machine are left out
-    prefixes = ["CCACHE_", "SCCACHE_"]
+    prefixes: tuple[str, ...] = ("CCACHE_", "SCCACHE_")
     if not os.environ.keys().isdisjoint(("SCCACHE_BUCKET", "SCCACHE_CONF")):
-        prefixes.append("AWS_")  # S3 credentials
-    names = [
+        prefixes = (*prefixes, "AWS_")  # S3 credentials
+    return [
         name
-        for name in os.environ
-        if name.startswith(tuple(prefixes)) and name not in PATH_VARIABLES
+        for name, value in os.environ.items()
+        if name.startswith(prefixes)
+        and name not in PATH_VARIABLES
+        and not value.startswith(("/", "~"))
     ]
-    return [name for name in names if not os.environ[name].startswith(("/", "~"))]
 
 
 def _mount(mount: Mount) -> str:

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-import msgspec
-
 from kci.config.facts import BACKENDS
 from kci.errors import UsageError
 from kci.matrix.catalog.runners import default_runners
+from kci.utils.frozen import Frozen
 
 _UNKNOWN = 4 * 2**30
 """Assumed memory in bytes where the machine does not tell."""
@@ -115,7 +114,7 @@ def pool_depth(
     """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's
     threads count.
     """
-    if requested is not None or _positive("MAX_JOBS") is not None:
+    if requested is not None or _positive("MAX_JOBS"):
         return None
     threads = nvcc_threads() if BACKENDS[backend].compiler == "nvcc" else None
     one = default_runners().compiler_memory(backend, cutlass=cutlass) * (threads or 1)
@@ -145,7 +144,7 @@ _ESTIMATES_SINCE = (1, 13)
 _STATUS_LINE = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(Frozen):
     """The progress of a ninja run."""
 
     done: int
@@ -165,7 +164,7 @@ def ninja_status(version: Sequence[int]) -> str:
 def read_progress(line: str) -> Progress | None:
     """Parse a status line of ninja; None for other lines."""
     match = _STATUS_LINE.fullmatch(line)
-    if match is None:
+    if not match:
         return None
     hours, minutes, seconds = (int(part or 0) for part in match.group(3, 4, 5))
     seconds_left = hours * 3600 + minutes * 60 + seconds if match[4] else None

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-import msgspec
-
 from kci.errors import MissingToolError
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 _Process = subprocess.Popen[str]
@@ -86,7 +85,7 @@ _CURRENT: ContextVar[ProgramScope] = ContextVar("kci_program_scope")
 _NEVER_STOPPED = ProgramScope()
 
 
-class ProgramResult(msgspec.Struct, frozen=True):
+class ProgramResult(Frozen):
     """A finished program."""
 
     code: int

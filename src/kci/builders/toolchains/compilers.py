@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kci.builders.process.run import Log, own_program, program_output, run, silent
 from kci.builders.toolchains.cuda import Toolkit, find_toolkit
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.environment import python_environment, read_torch_version
 from kci.builders.toolchains.oneapi import find_icpx
 from kci.builders.toolchains.rocm import Rocm, find_rocm
@@ -67,7 +67,7 @@ MANYLINUX_GLIBC = Version.parse("2.28")
 """Newest glibc that published kernels may need (docs/format.md#system-libraries)."""
 
 
-def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
+def cxx_compiler(cuda: str | None = None) -> Compiler:
     """The C++ compiler: `CXX`, else g++, clang++ or c++. Raises MissingToolError.
 
     `cuda` is the version, `13.0`, of the nvcc that calls it: `NVCC_CCBIN` then precedes `CXX`, and
@@ -93,12 +93,12 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     )
 
 
-def variant_compiler(variant: Variant) -> tuple[str, ...]:
+def variant_compiler(variant: Variant) -> Compiler:
     """The host compiler of a variant."""
     return cxx_compiler(text_of(variant.compute) if variant.backend == Backend.CUDA else None)
 
 
-def build_compiler(variant: Variant) -> tuple[str, ...]:
+def build_compiler(variant: Variant) -> Compiler:
     """The compiler of a variant's C++ sources, which is the host compiler unless the backend has
     its own.
     """
@@ -124,15 +124,14 @@ def find_device(
 def examine_device(backend: str, compute: str, system: str, cache: Path) -> str:
     """Where the compiler for a backend is, for people. Raises MissingToolError."""
     device = find_device(backend, compute, system, cache)
-    if device is None:
+    if not device:
         return find_icpx(compute)[0]
-    found = device.found
     if backend == Backend.CUDA:
         cxx_compiler(compute)  # nvcc needs a host compiler that it accepts
-    return found
+    return device.found
 
 
-def _words(named: str) -> tuple[str, ...] | None:
+def _words(named: str) -> Compiler | None:
     try:
         words = [_absolute(word) for word in shlex.split(named)]
     except ValueError:  # unbalanced quote
@@ -140,7 +139,7 @@ def _words(named: str) -> tuple[str, ...] | None:
     return tuple(words) if words and shutil.which(words[0]) else None
 
 
-def _ccbin_compiler(named: Path) -> tuple[str, ...] | None:
+def _ccbin_compiler(named: Path) -> Compiler | None:
     # a directory or a program, perhaps the C compiler
     program = named / "g++" if named.is_dir() else named
     for name in (program.name.replace("gcc", "g++"), program.name):
@@ -149,17 +148,13 @@ def _ccbin_compiler(named: Path) -> tuple[str, ...] | None:
     return None
 
 
-def _for_nvcc(cxx: tuple[str, ...], others: Iterable[str], cuda: str | None) -> tuple[str, ...]:
+def _for_nvcc(cxx: Compiler, others: Iterable[str], cuda: str | None) -> Compiler:
     # another major version of g++, if this one is too new
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
-    if (
-        cuda is None
-        or newest is None
-        or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS)
-    ):
+    if not newest or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
         return cxx
     major = re.match(r"\d+", program_output(*cxx, "-dumpfullversion"))  # clang rejects the option
-    if major is None or int(major[0]) <= newest:
+    if not major or int(major[0]) <= newest:
         return cxx
     for other in others:
         if int(other.rpartition("-")[2]) <= newest and (program := shutil.which(other)):
@@ -176,25 +171,22 @@ def _absolute(word: str) -> str:
     return str(Path(word).absolute()) if "/" in word and Path(word).exists() else word
 
 
-def gcc_flags(cxx: tuple[str, ...]) -> tuple[str, ...]:
+def gcc_flags(cxx: Compiler) -> tuple[str, ...]:
     """The supported ones of `GCC_FLAGS`; none for clang."""
     # -### only prints commands
     arguments = ("-Werror", "-fsyntax-only", "-x", "c++", os.devnull)
     return tuple(flag for flag in GCC_FLAGS if run([*cxx, "-###", flag, *arguments]).code == 0)
 
 
-def cpp_library(cxx: tuple[str, ...]) -> str:
+def cpp_library(cxx: Compiler) -> str:
     """The linker argument for the shared C++ library, even if a static one lies beside the
     compiler.
     """
-    return (
-        "-lstdc++"
-        if "/" in program_output(*cxx, "-print-file-name=libstdc++.so")
-        else "-l:libstdc++.so.6"
-    )
+    shared = program_output(*cxx, "-print-file-name=libstdc++.so")
+    return "-lstdc++" if "/" in shared else "-l:libstdc++.so.6"
 
 
-def version_line(cxx: tuple[str, ...]) -> str:
+def version_line(cxx: Compiler) -> str:
     """The first line of a compiler's `--version`."""
     return next(iter(program_output(*cxx, "--version").splitlines()), cxx[0])
 
@@ -205,18 +197,18 @@ def ninja_version(ninja: Path) -> tuple[int, ...]:
     return (int(match[1]), int(match[2])) if match else ()
 
 
-def compiler_id(cxx: tuple[str, ...]) -> str:
+def compiler_id(cxx: Compiler) -> str:
     """CMake's name of a compiler: `Clang` or `GNU`."""
     return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
 
 
-def binutils_program(cxx: tuple[str, ...], name: str) -> str:
+def binutils_program(cxx: Compiler, name: str) -> str:
     """A binutils program of a compiler, such as `ar`."""
     path = program_output(*cxx, f"-print-prog-name={name}").strip()
     return path if shutil.which(path) else name
 
 
-def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
+def linked_glibc(cxx: Compiler) -> Version | None:
     """Version of the glibc that a compiler links; None for another libc.
 
     Raises MissingToolError without headers.
@@ -233,7 +225,7 @@ def linked_glibc(cxx: tuple[str, ...]) -> Version | None:
     return Version.parse(f"{macros['']}.{macros.get('_MINOR', 0)}") if "" in macros else None
 
 
-def glibc_is_newer(cxx: tuple[str, ...]) -> bool:
+def glibc_is_newer(cxx: Compiler) -> bool:
     """True if kernels linked here would need a newer glibc than allowed."""
     version = linked_glibc(cxx)
     return version is not None and version > MANYLINUX_GLIBC
@@ -267,12 +259,8 @@ def toolchain_identity(
         version_line((binutils_program(cxx, "ld"),)),
         _torch(variant, isolation=isolation),
     ]
-    device = (
-        find_device(variant.backend, text_of(variant.compute), variant.system, cache)
-        if variant.compute
-        else None
-    )
-    lines += device.versions() if device is not None else []
+    device = find_device(variant.backend, text_of(variant.compute), variant.system, cache)
+    lines += device.versions() if device else []
     # a toolkit of wheels is as its version says, and may not be here yet
     of_machine = None if isinstance(device, Toolkit) and device.wheels else device
     lines += (outside or outside_files)(
@@ -287,7 +275,7 @@ def environment_flags() -> list[str]:
     return [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
 
 
-def _compiler(words: tuple[str, ...]) -> list[str]:
+def _compiler(words: Compiler) -> list[str]:
     # a launcher and the path do not count; the version and each word after it do
     program = next((at for at, word in enumerate(words) if not is_compiler_cache(word)), 0)
     return [version_line(words), *words[program + 1 :]]
@@ -312,15 +300,15 @@ def outside_files(
     programs = [program_output(*cxx, f"-print-prog-name={part}").strip() for part in _PARTS_OF_CXX]
     found = map(shutil.which, (*(word for word in cxx if not is_compiler_cache(word)), *programs))
     paths = {Path(os.path.realpath(path)) for path in found if path}
-    if device is not None:
-        paths |= {
-            path for part in device.parts for path in device.root.glob(part) if path.is_file()
-        }
+    folders = []
+    if device:
+        parts = (path for part in device.parts for path in device.root.glob(part))
+        paths |= {path for path in parts if path.is_file()}
+        folders = [f"{device.root}/{folder}" for folder in device.include]
     lines = sorted(f"{path.name} {file_digest(path)}" for path in paths)
     # the search list has the folders of CXX's words and of CPATH
     output = run([*cxx, "-E", "-v", "-x", "c++", os.devnull]).output
     named = [match[1] for word in (*cxx[1:], *flags) if (match := _NAMES_FILES.fullmatch(word))]
-    folders = [f"{device.root}/{folder}" for folder in device.include] if device is not None else []
     for place in dict.fromkeys((*_SEARCHED.findall(output), *folders, *named)):
         path = Path(place)
         lines.append(

@@ -32,19 +32,22 @@ _RUNTIME = "nvidia-cuda-runtime"
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
-class Toolkit(FetchedTool, frozen=True):
+class Toolkit(FetchedTool):
     """A CUDA toolkit."""
 
     link: ClassVar = "cuda"
     """Link to `root` in the work directory."""
     include: ClassVar = ("include", "include/cccl")
     parts: ClassVar = (
-        *("bin/nvcc.profile", "bin/cudafe++", "bin/fatbinary", "bin/nvlink", "bin/ptxas"),
-        *("nvvm/bin/cicc", "nvvm/libdevice/*.bc"),
-        *(
-            "include/crt/host_runtime.h",
-            "include/fatbinary_section.h",
-        ),  # nvcc's generated code reads them, unlisted
+        "bin/nvcc.profile",
+        "bin/cudafe++",
+        "bin/fatbinary",
+        "bin/nvlink",
+        "bin/ptxas",
+        "nvvm/bin/cicc",
+        "nvvm/libdevice/*.bc",
+        "include/crt/host_runtime.h",  # nvcc's generated code reads these two, unlisted
+        "include/fatbinary_section.h",
     )
     """Files that decide about objects."""
     version: str
@@ -62,7 +65,7 @@ class Toolkit(FetchedTool, frozen=True):
 
     @property
     def library_dir(self) -> Path:
-        if self.wheels is not None:
+        if self.wheels:
             return self.root / "lib"
         return library_folder(
             "CUDA toolkit", self.root, self.runtime, "lib64", "lib", "targets/*/lib"
@@ -74,11 +77,11 @@ class Toolkit(FetchedTool, frozen=True):
 
     @property
     def complete(self) -> bool:
-        return self.wheels is None or self.nvcc.exists()
+        return not self.wheels or self.nvcc.exists()
 
     @property
     def found(self) -> str:
-        if self.wheels is None:
+        if not self.wheels:
             return f"nvcc in {self.root}"
         return f"from wheels, in {self.wheels}" + (
             "" if self.complete else ", which the first build downloads"
@@ -86,10 +89,10 @@ class Toolkit(FetchedTool, frozen=True):
 
     def versions(self) -> list[str]:
         match = _release(self.nvcc)  # two nvcc of a release can differ in code
-        return [f"nvcc {(match[2] or match[1]) if match else self.version}"]
+        return [f"nvcc {match[2] or match[1] if match else self.version}"]
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
-        if self.wheels is None:
+        if not self.wheels:
             return []
         packages = toolchains().cuda[self.version]
         return [
@@ -124,7 +127,7 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
     if explicit := os.environ.get("NVCC"):
         nvcc = shutil.which(explicit)
         release = nvcc_version(Path(nvcc)) if nvcc else None
-        if nvcc is None or not same_version(release, version):
+        if not nvcc or not same_version(release, version):
             what = f"is CUDA {release}" if release else "does not run"
             raise MissingToolError(
                 f"NVCC={explicit} {what}, but the variant needs CUDA {version}",
@@ -148,17 +151,12 @@ def _toolkit(version: str, nvcc: Path) -> Toolkit:
 
 def _candidates(version: str) -> list[Path]:
     # in order of preference
-    homes = [
-        Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home
-    ]
-    on_path = shutil.which("nvcc")
-    places = [home / "bin" / "nvcc" for home in homes]
-    places += [Path(on_path)] if on_path else []
-    places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
-    places = [place.absolute() for place in places]  # absolute: nvcc runs in another directory
-    return [
-        place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)
-    ]
+    homes = filter(None, map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")))
+    names = [*(f"{home}/bin/nvcc" for home in homes), "nvcc"]
+    names += [f"/usr/local/cuda-{version}/bin/nvcc", "/usr/local/cuda/bin/nvcc"]
+    found = filter(None, map(shutil.which, names))
+    # absolute: nvcc runs in another directory
+    return list(dict.fromkeys(Path(place).absolute() for place in found))
 
 
 def _root(nvcc: Path) -> Path:
@@ -196,7 +194,7 @@ _INCLUDE = re.compile(
 )
 
 
-class WheelFiles(FetchedTool, frozen=True):
+class WheelFiles(FetchedTool):
     """Headers from NVIDIA's wheels."""
 
     folder: Path
@@ -226,28 +224,21 @@ def mentions_libraries(sources: Iterable[Path]) -> bool:
 
 def find_library_headers(toolkit: Toolkit, cache: Path) -> WheelFiles | None:
     """Library headers that a toolkit lacks; None if complete, or unknown for its version."""
+    known = toolchains().cuda_headers.get(toolkit.version, {})
     missing = [
         requirement
-        for header, requirement in sorted(
-            toolchains().cuda_headers.get(toolkit.version, {}).items()
-        )
+        for header, requirement in sorted(known.items())
         if not (toolkit.root / "include" / header).is_file()
     ]
     if not missing:
         return None
-    few = (
-        ""
-        if len(missing) == len(toolchains().cuda_headers[toolkit.version])
-        else f"-{len(missing)}"
-    )
+    few = f"-{len(missing)}" if len(missing) < len(known) else ""
     return WheelFiles(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
 
 
 def wheel_path(path: str) -> str | None:
     """Target path of a file in an NVIDIA wheel; None if it is not a header."""
-    parts = path.split("/")
-    return (
-        "/".join(parts[3:])
-        if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include")
-        else None
-    )
+    match path.split("/"):
+        case ["nvidia", _, "include", _, *_] as parts:
+            return "/".join(parts[3:])
+    return None

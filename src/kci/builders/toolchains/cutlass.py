@@ -41,7 +41,7 @@ class HeaderSource(enum.StrEnum):
     GIT = "git"
 
 
-class Headers(FetchedTool, frozen=True):
+class Headers(FetchedTool):
     """A header-only dependency."""
 
     name: str
@@ -64,7 +64,7 @@ class Headers(FetchedTool, frozen=True):
             case HeaderSource.WHEEL:
                 return [[*pip_install(python), "--no-deps", "--target", into, self.where]]
             case HeaderSource.GIT:
-                assert self.release is not None  # noqa: S101  - what git fetches is a release
+                assert self.release  # noqa: S101  - what git fetches is a release
                 git = ["git", "-C", into]
                 return [
                     ["git", "init", "--quiet", into],
@@ -97,7 +97,7 @@ class Headers(FetchedTool, frozen=True):
                     full_disk_program_hint(done.output, place, CACHE_VARIABLE) or _hint(self.name),
                 )
         shutil.rmtree(place / ".git", ignore_errors=True)
-        if self.source is not HeaderSource.WHEEL and self.release is not None:
+        if self.source is not HeaderSource.WHEEL and self.release:
             digest = headers_digest(place)
             if digest != self.release.digest:
                 message = (
@@ -148,7 +148,7 @@ def tla_version(compute: str) -> SyclTlaVersion:
 def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
     sycl = depend is Depend.SYCL_TLA
     release = tla_version(compute).release if sycl else toolchains().cutlass.get(depend.value)
-    if release is None:
+    if not release:
         have = ", ".join(sorted(toolchains().cutlass))
         raise MissingToolError(
             f"the native builder does not have the dependency {depend.value}",

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 
-import msgspec
-
 from kci.config.facts import HOST
 from kci.config.values import Version
 from kci.matrix.variants import digits
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 TORCH_INDEX = "KCI_TORCH_INDEX"
 """Mirror of https://download.pytorch.org/whl/."""
 
 
-class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+Compiler = tuple[str, ...]
+"""The words that start a compiler: perhaps a launcher, its program, perhaps options."""
+
+
+class CutlassRelease(Frozen, forbid_unknown_fields=True):
     """A version of CUTLASS."""
 
     tag: str
@@ -27,9 +30,7 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requirement of a wheel of this version, if any."""
 
 
-class SyclTargets(
-    msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True
-):
+class SyclTargets(Frozen, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """icpx's targets."""
 
     targets: tuple[str, ...]
@@ -37,7 +38,7 @@ class SyclTargets(
     """The devices of `spir64_gen`."""
 
 
-class Sycl(SyclTargets, frozen=True):
+class Sycl(SyclTargets):
     """Settings of all builds with icpx."""
 
     device_options: tuple[str, ...]
@@ -45,21 +46,21 @@ class Sycl(SyclTargets, frozen=True):
     link_flags: tuple[str, ...]
 
 
-class SyclApart(SyclTargets, frozen=True):
+class SyclApart(SyclTargets):
     """Targets of sources for one GPU only."""
 
     mark: str
     """Part of such a source's flags."""
 
 
-class SyclTlaVersion(SyclTargets, frozen=True):
+class SyclTlaVersion(SyclTargets):
     """SYCL*TLA for one oneAPI version."""
 
     release: CutlassRelease
     apart: SyclApart | None = None
 
 
-class SyclTla(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SyclTla(Frozen, forbid_unknown_fields=True):
     """Effects of a dependency on SYCL*TLA."""
 
     defines: tuple[str, ...]

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-import msgspec
 from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -35,9 +34,10 @@ from kci.builders.toolchains.data import toolchains
 from kci.errors import MissingToolError
 from kci.utils.atomic import full_disk_hint, full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE, default_cache, make_once
+from kci.utils.frozen import Frozen
 
 
-class FetchedTool(msgspec.Struct, frozen=True):
+class FetchedTool(Frozen):
     """A part of a toolchain, on this machine or downloaded to the cache."""
 
     @property
@@ -47,7 +47,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        return self.place is None or self.place.is_dir()
+        return not self.place or self.place.is_dir()
 
     @property
     def by_kci(self) -> str:
@@ -77,7 +77,7 @@ class FetchedTool(msgspec.Struct, frozen=True):
 
     def ensure(self, python: Path, log: Log) -> None:
         """Download it once, also with concurrent processes. Raises MissingToolError."""
-        if self.place is not None:
+        if self.place:
             make_once(
                 self.place, lambda: self.complete, lambda place: self.fetch(python, place, log), log
             )
@@ -147,7 +147,7 @@ def _uv_environment() -> dict[str, str]:
 def uv(*arguments: str) -> list[str]:
     """A command of uv. Raises MissingToolError without it."""
     own = own_program("uv")
-    if own is None:
+    if not own:
         raise MissingToolError(
             "uv is not installed, and kci makes Python environments with it", "pip install uv"
         )
@@ -224,7 +224,7 @@ def install(command: Sequence[str], package: str, log: Log, into: Path) -> None:
             away = "the disk is full"
         elif "no-index" in pip_settings():
             away = "PIP_NO_INDEX is set, so no index is asked"
-        elif pip_index().startswith("http") and (fault := _fault(pip_index())) is not None:
+        elif pip_index().startswith("http") and (fault := _fault(pip_index())):
             reason = str(fault).removeprefix("<urlopen error ").removesuffix(">")[:200]
             away = f"the package index {pip_index()} cannot be reached: {reason}"
         none = (
@@ -269,7 +269,7 @@ _BROKEN = (
 )
 
 
-class WheelFile(msgspec.Struct, frozen=True):
+class WheelFile(Frozen):
     """A wheel on an index."""
 
     name: str

@@ -15,8 +15,6 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kci.builders.process.run import Log, own_program, run
 from kci.builders.toolchains.data import TORCH_INDEX, toolchains
 from kci.builders.toolchains.downloads import (
@@ -34,10 +32,11 @@ from kci.errors import MissingToolError
 from kci.matrix.variants import cpu_of, this_system
 from kci.utils.atomic import locked, writing
 from kci.utils.cache import CACHE_VARIABLE
+from kci.utils.frozen import Frozen
 from kci.utils.git import last_line
 
 
-class TorchVersion(msgspec.Struct, frozen=True):
+class TorchVersion(Frozen):
     """The content of `torch/version.py`."""
 
     release: str
@@ -104,11 +103,19 @@ def same_version(first: str | None, second: str | None) -> bool:
 COMPLETE = ".kci-complete"
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _RUNTIME = ".kci-runtime"
-_SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so")
+_HEADERS = ("torch/include/", "tvm_ffi/include/")
+_SMALL = (
+    "torch/lib/libc10.so",
+    "torch/lib/libc10_cuda.so",
+    "torch/lib/libgomp.so.1",
+    "torch/lib/libtorch.so",
+    "torch/version.py",
+    "tvm_ffi/lib/libtvm_ffi.so",
+)
 """Copied as they are; the other libraries are a gigabyte, so stubs replace them."""
 
 
-class Environment(FetchedTool, frozen=True):
+class Environment(FetchedTool):
     """A torch with the programs beside it."""
 
     python: Path
@@ -133,7 +140,7 @@ class Environment(FetchedTool, frozen=True):
 
     @property
     def complete(self) -> bool:
-        return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
+        return not self.root or ((self.root / COMPLETE).is_file() and self.python.exists())
 
     @property
     def index(self) -> str:
@@ -152,17 +159,16 @@ class Environment(FetchedTool, frozen=True):
     def setup(
         self, _python: Path | None = None, _target: Path | None = None, *, from_index: bool = True
     ) -> list[list[str]]:
-        if self.root is None:
+        if not self.root:
             return []
-        if from_index:
+        if self.requirement:
+            torch = [self.requirement]
+        elif from_index:
             torch = ["--index-url", self.index, f"torch=={self.wheel}"]
         else:
             # `===` excludes local versions such as +cpu: the build on PyPI
-            torch = [
-                f"torch=={self.release}" if self.flavour == HOST else f"torch==={self.release}"
-            ]
+            torch = [f"torch{'==' if self.flavour == HOST else '==='}{self.release}"]
         pip = pip_install(self.python)
-        torch = [self.requirement] if self.requirement else torch
         return [
             uv("venv", "--no-project", "--python", base_python(), str(self.root)),
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
@@ -173,7 +179,7 @@ class Environment(FetchedTool, frozen=True):
         """Made in place, because a Python environment cannot be moved; one without marker file is
         made again.
         """
-        if self.root is None or self.complete:
+        if not self.root or self.complete:
             return
         with writing(self.root), locked(self.root, log):
             if not self.complete:
@@ -230,16 +236,8 @@ def kci_environment(
     name = (
         f"torch-{release}-{f'{place}-' * bool(place)}{flavour}{'-headers' if headers_only else ''}"
     )
-    own = index if "@" in torch else ""
-    return _cached_environment(
-        cache,
-        name,
-        "torch",
-        release=release,
-        flavour=flavour,
-        own_index=own,
-        headers_only=headers_only,
-    )
+    facts = {"own_index": index if "@" in torch else "", "headers_only": headers_only}
+    return _cached_environment(cache, name, "torch", release=release, flavour=flavour, **facts)
 
 
 def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> Environment:
@@ -256,7 +254,7 @@ def _cached_environment(cache: Path, name: str, package: str, **facts: Any) -> E
 def tvm_ffi_environment(cache: Path, version: str) -> Environment:
     """The same with tvm-ffi, such as `0.1`, in place of torch. Raises MissingToolError."""
     release = toolchains().tvm_ffi.get(version)
-    if release is None:
+    if not release:
         known = ", ".join(sorted(toolchains().tvm_ffi))
         raise MissingToolError(f"kci does not know tvm-ffi {version}", f"it knows {known}")
     requirement = f"apache-tvm-ffi=={release}"
@@ -279,23 +277,19 @@ def python_environment() -> Environment:
             "pip install torch, or leave out --no-isolation",
         )
     ninja = own_program("ninja")
-    if ninja is None:
+    if not ninja:
         raise MissingToolError(
             "ninja is not installed", "pip install ninja, or leave out --no-isolation"
         )
-    return Environment(
-        python=Path(sys.executable),
-        torch=Path(spec.origin).parent,
-        ninja=Path(ninja).absolute(),
-        root=None,
-    )
+    torch = Path(spec.origin).parent
+    return Environment(Path(sys.executable), torch, Path(ninja).absolute(), root=None)
 
 
 def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST)) -> Path:
     """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
     environment = kci_environment(cache, torch, flavour)
     root = environment.root
-    assert root is not None  # noqa: S101  - `kci_environment` always sets it
+    assert root  # noqa: S101  - `kci_environment` always sets it
     if flavour != HOST and not environment.complete:
         _require_gpu_torch(torch, flavour, cache)
     environment.ensure(environment.python, log)
@@ -305,10 +299,9 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
         and version.toolkits
         and run([str(environment.python), "-c", "import torch"]).code != 0
     ):
+        # the same torch, with the libraries that it lacks here
         gpu = kci_environment(cache, torch, toolchains().pypi.get(torch, HOST))
-        if (
-            gpu.root and (gpu.root / _RUNTIME).is_file()
-        ):  # the same torch, with the libraries that it lacks here
+        if gpu.root and (gpu.root / _RUNTIME).is_file():
             return gpu.python
         raise MissingToolError(
             version.test_limitation, f"{TO_TEST}; then remove this one: rm -r {root}"
@@ -316,12 +309,9 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
     # torch is there, and pip adds what the one for a GPU needs
     own = f"torch=={environment.release}" if environment.own_index else "torch"
     packages = [*toolchains().runtime_packages, *([] if flavour == HOST else [own])]
-    installed = "".join(f"{package}\n" for package in packages)
+    installed, known = "".join(f"{package}\n" for package in packages), root / _RUNTIME
     with locked(root, log):
-        if (
-            not (root / _RUNTIME).is_file()
-            or (root / _RUNTIME).read_text(encoding="utf-8") != installed
-        ):
+        if not known.is_file() or known.read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
             index = [] if flavour == HOST else ["--extra-index-url", environment.index]
             index = index if index and is_reachable(index[1]) else []
@@ -341,7 +331,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
                     "test with another torch, or remove this one, and kci installs it again: rm "
                     f"-r {root}",
                 )
-            (root / _RUNTIME).write_text(installed, encoding="utf-8")
+            known.write_text(installed, encoding="utf-8")
     return environment.python
 
 
@@ -384,29 +374,18 @@ def python_include() -> Path:
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     # ten of the wheel's five hundred megabytes
-    package, _, release = environment.requirement.partition("==")
-    if not package:
-        package, release = (
-            "torch",
-            environment.wheel if index else str(environment.release),
-        )
-    wheel = find_wheel(
-        package, release, cpu_of(this_system()), None if environment.requirement else index
-    )
+    package, release = "torch", environment.wheel if index else str(environment.release)
+    if environment.requirement:
+        package, _, release = environment.requirement.partition("==")
+        index = None
+    wheel = find_wheel(package, release, cpu_of(this_system()), index)
     log(f"taking the headers out of {wheel.name} into {environment.root}")
     extract(wheel, needed_to_compile, environment.torch.parent)
 
 
 def needed_to_compile(path: str) -> str | None:
     """Target paths of the wheel files that a build reads."""
-    folder, _, name = path.rpartition("/")
-    is_header = (
-        path.startswith(("torch/include/", "tvm_ffi/include/")) or path == "torch/version.py"
-    )
-    small = (
-        folder == "torch/lib" and name in _SMALL_LIBRARIES
-    ) or path == "tvm_ffi/lib/libtvm_ffi.so"
-    return path if is_header or small else None
+    return path if path in _SMALL or path.startswith(_HEADERS) else None
 
 
 def _check_flavour(environment: Environment) -> None:

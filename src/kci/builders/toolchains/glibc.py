@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from kci.builders.process.run import program_output
 from kci.builders.toolchains.compilers import binutils_program
+from kci.builders.toolchains.data import Compiler
 from kci.config.values import Version
 from kci.matrix.variants import cpu_of
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 FOLDER = "glibc"
@@ -29,7 +29,7 @@ _FIRST = {"aarch64": Version.parse("2.17")}
 _CPUS = ("x86_64", "aarch64")
 
 
-class OldLibrary(msgspec.Struct, frozen=True):
+class OldLibrary(Frozen):
     """A stub library; paths are relative to the work directory."""
 
     soname: str
@@ -66,7 +66,7 @@ class OldLibrary(msgspec.Struct, frozen=True):
             self.version_script: f"# {note}\n{script}",
         }
 
-    def command(self, cxx: tuple[str, ...]) -> list[str]:
+    def command(self, cxx: Compiler) -> list[str]:
         named = [f"-Wl,-soname,{self.soname}", f"-Wl,--version-script={self.version_script}"]
         return [*cxx, "-shared", "-fPIC", "-nostdlib", *named, self.source, "-o", self.path]
 
@@ -100,7 +100,7 @@ def _versions(table: dict[str, tuple[str, ...]], cpu: str) -> Iterator[tuple[str
         yield str(version), tuple(sorted(functions[version]))
 
 
-class NewerParts(msgspec.Struct, frozen=True):
+class NewerParts(Frozen):
     """Members of the compiler's static C++ library."""
 
     library: str
@@ -114,7 +114,7 @@ class NewerParts(msgspec.Struct, frozen=True):
         return tuple(f"{FOLDER}/{member}" for member in self.members)
 
 
-def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
+def find_newer_parts(cxx: Compiler) -> NewerParts | None:
     """The parts in a compiler's static C++ library; None without one, or if it is not GNU's."""
     library = program_output(*cxx, "-print-file-name=libstdc++.a").strip()
     if not library or not Path(library).is_file():

@@ -6,16 +6,15 @@ import os
 import re
 import shutil
 
-import msgspec
-
 from kci.builders.process.run import run
 from kci.builders.toolchains.cutlass import tla_version
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.environment import same_version
 from kci.config.model import Build
 from kci.config.values import Backend, Depend, Version, text_of
 from kci.errors import MissingToolError
 from kci.matrix.variants import Variant
+from kci.utils.frozen import Frozen
 
 ICPX = "icpx"
 
@@ -24,23 +23,23 @@ _EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
 _VERSION = re.compile(r"\d+\.\d+")
 
 
-def find_icpx(compute: str) -> tuple[str, ...]:
+def find_icpx(compute: str) -> Compiler:
     """The icpx of a oneAPI version such as `2025.3`. Raises MissingToolError."""
     version = Version.parse(compute).minor_text
     hint = f"install oneAPI's DPC++ compiler {version}, and source its setvars.sh"
     path = shutil.which(ICPX)
-    if path is None:
+    if not path:
         raise MissingToolError(
             f"building for xpu needs icpx {version}, which is not installed on this machine", hint
         )
     match = _VERSION.search(run([path, "--version"]).output)
-    if match is None or not same_version(match[0], version):
+    if not match or not same_version(match[0], version):
         has = f"oneAPI {match[0]}" if match else "no version that kci can read"
         raise MissingToolError(f"{path} is {has}, and the variant needs {version}", hint)
     return (path,)
 
 
-class SyclCode(msgspec.Struct, frozen=True):
+class SyclCode(Frozen):
     """icpx's targets and settings."""
 
     targets: tuple[str, ...]
@@ -69,14 +68,14 @@ def sycl_code(build: Build, variant: Variant) -> SyclCode | None:
     return SyclCode(targets.targets, targets.devices, tla.extensions, tla.defines)
 
 
-def default_extensions(icpx: tuple[str, ...]) -> str:
+def default_extensions(icpx: Compiler) -> str:
     """Default SPIR-V extensions of icpx, which a list on the command line replaces.
 
     Raises MissingToolError.
     """
     result = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
     match = _EXTENSIONS.search(result.output)
-    if result.code != 0 or match is None:
+    if result.code != 0 or not match:
         raise MissingToolError(
             f"{icpx[0]} does not say which SPIR-V extensions it uses", "see what `icpx -###` says"
         )

@@ -25,14 +25,17 @@ HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 """Variables of kci and hipcc with a ROCm directory."""
 
 
-class Rocm(FetchedTool, frozen=True):
+class Rocm(FetchedTool):
     """A ROCm installation."""
 
     link: ClassVar = "rocm"
     include: ClassVar = ("include",)
     parts: ClassVar = (
-        *("bin/hipcc*", "llvm/bin/clang*", "lib/llvm/bin/clang*"),
-        *("amdgcn/bitcode/*", "lib/llvm/lib/clang/*/*/*/bitcode/*"),
+        "bin/hipcc*",
+        "llvm/bin/clang*",
+        "lib/llvm/bin/clang*",
+        "amdgcn/bitcode/*",
+        "lib/llvm/lib/clang/*/*/*/bitcode/*",
     )
     version: str
     """Major and minor, `7.2`."""
@@ -76,7 +79,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
     for root in map(Path.resolve, _places(version)):
         there = os.access(root / "bin" / "hipcc", os.X_OK) and (root / _HEADER).is_file()
         release = _release(root) if there and root not in versions else None
-        if release is None:
+        if not release:
             continue
         if same_version(release, version):
             return Rocm(version, release, root)
@@ -91,10 +94,9 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
 
 
 def _places(version: str) -> Iterator[Path]:
-    for home in (os.environ.get(name) for name in HOMES):
-        if home:
-            yield Path(home)
-            yield Path(home).parent  # HIP_PATH may be the directory `hip` in it
+    for home in map(Path, filter(None, map(os.environ.get, HOMES))):
+        yield home
+        yield home.parent  # HIP_PATH may be the directory `hip` in it
     if hipcc := shutil.which("hipcc"):
         yield Path(hipcc).resolve().parent.parent
         # hipcc on PATH may be a script; hipconfig knows the directory
