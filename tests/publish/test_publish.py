@@ -57,6 +57,13 @@ def hub_environment(hub: FakeHub, home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+
+token = pytest.fixture(_log_in)
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
     from huggingface_hub import constants
@@ -70,7 +77,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        _log_in(monkeypatch)
         # A command that is not told otherwise has nothing to wait for.
         monkeypatch.setattr(
             "kci.publish.publish.Publisher", functools.partial(Publisher, wait=never)
