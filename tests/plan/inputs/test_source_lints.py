@@ -249,6 +249,8 @@ def test_flags_that_need_no_device_link(tmp_path: Path) -> None:
         "--generate-code=arch=compute_90,code=sm_90",
     ]  # fmt: skip
     assert relocatable(tmp_path, "cuda", "cuda-flags", flags) == []
+    # of the compiler of the host, to which it means something else
+    assert relocatable(tmp_path, "cpu", "cxx-flags", ["-dc"]) == []
 
 
 def relocatable(directory: Path, backend: str, key: str, flags: list[str]) -> list[Diagnostic]:
