@@ -128,8 +128,14 @@ def test_the_bytecode_of_torch_is_written_by_the_first_load(
 ) -> None:
     """Also where Python may write none, as in many images: uv does not compile what it installs."""
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    loaded(make_variant(tmp_path / "tree"))
+    compiled = tmp_path / "lib" / "python3" / "site-packages" / "torch" / "__pycache__"
+    waited_for = f"import pathlib\nLOCKS = [*pathlib.Path('{tmp_path.parent}').glob('.kci-*.lock')]"
+    loaded(make_variant(tmp_path / "tree", files={"__init__.py": f"{waited_for}\nassert LOCKS\n"}))
     assert [*(tmp_path / "lib" / "__pycache__").glob("torch.*.pyc")]
+
+    compiled.mkdir(parents=True)
+    alone = {"__init__.py": f"{waited_for}\nassert not LOCKS\n"}
+    loaded(make_variant(tmp_path / "other", files=alone))
 
 
 @pytest.mark.usefixtures("python")
