@@ -98,6 +98,18 @@ def refusal(call: Callable[..., object], *given: Any) -> list[Diagnostic]:
     return list(caught.value.diagnostics)
 
 
+Failure = TypeVar("Failure", bound=Exception)
+
+
+def failure(
+    kind: type[Failure], says: str, call: Callable[..., object], /, *given: Any, **keys: Any
+) -> Failure:
+    """The error with which a call ends; `says` is a pattern that is in its message."""
+    with pytest.raises(kind, match=says or None) as caught:
+        call(*given, **keys)
+    return caught.value
+
+
 def torch_kernel(
     backends: list[str], *, torch: str = "", general: str = "", components: str = ""
 ) -> Kernel:

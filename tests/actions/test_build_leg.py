@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from action_inputs import outputs_in
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.actions import build
 from kci.actions.common import INPUTS
 from kci.builders.native.objects import PackHead, pack_objects
@@ -99,9 +99,8 @@ def test_a_leg_that_ends_itself_fails_and_says_whether_the_next_attempt_gets_fur
     found: int, said: str,
 ) -> None:  # fmt: skip
     ends(script, monkeypatch, there=3, found=found)
-    with pytest.raises(SystemExit) as ended:
-        script.main()
-    assert ended.value.code == 4
+    ended = failure(SystemExit, "", script.main)
+    assert ended.code == 4
     assert said in capsys.readouterr().out
     assert outputs_in(tmp_path / "GITHUB_OUTPUT")["objects-name"] == "objects.rms-norm.leg-1"
     summary = (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
@@ -115,8 +114,7 @@ def test_the_variants_of_a_leg_share_its_time(
     now = iter(range(1000, 10**6, 60))
     monkeypatch.setattr(script.time, "time", lambda: float(next(now)))
     give_too(monkeypatch, timeout="350", variant=" ".join(VARIANTS))
-    with pytest.raises(SystemExit):
-        script.main()
+    failure(SystemExit, "", script.main)
     first, second = (request.options.stop_after or 0 for request in asked)
     assert 300 < second < first < 350 - script.SETUP_MINUTES
     assert "| leg | 6 of 18 | 2 |" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
@@ -134,9 +132,8 @@ def test_one_variant_that_fails_fails_the_leg_and_stops_no_other(
 
     monkeypatch.setattr(script.kci, "build_leg", build_it)
     give_too(monkeypatch, variant=" ".join(VARIANTS))
-    with pytest.raises(SystemExit) as ended:
-        script.main()
-    assert ended.value.code == 4
+    ended = failure(SystemExit, "", script.main)
+    assert ended.code == 4
     (other,) = {*VARIANTS} - {failing}
     outputs = outputs_in(tmp_path / "GITHUB_OUTPUT")
     assert outputs["variant-dir"] == str(tmp_path / other)
@@ -153,6 +150,5 @@ def test_room_is_made_for_an_image_and_for_nothing_else(
     monkeypatch.setattr(script, "make_room", lambda need, _log: needed.append(need))
     ends(script, monkeypatch, there=3, found=1)
     give_too(monkeypatch, disk="40", container=container)
-    with pytest.raises(SystemExit):
-        script.main()
+    failure(SystemExit, "", script.main)
     assert needed == ([] if container == "none" else [40])

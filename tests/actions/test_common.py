@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from action_inputs import inputs_of
+from conftest import failure
 from kci.actions import common, merge, plan
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -31,9 +32,8 @@ def test_the_annotation_of_a_failure_stands_at_the_first_finding(
         finding("KCI513", "2", path="d.cu"),
     ]
     for findings in (places, places[1:], ()):
-        with pytest.raises(SystemExit) as ended:
-            common.fail("it\nfailed", 4, findings=findings)
-        assert ended.value.code == 4
+        ended = failure(SystemExit, "", common.fail, "it\nfailed", 4, findings=findings)
+        assert ended.code == 4
     assert capsys.readouterr().out.splitlines() == [
         "::error file=k/a%2Cb%3A%0Ac.cu,line=7,col=3::it%0Afailed",
         "::error file=d.cu::it%0Afailed",
@@ -54,9 +54,8 @@ def test_one_fault_is_one_annotation(
     def refuse() -> None:
         raise FindingsError("too many", diagnostics=found)
 
-    with pytest.raises(SystemExit) as ended:
-        common.run_action(refuse)
-    assert ended.value.code == 1
+    ended = failure(SystemExit, "", common.run_action, refuse)
+    assert ended.code == 1
     said = capsys.readouterr()
     assert (said.out + said.err).count("::error") == 1
 
@@ -114,15 +113,13 @@ def test_cells_cannot_leave_their_column(summary: Path) -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])
 def test_a_count_is_a_number_from_1_on(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(*give(jobs=value))
-    with pytest.raises(SystemExit, match="2"):
-        common.count_input("jobs")
+    failure(SystemExit, "2", common.count_input, "jobs")
 
 
 @pytest.mark.parametrize("value", ["", "True", "TRUE", "yes", "1", " true", "true\n"])
 def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(*give(upload=value))
-    with pytest.raises(SystemExit, match="2"):
-        common.flag_input("upload", default="false")
+    failure(SystemExit, "2", common.flag_input, "upload", default="false")
 
 
 def test_flags_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

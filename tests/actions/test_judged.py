@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from action_inputs import inputs_of, outputs_in
-from conftest import write_noarch
+from conftest import failure, write_noarch
 from kci.actions import common, gate, merge, plan, publish
 from kci.actions import test as test_action
 from kci.errors import FindingsError
@@ -163,10 +163,9 @@ def test_what_is_gone_or_another_one_is_told_alike(
         make_tree(tmp_path / "tree", version=2)
         upload(tmp_path / "tree", downloads, 1)
     give(**{key: value.format(downloads) for key, value in inputs.items()}, **{digest: "0" * 64})
-    with pytest.raises((SystemExit, FindingsError)) as ended:
-        main()
+    ended = failure((SystemExit, FindingsError), "", main)
     said = capsys.readouterr()
-    told = f"{said.out}{said.err}{ended.value}{getattr(ended.value, 'hint', '')}"
+    told = f"{said.out}{said.err}{ended}{getattr(ended, 'hint', '')}"
     assert (
         gone if there != "another tree" else "has no tree with the digest that was judged, 000"
     ) in told
@@ -276,8 +275,7 @@ def test_a_merge_records_a_tree_that_does_not_verify_as_no_tree(
         allow_partial="false",
     )
     if verified:
-        with pytest.raises(SystemExit):
-            merge.main()
+        failure(SystemExit, "", merge.main)
     else:
         merge.main()
     outputs = give()
@@ -308,8 +306,7 @@ def test_a_merge_that_may_lack_variants_says_so(
         "::warning::missing: 1 planned variant" in capsys.readouterr().out,
     ) == ("false", True)
     give(**given, into=tmp_path / "strict", allow_partial="false")
-    with pytest.raises(SystemExit):
-        merge.main()
+    failure(SystemExit, "", merge.main)
     assert (give()["complete"], (tmp_path / "strict").exists()) == ("false", False)
 
 
@@ -347,8 +344,7 @@ def test_each_variant_of_a_leg_is_tested_and_one_failure_fails_it(
 
     monkeypatch.setattr(test_action, "run_kernel_tests", run)
     give(tree=tmp_path / "tree", variant=f"{CPU} {CUDA}", digest=judged.digest)
-    with pytest.raises(SystemExit):
-        test_action.main()
+    failure(SystemExit, "", test_action.main)
     record = read_record(Path(give()["record"]), TestRecord)
     assert (record.passed, record.tested) == (False, (CPU, CUDA))
 
@@ -375,8 +371,7 @@ def test_the_gate_hears_how_the_jobs_ended(
     write_record(tmp_path / "temp/kci-records/run-record.aa.1" / RECORD_FILE, COMPLETE)
     give(results=results)
     if said:
-        with pytest.raises(SystemExit):
-            gate.main()
+        failure(SystemExit, "", gate.main)
     else:
         gate.main()
         digest, outputs = COMPLETE.manifest and COMPLETE.manifest.digest, give()
@@ -399,8 +394,7 @@ def test_the_gate_lists_what_is_lacking_and_releases_none_of_it(
     assert json.loads(outputs["releases"]) == {"include": []}
     assert (outputs["has-releases"], outputs["failed"]) == ("false", "1")
     assert "::error title=aa::no job that merges it left a record" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        gate.main()
+    failure(SystemExit, "", gate.main)
     assert "1 of what was planned did not happen, in 1 kernels" in capsys.readouterr().out
 
 
@@ -411,8 +405,7 @@ def test_a_run_that_uploaded_no_plan_is_not_green(
     if folder:
         (tmp_path / "temp/kci-records").mkdir()
     give(results="plan=success")
-    with pytest.raises(SystemExit):
-        gate.main()
+    failure(SystemExit, "", gate.main)
     assert "there is no plan" in capsys.readouterr().out
 
 

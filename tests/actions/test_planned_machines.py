@@ -10,7 +10,7 @@ import pytest
 from act.harness import commit_all
 from action_inputs import inputs_of, outputs_in
 from buildkit import write_tree
-from conftest import write_torch
+from conftest import failure, write_torch
 from kci.actions import merge, plan
 from kci.actions.common import run_action
 from kci.config.settings import PullRequest, Schedule, Settings
@@ -50,18 +50,16 @@ def test_a_plan_that_is_larger_than_a_variable_goes_through_a_file(
             given | inputs_of(only="torch213-*x86_64-linux", upload=upload)
         ).items():
             monkeypatch.setenv(name, str(value))
-        with pytest.raises(SystemExit) as ended:
-            run_action(plan.main)
+        ended = failure(SystemExit, "", run_action, plan.main)
     if upload == "false":
-        assert (ended.value.code, "larger than an input" in capsys.readouterr().out) == (1, True)
+        assert (ended.code, "larger than an input" in capsys.readouterr().out) == (1, True)
         return
-    assert ended.value.code == 0
+    assert ended.code == 0
     said = outputs_in(tmp_path / "output")["plan"]
     assert merge.plan_file(str(tmp_path)) == tmp_path / "run-plan.2" / "kci-plan" / "kci-plan.json"
     for wrong in (said, str(repository)):
-        with pytest.raises(SystemExit) as ended:
-            merge.plan_file(wrong)
-        assert ended.value.code == 2
+        ended = failure(SystemExit, "", merge.plan_file, wrong)
+        assert ended.code == 2
 
 
 @pytest.mark.programs
@@ -92,9 +90,8 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.chdir(repository)
-    with pytest.raises(SystemExit) as ended:
-        run_action(plan.main)
-    assert ended.value.code == 0
+    ended = failure(SystemExit, "", run_action, plan.main)
+    assert ended.code == 0
     said = "".join(capsys.readouterr())
     assert ("KCI317" in said) is (where == "for a fork"), "what is not tested there is said"
     planned = read_plan(tmp_path / "temp" / "kci-plan" / "kci-plan.json")

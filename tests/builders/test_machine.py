@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
+from conftest import failure
 from kci.builders import build_variant
 from kci.builders.native import builder
 from kci.builders.process.machine import job_count, pool_depth
@@ -49,10 +50,9 @@ def test_a_build_without_a_compiler_leaves_nothing_behind(
     kernel = copy_kernel("plus-one", tmp_path)
     only_these(monkeypatch, tmp_path)
     asked = request(kernel, CPU, tmp_path)
-    with pytest.raises(MissingToolError, match=r"C\+\+ compiler") as caught:
-        build_variant(asked, quiet)
-    assert caught.value.exit_code == 3
-    assert "apt-get install g++" in caught.value.hint
+    caught = failure(MissingToolError, r"C\+\+ compiler", build_variant, asked, quiet)
+    assert caught.exit_code == 3
+    assert "apt-get install g++" in caught.hint
     assert not asked.output.parent.exists()
     assert not asked.options.cache.exists()
 
@@ -65,12 +65,10 @@ def test_cxx_is_respected_with_its_arguments(
     monkeypatch.setenv("CXX", "my-g++ -m64 '-DA b'")
     assert cxx_compiler() == ("my-g++", "-m64", "-DA b")
     monkeypatch.setenv("CXX", "not-there")
-    with pytest.raises(MissingToolError, match="CXX=not-there") as caught:
-        cxx_compiler()
-    assert "unset CXX, or name a compiler that exists" in caught.value.hint
+    caught = failure(MissingToolError, "CXX=not-there", cxx_compiler)
+    assert "unset CXX, or name a compiler that exists" in caught.hint
     monkeypatch.setenv("CXX", "my-g++ '")
-    with pytest.raises(MissingToolError, match="CXX=my-g"):
-        cxx_compiler()
+    failure(MissingToolError, "CXX=my-g", cxx_compiler)
 
 
 GCC = "[ $1 = -dumpfullversion ] && echo {version}"
@@ -195,8 +193,7 @@ OTHER_CPU = (
 
 def test_another_machine_is_named(tmp_path: Path) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), OTHER_CPU, tmp_path)
-    with pytest.raises(MissingToolError, match=f"{OTHER_CPU} needs a machine of "):
-        builder.plan(asked, quiet)
+    failure(MissingToolError, f"{OTHER_CPU} needs a machine of ", builder.plan, asked, quiet)
 
 
 # --- nvcc ---
@@ -252,9 +249,8 @@ def test_a_toolkit_that_nobody_has_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
 ) -> None:
     only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match=r"nvcc of CUDA 12\.6") as caught:
-        find_toolkit("12.6", tmp_path, quiet)
-    assert "13.0, 13.2" in caught.value.hint
+    caught = failure(MissingToolError, r"nvcc of CUDA 12\.6", find_toolkit, "12.6", tmp_path, quiet)
+    assert "13.0, 13.2" in caught.hint
 
 
 def test_nvcc_named_by_hand_must_be_of_the_right_version(
@@ -267,8 +263,7 @@ def test_nvcc_named_by_hand_must_be_of_the_right_version(
     with pytest.raises(MissingToolError, match=r"is CUDA 12\.6, but the variant needs CUDA 13\.0"):
         find_toolkit("13.0", tmp_path, quiet)
     monkeypatch.setenv("NVCC", str(tmp_path / "nowhere"))
-    with pytest.raises(MissingToolError, match="does not run"):
-        find_toolkit("13.0", tmp_path, quiet)
+    failure(MissingToolError, "does not run", find_toolkit, "13.0", tmp_path, quiet)
 
 
 def test_a_toolkit_without_headers_or_runtime_is_named(
@@ -282,8 +277,7 @@ def test_a_toolkit_without_headers_or_runtime_is_named(
     with pytest.raises(MissingToolError, match=r"libcudart\.so\.12"):
         _ = toolkit.library_dir
     (tmp_path / "cuda/include/cuda_runtime.h").unlink()
-    with pytest.raises(MissingToolError, match="no headers"):
-        find_toolkit("12.6", tmp_path, quiet)
+    failure(MissingToolError, "no headers", find_toolkit, "12.6", tmp_path, quiet)
 
 
 # --- limits, glibc ---
@@ -308,10 +302,8 @@ def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (None, None), "somebody has chosen"
     for wrong in ("0", "-1", "many", "1.5", "²"):
         monkeypatch.setenv("MAX_JOBS", wrong)
-        with pytest.raises(UsageError, match="MAX_JOBS"):
-            job_count(None)
-    with pytest.raises(UsageError, match="at least 1"):
-        job_count(0)
+        failure(UsageError, "MAX_JOBS", job_count, None)
+    failure(UsageError, "at least 1", job_count, 0)
 
 
 @pytest.mark.parametrize(
@@ -378,8 +370,7 @@ def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path
     text = (kernel / "build.toml").read_text().replace("csrc/plus_one.cpp", "../../secret.cpp")
     (kernel / "build.toml").write_text(text)
     asked = request(kernel, CPU, tmp_path)
-    with pytest.raises(UnsafeError, match="leads out"):
-        build_variant(asked, quiet)
+    failure(UnsafeError, "leads out", build_variant, asked, quiet)
     assert not asked.options.cache.exists()
 
 

@@ -29,6 +29,7 @@ from buildkit import (
     warm_cache,
     with_changes,
 )
+from conftest import failure
 from kci.builders import BuildResult, build_variant
 from kci.builders.request import Request
 from kci.builders.toolchains.cuda import find_toolkit
@@ -258,14 +259,13 @@ def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     good = source.read_text()
     source.write_text(good + "\nint broken() { return undeclared_thing; }\n")
     what = asked(STABLE_CPU, kernel, tmp_path)
-    with pytest.raises(BuildFailedError) as caught:
-        built(what)
-    message = caught.value.message
-    assert caught.value.exit_code == 4
+    caught = failure(BuildFailedError, "", built, what)
+    message = caught.message
+    assert caught.exit_code == 4
     assert "undeclared_thing" in message
     assert "-c kernel/csrc/bare.cpp" in message
     assert f"{source}" in message, "the author's own path, and not the one in the work directory"
-    (found,) = caught.value.diagnostics
+    (found,) = caught.diagnostics
     assert (found.rule, found.path, found.line) == (
         "KCI513",
         str(source),
@@ -278,8 +278,7 @@ def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     source.write_text(good)
     built(what)
     source.write_text("#error no more\n")
-    with pytest.raises(BuildFailedError, match="no more"):
-        built(what)
+    failure(BuildFailedError, "no more", built, what)
     assert module(what).is_file(), "the variant of the build before must stay"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, copy_kernel, only_these, program, quiet, request, with_changes
+from conftest import failure
 from kci.builders import build_variant, plan_commands
 from kci.builders.dispatch import build_with_nix, nix_command
 from kci.errors import BuildFailedError, MissingToolError
@@ -50,8 +51,7 @@ def test_nix_compiles_with_as_many_cores_as_jobs_were_asked_for(tmp_path: Path) 
 def test_a_machine_without_nix_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match="nix is not installed on this machine"):
-        build_with_nix(asked, quiet)
+    failure(MissingToolError, "nix is not installed on this machine", build_with_nix, asked, quiet)
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,14 @@ def test_a_failure_carries_what_nix_said(
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     (asked.kernel_dir / "flake.nix").write_text("{}")
     program(only_these(monkeypatch, tmp_path), "nix", script)
-    with pytest.raises(BuildFailedError, match=says):
-        build_with_nix(asked, quiet)
+    failure(BuildFailedError, says, build_with_nix, asked, quiet)
     assert not asked.output.exists()
 
 
 def test_a_kernel_without_a_flake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     program(only_these(monkeypatch, tmp_path), "nix", "exit 0")
-    with pytest.raises(MissingToolError, match=r"flake\.nix"):
-        build_with_nix(asked, quiet)
+    failure(MissingToolError, r"flake\.nix", build_with_nix, asked, quiet)
 
 
 def test_a_dry_run_shows_the_command(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
+from conftest import failure
 from kci.builders import build_variant
 from kci.builders.dispatch import build_noarch
 from kci.builders.kernel_files import package_files
@@ -82,8 +83,7 @@ def test_a_link_out_of_the_kernel_is_refused(tmp_path: Path, target: str) -> Non
     kernel = noarch_kernel(tmp_path / "k")
     write_tree(tmp_path, {"outside.py": "secret"})
     (kernel / "torch-ext/just_python/leak.py").symlink_to(target)
-    with pytest.raises(UnsafeError, match=r"leak\.py"):
-        built(kernel, tmp_path)
+    failure(UnsafeError, r"leak\.py", built, kernel, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
@@ -108,8 +108,7 @@ def test_what_is_no_file_is_refused_and_not_read(
 ) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     place(kernel / "torch-ext/just_python")
-    with pytest.raises(UnsafeError, match="just_python"):
-        built(kernel, tmp_path)
+    failure(UnsafeError, "just_python", built, kernel, tmp_path)
 
 
 @pytest.mark.rule("KCI501", triggers=True)
@@ -117,31 +116,27 @@ def test_what_is_no_file_is_refused_and_not_read(
 def test_a_link_to_nothing_is_named(tmp_path: Path, target: str) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     (kernel / "torch-ext/just_python/dangling.py").symlink_to(target)
-    with pytest.raises(FindingsError, match=r"dangling\.py") as caught:
-        built(kernel, tmp_path)
-    assert caught.value.diagnostics[0].rule == "KCI501"
+    caught = failure(FindingsError, r"dangling\.py", built, kernel, tmp_path)
+    assert caught.diagnostics[0].rule == "KCI501"
 
 
 @pytest.mark.rule("KCI504", triggers=True)
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     (kernel / "torch-ext/just_python/__init__.py").unlink()
-    with pytest.raises(FindingsError, match=r"no __init__\.py") as caught:
-        built(kernel, tmp_path)
-    (found,) = caught.value.diagnostics
+    caught = failure(FindingsError, r"no __init__\.py", built, kernel, tmp_path)
+    (found,) = caught.diagnostics
     assert (found.rule, found.path) == ("KCI504", f"{kernel}/torch-ext/just_python")
     (kernel / "torch-ext/just_python").rmdir()
-    with pytest.raises(FindingsError, match="torch-ext/just_python/ does not exist"):
-        built(kernel, tmp_path)
+    failure(FindingsError, "torch-ext/just_python/ does not exist", built, kernel, tmp_path)
 
 
 @pytest.mark.rule("KCI505", triggers=True)
 @pytest.mark.parametrize("entry", ["just_python/__init__.py", "just_python"])
 def test_a_package_with_an_entry_of_its_own_name_is_refused(tmp_path: Path, entry: str) -> None:
     kernel = write_tree(noarch_kernel(tmp_path / "k"), {f"torch-ext/just_python/{entry}": ""})
-    with pytest.raises(FindingsError, match="just_python") as caught:
-        built(kernel, tmp_path)
-    assert caught.value.diagnostics[0].rule == "KCI505"
+    caught = failure(FindingsError, "just_python", built, kernel, tmp_path)
+    assert caught.diagnostics[0].rule == "KCI505"
 
 
 @pytest.mark.rule("KCI507", triggers=True)
@@ -155,13 +150,11 @@ def test_a_compiled_framework_without_a_component_is_explained(tmp_path: Path) -
 
 def test_the_noarch_builder_refuses_compiled_variants(tmp_path: Path) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
-    with pytest.raises(UsageError, match="compiled"):
-        build_noarch(asked, quiet)
+    failure(UsageError, "compiled", build_noarch, asked, quiet)
 
 
 def test_an_unknown_builder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'magic'"):
-        built(noarch_kernel(tmp_path / "k"), tmp_path, builder="magic")
+    failure(UsageError, "'magic'", built, noarch_kernel(tmp_path / "k"), tmp_path, builder="magic")
 
 
 @pytest.mark.parametrize(

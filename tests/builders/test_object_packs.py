@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from buildkit import quiet
+from conftest import failure
 from kci.builders.native.objects import (
     HEAD,
     PackHead,
@@ -102,8 +103,7 @@ def test_of_two_objects_with_one_name_the_first_is_taken(folder: Path, tmp_path:
 def test_what_no_pack_has_is_refused(tmp_path: Path, name: str) -> None:
     """A configuration of ccache could run any program."""
     pack = tar_of(tmp_path / "one.tar", {HEAD: msgspec.json.encode(HEADER)}, {name: b"evil"})
-    with pytest.raises(UnsafeError):
-        unpack_objects(pack, tmp_path / "out", quiet)
+    failure(UnsafeError, "", unpack_objects, pack, tmp_path / "out", quiet)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != pack]
 
 
@@ -137,16 +137,14 @@ def test_an_object_that_is_larger_than_any_is_refused(tmp_path: Path) -> None:
     member = tarfile.TarInfo(RESULT)
     member.size = 1024**3 + 1
     pack.write_bytes(pack.read_bytes()[:1024] + member.tobuf())
-    with pytest.raises(UnsafeError, match="larger than"):
-        unpack_objects(pack, tmp_path / "out", quiet)
+    failure(UnsafeError, "larger than", unpack_objects, pack, tmp_path / "out", quiet)
 
 
 def test_what_is_no_pack(tmp_path: Path) -> None:
     for content in (b"", b"no tar", b"\0" * 10_240):
         (tmp_path / "one.tar").write_bytes(content)
         for read in (read_head, lambda pack: unpack_objects(pack, tmp_path / "out", quiet)):
-            with pytest.raises(FindingsError):
-                read(tmp_path / "one.tar")
+            failure(FindingsError, "", read, tmp_path / "one.tar")
     with pytest.raises(UsageError, match="not the name of a pack"):
         pack_objects(tmp_path, 0, HEADER, tmp_path / "one.zip")
 

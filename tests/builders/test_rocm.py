@@ -19,6 +19,7 @@ from buildkit import (
     variant,
     write_tree,
 )
+from conftest import failure
 from kci.builders import plan_commands
 from kci.builders.native import builder
 from kci.builders.native.command_lines import (
@@ -108,8 +109,7 @@ def test_the_versions_of_opt_are_told_apart(
     assert find_rocm("7.1", SYSTEM, quiet).release == "7.1.1"
     assert find_rocm("7.20", SYSTEM, quiet).release == "7.20.0"
     shutil.rmtree(no_rocm_of_this_machine / "rocm-7.2.0")
-    with pytest.raises(MissingToolError, match=r"only 7\.20\.0 at "):
-        find_rocm("7.2", SYSTEM, quiet)
+    failure(MissingToolError, r"only 7\.20\.0 at ", find_rocm, "7.2", SYSTEM, quiet)
 
 
 def test_rocm_as_python_packages_is_asked_last(
@@ -129,8 +129,7 @@ def test_one_that_does_not_say_its_version_is_asked(
     only_these(monkeypatch, tmp_path)
     root = install(tmp_path / "here", release=None)
     monkeypatch.setenv("ROCM_PATH", str(root))
-    with pytest.raises(MissingToolError):
-        find_rocm("7.2", SYSTEM, quiet)
+    failure(MissingToolError, "", find_rocm, "7.2", SYSTEM, quiet)
     program(root / "bin", "hipconfig", '[ "$1" = --version ] && echo 7.2.26015-fc0010cf6a\n')
     assert find_rocm("7.2", SYSTEM, quiet).release == "7.2.26015"
 
@@ -143,8 +142,7 @@ def test_half_an_installation_is_none(
     root = install(tmp_path / "here")
     monkeypatch.setenv("ROCM_PATH", str(root))
     (root / missing).unlink()
-    with pytest.raises(MissingToolError):
-        find_rocm("7.2", SYSTEM, quiet)
+    failure(MissingToolError, "", find_rocm, "7.2", SYSTEM, quiet)
 
 
 def test_another_version_is_named_and_so_is_the_image(

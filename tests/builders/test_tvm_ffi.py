@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from buildkit import quiet, request, runtime, toolchain, warm_cache, with_changes, write_tree
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.builders import build_variant
 from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
@@ -97,9 +97,8 @@ def test_the_link(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingToolError, match=r"tvm-ffi 0\.9") as caught:
-        tvm_ffi_environment(tmp_path, "0.9")
-    assert "0.1" in caught.value.hint
+    caught = failure(MissingToolError, r"tvm-ffi 0\.9", tvm_ffi_environment, tmp_path, "0.9")
+    assert "0.1" in caught.hint
     with pytest.raises(MissingToolError, match="does not compile tvm-ffi01-rocm72"):
         builder.plan(request(EXAMPLE, "tvm-ffi01-rocm72-x86_64-linux", tmp_path), quiet)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import quiet, request, write_tree
+from conftest import failure
 from kci.builders.kernel_files import resolve_inside, source_file
 from kci.builders.native.units import collect_units
 from kci.builders.request import BuildOptions, Request
@@ -48,10 +49,9 @@ def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: s
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
     write_tree(tmp_path, {"outside.cpp": "", "elsewhere/x.cpp": ""})
     (root / "out").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UnsafeError) as caught:
-        resolve_inside(root, entry, "torch.src")
-    assert caught.value.exit_code == 5
-    assert (caught.value.diagnostics[0].rule, caught.value.diagnostics[0].path) == (
+    caught = failure(UnsafeError, "", resolve_inside, root, entry, "torch.src")
+    assert caught.exit_code == 5
+    assert (caught.diagnostics[0].rule, caught.diagnostics[0].path) == (
         "KCI503",
         "build.toml",
     )
@@ -81,9 +81,8 @@ def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry: str) -> None:
-    with pytest.raises(FindingsError) as caught:
-        resolve_inside(tmp_path, entry, "torch.src")
-    assert caught.value.diagnostics[0].rule == "KCI506"
+    caught = failure(FindingsError, "", resolve_inside, tmp_path, entry, "torch.src")
+    assert caught.diagnostics[0].rule == "KCI506"
 
 
 @pytest.mark.rule("KCI501", triggers=True)
@@ -92,10 +91,9 @@ def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry:
 )
 def test_a_missing_source_is_named(tmp_path: Path, entry: str, says: str) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
-    with pytest.raises(FindingsError, match=says) as caught:
-        source_file(root, entry, "kernel.x.src")
-    assert caught.value.diagnostics[0].rule == "KCI501"
-    assert "kernel.x.src" in caught.value.message
+    caught = failure(FindingsError, says, source_file, root, entry, "kernel.x.src")
+    assert caught.diagnostics[0].rule == "KCI501"
+    assert "kernel.x.src" in caught.message
 
 
 PARTS = """

@@ -10,7 +10,7 @@ import pytest
 
 from buildkit import noarch_kernel, write_tree
 from cli.runner import kci
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.builders.request import BuildOptions
 from kci.diagnostics import finding
 from kci.errors import FindingsError, UnsafeError, UsageError
@@ -54,9 +54,8 @@ def test_what_does_not_is_told_and_not_packed(
     made = leg(tmp_path)
     assert made.findings == (TOO_NEW,)
     assert asked == [(made.directory, ("KCI74", "KCI75", "KCI76"))]
-    with pytest.raises(FindingsError, match="is not packed") as caught:
-        leg(tmp_path, tmp_path / "x.tar")
-    assert list(caught.value.diagnostics) == [TOO_NEW]
+    caught = failure(FindingsError, "is not packed", leg, tmp_path, tmp_path / "x.tar")
+    assert list(caught.diagnostics) == [TOO_NEW]
     assert not (tmp_path / "x.tar").exists()
     assert made.directory.is_dir()
     by_hand = kci("build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "by-hand")
@@ -75,8 +74,7 @@ def test_a_build_in_an_image_returns_the_record_of_its_artifact(
 
 
 def test_a_variant_without_archs_has_none_to_choose(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="torch-cpu has no archs"):
-        leg(tmp_path, archs=("9.0",))
+    failure(UsageError, "torch-cpu has no archs", leg, tmp_path, archs=("9.0",))
     done = kci(
         "build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "out", "--arch", "9.0"
     )
@@ -123,6 +121,5 @@ def test_nothing_else_is_replaced(tmp_path: Path) -> None:
     link.symlink_to(home)
     other = write_tree(tmp_path / "other", {"metadata.json": METADATA.replace("relu", "gelu")})
     for place in (home, home / "thesis.txt", link, other):
-        with pytest.raises(UnsafeError, match="in the way"):
-            check_replaceable(place, "relu")
+        failure(UnsafeError, "in the way", check_replaceable, place, "relu")
     assert (home / "thesis.txt").read_text() == "years of work"

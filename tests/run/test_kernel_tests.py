@@ -9,7 +9,7 @@ import pytest
 
 from buildkit import quiet, write_tree
 from cli.runner import kci
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.plan.hardware_tests import tree_under_test
@@ -235,19 +235,16 @@ def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
 
 def test_which_variants_are_tested(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    with pytest.raises(FindingsError, match="there is no variant in") as caught:
-        select_variants(tmp_path)
-    assert caught.value.hint.startswith("build one: ")
+    caught = failure(FindingsError, "there is no variant in", select_variants, tmp_path)
+    assert caught.hint.startswith("build one: ")
     made = [make_variant(tree, name) for name in (CPU, CUDA)]
     assert select_variants(made[0]) == [made[0]]
     assert select_variants(tree) == made
     assert select_variants(tree, isolation=True) == [made[0]]
     assert select_variants(tree, [CUDA], isolation=True) == [made[1]]
-    with pytest.raises(UsageError, match="has no variant"):
-        select_variants(tree, ["torch-cpo"])
-    with pytest.raises(UsageError) as named:
-        select_variants(tree, ["cu130"])
-    assert named.value.hint == f"did you mean `{CUDA}`?"
+    failure(UsageError, "has no variant", select_variants, tree, ["torch-cpo"])
+    named = failure(UsageError, "", select_variants, tree, ["cu130"])
+    assert named.hint == f"did you mean `{CUDA}`?"
 
 
 @pytest.fixture

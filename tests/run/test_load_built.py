@@ -15,7 +15,7 @@ import pytest
 from buildkit import quiet, write_tree
 from buildkit import variant as variant_of
 from cli.runner import kci
-from conftest import write_noarch
+from conftest import failure, write_noarch
 from kci.builders.process.run import run
 from kci.builders.request import BuildOptions
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
@@ -96,11 +96,10 @@ def test_what_does_not_load_is_an_error_with_its_own_words(
     directory = make_variant(
         tmp_path / "tree", files={"__init__.py": f"print('begun', flush=True)\n{code}\n", **files}
     )
-    with pytest.raises(
-        FindingsError, match=f"{CPU} does not load with torch 2.13: {said}"
-    ) as caught:
-        loaded(directory)
-    assert "begun" in caught.value.message
+    caught = failure(
+        FindingsError, f"{CPU} does not load with torch 2.13: {said}", loaded, directory
+    )
+    assert "begun" in caught.message
 
 
 @pytest.mark.usefixtures("python")
@@ -111,8 +110,7 @@ def test_a_variant_that_hangs_does_not_hold_a_job_up(
     directory = make_variant(
         tmp_path / "tree", files={"__init__.py": "import threading\nthreading.Event().wait(600)\n"}
     )
-    with pytest.raises(FindingsError, match=r"Timeout \(0:00:02\)!"):
-        loaded(directory)
+    failure(FindingsError, r"Timeout \(0:00:02\)!", loaded, directory)
 
 
 def test_a_torch_that_does_not_import_is_no_fault_of_the_kernel(
@@ -210,11 +208,10 @@ def test_without_a_torch_it_is_not_loaded_and_in_ci_that_is_an_error(tmp_path: P
     reason = "the index cannot be reached"
     assert loaded(cpu) == Loading(reason=reason, must=True)
     assert loaded(python_only, run="7") == Loading(reason=reason), "its torch need not be had"
-    with pytest.raises(
-        MissingToolError, match=f"{CPU} was built and is not loaded: {reason}"
-    ) as caught:
-        loaded(cpu, run="7")
-    assert "`load` in [plan] of kci.toml" in caught.value.hint
+    caught = failure(
+        MissingToolError, f"{CPU} was built and is not loaded: {reason}", loaded, cpu, run="7"
+    )
+    assert "`load` in [plan] of kci.toml" in caught.hint
 
 
 @pytest.mark.usefixtures("python")
@@ -365,6 +362,5 @@ def test_a_torch_for_a_gpu_is_fetched_beside_the_compilers(
             assert not wanted or begun.wait(60)
             raise BuildFailedError("it does not compile")
 
-    with pytest.raises(BuildFailedError):
-        build()
+    failure(BuildFailedError, "", build)
     assert ended == (["2.13 cu130"] if wanted else [])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import failure
 from kci.errors import MissingToolError
 from kci.matrix.variants import parse_variant_name
 from kci.run.loader_environment import LoaderEnvironment, probe, why_incompatible
@@ -58,14 +59,11 @@ def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("kci.run.loader_environment._SECONDS", 0.1)
     (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "python").chmod(0o755)
-    with pytest.raises(MissingToolError, match="does not answer"):
-        probe(tmp_path / "python")
+    failure(MissingToolError, "does not answer", probe, tmp_path / "python")
 
 
 def test_a_python_that_cannot_load_kernels(tmp_path: Path) -> None:
-    with pytest.raises(MissingToolError, match="does not answer"):
-        probe(tmp_path / "none")
+    failure(MissingToolError, "does not answer", probe, tmp_path / "none")
     (tmp_path / "python").write_text("#!/bin/sh\necho hello\n")
     (tmp_path / "python").chmod(0o755)
-    with pytest.raises(MissingToolError, match="does not answer"):
-        probe(tmp_path / "python")
+    failure(MissingToolError, "does not answer", probe, tmp_path / "python")

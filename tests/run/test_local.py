@@ -20,7 +20,7 @@ import pytest
 
 from buildkit import STABLE_CPU, noarch_kernel, only_these, variant, write_tree
 from cli.runner import kci
-from conftest import AT_TOP, ROOT
+from conftest import AT_TOP, ROOT, failure
 from kci.builders.process.run import silent
 from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
@@ -184,8 +184,7 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
         if len(seen) == stop_at:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run(kernel_dir, tmp_path / "tree", tmp_path / "cache", stop)
+    failure(KeyboardInterrupt, "", run, kernel_dir, tmp_path / "tree", tmp_path / "cache", stop)
     assert not (tmp_path / "tree").exists()
     again = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
     reused = [state for state in states(again).values() if state is OutcomeState.REUSED]

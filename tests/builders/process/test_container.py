@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import noarch_kernel, only_these, program, quiet
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.builders.process import container
 from kci.builders.process.container import (
     ContainerBuild,
@@ -130,14 +130,12 @@ def test_the_whole_command() -> None:
 
 @pytest.mark.parametrize("image", ["", "--privileged", "-v/:/host", "a b", "a\nb", "a;b", "$(id)"])
 def test_a_flag_is_not_taken_for_an_image(image: str) -> None:
-    with pytest.raises(UsageError, match="image"):
-        container_command(image, [], ["true"])
+    failure(UsageError, "image", container_command, image, [], ["true"])
 
 
 @pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb", "relative"])
 def test_a_path_cannot_change_the_mount(path: str) -> None:
-    with pytest.raises(UsageError, match="mounted"):
-        container_command(IMAGE, [Mount(Path(path))], ["true"])
+    failure(UsageError, "mounted", container_command, IMAGE, [Mount(Path(path))], ["true"])
 
 
 def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
@@ -240,8 +238,7 @@ def test_podman_is_taken_where_there_is_no_docker(
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     assert choose_image("auto", IMAGE, quiet) == IMAGE
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "lxc")
-    with pytest.raises(UsageError, match="lxc"):
-        container_command(IMAGE, [], ["true"])
+    failure(UsageError, "lxc", container_command, IMAGE, [], ["true"])
 
 
 def test_a_user_who_is_not_root_stays_himself_in_podman(
@@ -364,8 +361,7 @@ def test_what_the_engine_writes_where_it_is_started_is_not_in_the_callers_folder
     program(tmp_path / "engine", "docker", 'if [ "$1" = run ]; then touch oom; exit 137; fi')
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(BuildFailedError, match="exit code 137"):
-        run(tmp_path, "true", monkeypatch)
+    failure(BuildFailedError, "exit code 137", run, tmp_path, "true", monkeypatch)
     assert not list(tmp_path.rglob("oom"))
 
 

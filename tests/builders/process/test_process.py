@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import failure
 from kci.builders.process.run import run, run_in_group
 from kci.errors import MissingToolError
 from kci.utils.atomic import locked
@@ -28,8 +29,7 @@ def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], interrupt)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(said[0]), 0)
+    failure(ProcessLookupError, "", os.kill, int(said[0]), 0)
 
 
 TREE = """
@@ -187,5 +187,4 @@ def test_a_guarded_program_tells_its_code_and_output() -> None:
     done = run_in_group(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
     assert (done.code, said) == (7, ["one", "two"])
     assert run_in_group(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
-    with pytest.raises(MissingToolError, match="no-such-program"):
-        run_in_group(["no-such-program"], said.append)
+    failure(MissingToolError, "no-such-program", run_in_group, ["no-such-program"], said.append)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from buildkit import quiet, write_tree
+from conftest import failure
 from kci.builders.toolchains import cutlass
 from kci.builders.toolchains.cutlass import HeaderSource, find_headers, headers_digest
 from kci.builders.toolchains.data import CutlassRelease, toolchains
@@ -95,8 +96,7 @@ def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
 
 
 def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingToolError, match="metal-cpp"):
-        find_headers([Depend.METAL_CPP], tmp_path, quiet)
+    failure(MissingToolError, "metal-cpp", find_headers, [Depend.METAL_CPP], tmp_path, quiet)
 
 
 def test_intels_comes_by_the_version_of_oneapi(
@@ -147,9 +147,8 @@ def test_an_address_that_is_none_is_an_error_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     lead_to(address, release, monkeypatch)
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
-    with pytest.raises(MissingToolError, match="cannot get cutlass_4_0") as caught:
-        found.ensure(PYTHON, quiet)
-    assert "CUTLASS_SRC_DIR" in caught.value.hint
+    caught = failure(MissingToolError, "cannot get cutlass_4_0", found.ensure, PYTHON, quiet)
+    assert "CUTLASS_SRC_DIR" in caught.hint
     assert not list(tmp_path.rglob("pwned*"))
     assert release.commit not in [path.name for path in found.folder.parent.iterdir()]
 

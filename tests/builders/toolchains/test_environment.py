@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from buildkit import CPU, STABLE_CPU, copy_kernel, program, quiet, request, variant, write_tree
+from conftest import failure
 from kci.builders.native import builder
 from kci.builders.toolchains import environment
 from kci.builders.toolchains.data import toolchains
@@ -179,8 +180,7 @@ def test_an_index_that_is_no_address_cannot_be_reached(
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     assert not environment.is_reachable(index)
-    with pytest.raises(MissingToolError, match="does not answer"):
-        find_wheel("torch", "2.13.0", "x86_64", index)
+    failure(MissingToolError, "does not answer", find_wheel, "torch", "2.13.0", "x86_64", index)
 
 
 @pytest.mark.parametrize(
@@ -216,16 +216,14 @@ def test_no_index_is_asked_for_what_is_named_itself(
         kci_environment(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0"
     )
     said: list[str] = []
-    with pytest.raises(MissingToolError):
-        named.fetch(named.python, tmp_path, said.append)
+    failure(MissingToolError, "", named.fetch, named.python, tmp_path, said.append)
     assert said == []
 
 
 def test_a_cache_that_cannot_be_written_is_told_with_what_to_do() -> None:
     asked = kci_environment(Path("/proc/no"), "2.13", "cpu")
-    with pytest.raises(ClientError, match="cannot write /proc/no") as caught:
-        asked.ensure(asked.python, quiet)
-    assert "KCI_CACHE" in caught.value.hint
+    caught = failure(ClientError, "cannot write /proc/no", asked.ensure, asked.python, quiet)
+    assert "KCI_CACHE" in caught.hint
 
 
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +311,7 @@ def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None
 
 @pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])
 def test_a_torch_that_does_not_say_what_it_is(tmp_path: Path, text: str | None) -> None:
-    with pytest.raises(MissingToolError, match=r"version\.py"):
-        read_torch_version(at(tmp_path, text).torch)
+    failure(MissingToolError, r"version\.py", read_torch_version, at(tmp_path, text).torch)
 
 
 def at(tmp_path: Path, text: str | None) -> Environment:
@@ -351,8 +348,7 @@ def test_a_torch_that_is_not_the_variants_is_refused(
     environment = at(tmp_path, version_text(release, cuda))
     monkeypatch.setattr(builder, "python_environment", lambda: environment)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with pytest.raises(MissingToolError, match=says):
-        builder.build(asked, quiet)
+    failure(MissingToolError, says, builder.build, asked, quiet)
     assert not asked.output.exists()
 
 
@@ -363,15 +359,13 @@ def test_no_isolation_needs_torch_and_ninja(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name)
     )
-    with pytest.raises(MissingToolError, match="torch is not installed"):
-        python_environment()
+    failure(MissingToolError, "torch is not installed", python_environment)
     write_tree(tmp_path, {"torch/__init__.py": ""})
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingToolError, match="ninja is not installed"):
-        python_environment()
+    failure(MissingToolError, "ninja is not installed", python_environment)
     (tmp_path / "ninja").write_text("")
     os.chmod(tmp_path / "ninja", 0o755)  # noqa: PTH101  - which asks the os module
     assert python_environment().torch == tmp_path / "torch"

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import quiet
+from conftest import failure
 from kci.builders.toolchains.cuda import (
     Toolkit,
     WheelFiles,
@@ -159,8 +160,7 @@ def test_a_local_version_is_told_from_another() -> None:
 def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
     for index in serving(Index({WHEEL: wheel(HEADERS)}, ranges=False)):
         found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
-        with pytest.raises(MissingToolError, match="cannot be read in parts"):
-            extract(found, wheel_path, tmp_path)
+        failure(MissingToolError, "cannot be read in parts", extract, found, wheel_path, tmp_path)
     with pytest.raises(MissingToolError, match="does not answer"):
         find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
 
@@ -184,8 +184,7 @@ def test_the_headers_of_cudas_libraries_are_whole_or_not_there(
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
     made = WheelFiles(tmp_path / "cuda" / "headers", ("nvidia-cublas==13.1.0.3",))
     broken = WheelFiles(made.folder, (*made.requirements, "nvidia-cufft==12.0.0.61"))
-    with pytest.raises(MissingToolError):
-        broken.ensure(Path("python"), quiet)
+    failure(MissingToolError, "", broken.ensure, Path("python"), quiet)
     assert not list(made.folder.parent.iterdir())
     made.ensure(Path("python"), quiet)
     assert made.complete

@@ -9,7 +9,7 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import kci
-from conftest import write_noarch
+from conftest import failure, write_noarch
 from kci import FindingsError, PlanRequest, open_workspace, plan_run
 from planning import append, replace, write
 
@@ -41,9 +41,8 @@ def test_the_others_are_planned_and_the_faulty_ones_reported(repository: Path) -
 def test_nothing_is_planned_if_nothing_is_sound(repository: Path) -> None:
     with pytest.raises(FindingsError, match="nothing is planned"):
         plan_run(open_workspace([repository / "wrong"]), PlanRequest())
-    with pytest.raises(FindingsError) as caught:
-        open_workspace([repository / "unread"], set_aside=True)
-    assert "KCI101" in [item.rule for item in caught.value.diagnostics]
+    caught = failure(FindingsError, "", open_workspace, [repository / "unread"], set_aside=True)
+    assert "KCI101" in [item.rule for item in caught.diagnostics]
 
 
 def faulty(repository: Path) -> list[str]:

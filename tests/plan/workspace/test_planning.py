@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import write_tree
-from conftest import add_package
+from conftest import add_package, failure
 from kci.errors import FindingsError, UsageError
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
@@ -119,9 +119,8 @@ def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, 
 )
 def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: str) -> None:
     place = write_tree(kernel(tmp_path), {"kci.toml": settings})
-    with pytest.raises(FindingsError) as caught:
-        open_workspace([place])
-    assert all(item.path.endswith("kci.toml") for item in caught.value.diagnostics)
+    caught = failure(FindingsError, "", open_workspace, [place])
+    assert all(item.path.endswith("kci.toml") for item in caught.diagnostics)
 
 
 @pytest.mark.rule("KCI217", triggers=True)
@@ -154,8 +153,6 @@ def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
         Choice(systems=("x86_64-lunix",)),
         Choice(backends=("cdua",)),
     ):
-        with pytest.raises(UsageError):
-            workspace.matrix(choice)
-    with pytest.raises(UsageError, match="no kernel here is named") as caught:
-        workspace.kernel("some-kernle")
-    assert caught.value.hint == "did you mean `some-kernel`?"
+        failure(UsageError, "", workspace.matrix, choice)
+    caught = failure(UsageError, "no kernel here is named", workspace.kernel, "some-kernle")
+    assert caught.hint == "did you mean `some-kernel`?"

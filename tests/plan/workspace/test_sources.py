@@ -12,6 +12,7 @@ import pytest
 
 from buildkit import write_tree
 from cli.runner import kci
+from conftest import failure
 from kci import open_workspace, plan_run
 from kci.config.reader import Kernel
 from kci.config.sources import package_rules
@@ -87,8 +88,7 @@ def sources_say(place: Path) -> list[str]:
 def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, text: str) -> None:
     place = kernel(tmp_path, text)
     assert sources_say(place) == not_planned(place) == [rule]
-    with pytest.raises(FindingsError, match="nothing is planned"):
-        outcomes_of(open_workspace([place]), Choice())
+    failure(FindingsError, "nothing is planned", outcomes_of, open_workspace([place]), Choice())
 
 
 def test_a_warning_is_said_and_stops_nothing(tmp_path: Path) -> None:
@@ -301,5 +301,4 @@ def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> N
     (place / "torch-ext" / "some_kernel" / "__init__.py").unlink()
     (found,) = check_kernels([str(place)]).diagnostics[-1:]
     assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
-    with pytest.raises(FindingsError, match="nothing is planned"):
-        plan_run(open_workspace([place]), PlanRequest())
+    failure(FindingsError, "nothing is planned", plan_run, open_workspace([place]), PlanRequest())

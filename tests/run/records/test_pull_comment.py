@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from act.harness import STAND_INS
+from conftest import failure
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import TestLeg
@@ -327,14 +328,12 @@ def test_a_token_that_may_not_is_told(
     world: World, lacking: str, ask: Callable[[PullRequestComments], object]
 ) -> None:
     world.may = {**WRITES, lacking: "none"}
-    with pytest.raises(FindingsError, match="not accessible") as caught:
-        ask(world.pulls)
-    assert caught.value.hint == "may it?"
+    caught = failure(FindingsError, "not accessible", ask, world.pulls)
+    assert caught.hint == "may it?"
     assert "comments" not in world.state or world.state["comments"] == []
 
 
 @pytest.mark.parametrize("text", ["", "0", "7/comments", "-1", "1" * 19, "7\n", "٧"])
 def test_a_number_is_one(text: str) -> None:
     assert run_number("7") == 7
-    with pytest.raises(FindingsError, match="is not the number of a run"):
-        run_number(text)
+    failure(FindingsError, "is not the number of a run", run_number, text)

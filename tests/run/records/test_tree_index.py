@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.plan import Plan, SkippedVariant, TestLeg
@@ -233,8 +233,7 @@ def test_names_that_lead_elsewhere_are_refused(
     file = tmp_path / "run-plan.1" / INDEX_FILE
     file.parent.mkdir()
     file.write_bytes(msgspec.json.encode({"trees": {kernel: place}, "day": 1, "schema": 1}))
-    with pytest.raises(FindingsError, match="is not an index of trees"):
-        next_index(tmp_path, "41", 2)
+    failure(FindingsError, "is not an index of trees", next_index, tmp_path, "41", 2)
 
 
 def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
@@ -273,8 +272,7 @@ def test_a_record_can_name_objects_of_its_kernel_only(
 ) -> None:
     text = {"kernel": kernel, "leg": "cpu", "attempt": 1, "artifact": artifact}
     (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
-    with pytest.raises(FindingsError):
-        read_objects([tmp_path], kernel)
+    failure(FindingsError, "", read_objects, [tmp_path], kernel)
 
 
 def after(plan: Plan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple[str, int]]:
@@ -333,5 +331,4 @@ def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: 
 def test_an_index_can_name_objects_of_a_run_only(lie: dict[str, str]) -> None:
     good = {"run": "41", "artifact": "objects.aa.cpu-1", "day": 5}
     assert decode_json(json.dumps(good).encode(), ObjectsPlace).run == "41"
-    with pytest.raises(ValueError, match="no objects"):
-        decode_json(json.dumps(good | lie).encode(), ObjectsPlace)
+    failure(ValueError, "no objects", decode_json, json.dumps(good | lie).encode(), ObjectsPlace)
