@@ -194,6 +194,25 @@ def program(folder: Path, name: str, text: str) -> Path:
     return path
 
 
+class Bare:
+    """This machine with nothing on its PATH but what a test puts there, and none of the variables
+    that name compilers.
+    """
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        self.place, self.patch = place, patch
+        self.folder = only_these(patch, place)
+
+    def add(self, name: str, text: str = "exit 0") -> Path:
+        """Put a program there."""
+        return program(self.folder, name, text)
+
+    def set(self, **variables: object) -> None:
+        """Set variables, until they are set again."""
+        for name, value in variables.items():
+            self.patch.setenv(name, str(value))
+
+
 OLDER_SYSTEM = """case " $* " in *" -dM "*)
   g++ "$@" | sed 's/^#define __GLIBC_MINOR__ .*/#define __GLIBC_MINOR__ 28/'; exit ;;
 esac

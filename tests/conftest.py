@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import yaml
@@ -36,6 +36,9 @@ from kci.plan.plan import UnplannedVariant
 from kci.run import load_built
 from kci.utils.cache import default_cache
 from outside_tools import HELD_TO, judge_skip
+
+if TYPE_CHECKING:
+    from buildkit import Bare
 
 ROOT = Path(__file__).resolve().parent.parent
 AT_TOP = ("SHA256SUMS", "kci-manifest.json")
@@ -340,6 +343,14 @@ def _loads_what_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 @pytest.fixture
 def all_are_loaded() -> None:
     """Load every variant, of whatever backend."""
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bare:
+    """This machine without its programs."""
+    from buildkit import Bare
+
+    return Bare(tmp_path, monkeypatch)
 
 
 @pytest.fixture
