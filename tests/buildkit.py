@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sysconfig
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
 import pytest
 
-from kci.builders import build_variant
+from kci.builders import BuildResult, build_variant
 from kci.builders.native.command_lines import Toolchain
 from kci.builders.request import BuildOptions, Request
 from kci.builders.toolchains.compilers import GCC_FLAGS
@@ -134,6 +136,26 @@ def with_changes(request: Request, **changes: object) -> Request:
     }
     options = msgspec.structs.replace(request.options, **said)
     return msgspec.structs.replace(request, options=options, **changes)
+
+
+def asked(name: str, kernel: Path, tmp_path: Path) -> Request:
+    """A request to build a variant with the user's environments and toolkits."""
+    return request(kernel, name, tmp_path, cache=warm_cache(tmp_path))
+
+
+def built(what: Request) -> BuildResult:
+    """The variant, built."""
+    return build_variant(what, quiet)
+
+
+def module(what: Request) -> Path:
+    """Its shared library."""
+    return what.output / f"{what.kernel_id}.abi3.so"
+
+
+def output_of(*command: str | Path, **keys: Any) -> str:
+    """What a program says that ends well."""
+    return subprocess.run(command, check=True, capture_output=True, text=True, **keys).stdout
 
 
 def compiled_before() -> dict[str, str]:
