@@ -72,6 +72,12 @@ def write_tree(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
+def files_in(directory: Path) -> list[str]:
+    """The files below a directory."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(path.relative_to(directory).as_posix() for path in found)
+
+
 def build_of(directory: Path) -> Build:
     """What a kernel's build.toml says."""
     return read_kernel(directory).build
