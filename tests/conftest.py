@@ -110,7 +110,9 @@ def failure(
     """The error with which a call ends; `says` is a pattern that is in its message."""
     with pytest.raises(kind, match=says or None) as caught:
         call(*given, **keys)
-    return caught.value.with_traceback(None)  # which holds frames, and these hold it
+    error = caught.value.with_traceback(None)
+    del caught  # it holds this frame, and with it sockets until the garbage is collected
+    return error
 
 
 def torch_kernel(
