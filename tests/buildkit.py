@@ -19,6 +19,7 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
+from checkout import ROOT
 from kci.builders import BuildResult, build_variant
 from kci.builders.native.command_lines import Toolchain
 from kci.builders.request import BuildOptions, Request
@@ -86,6 +87,12 @@ def build_of(directory: Path) -> Build:
 def copy_kernel(name: str, into: Path) -> Path:
     """A copy of one of the kernels in `data`, to be changed at will."""
     return Path(shutil.copytree(DATA / name, into / name))
+
+
+def copy_example(name: str, into: Path) -> Path:
+    """A copy of one of the examples, without what was built there."""
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    return Path(shutil.copytree(ROOT / "examples" / name, into / name, ignore=ignored))
 
 
 def noarch_kernel(root: Path, **files: str) -> Path:
