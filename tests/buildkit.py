@@ -29,6 +29,8 @@ from kci.config.model import Build
 from kci.config.reader import read_kernel
 from kci.config.values import Backend, Version
 from kci.matrix.variants import Kind, Variant, parse_variant_name
+from kci.plan.workspace import Workspace
+from kci.run.build_leg import LegRequest
 from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
 
@@ -140,6 +142,21 @@ def request(directory: Path, name: str, tmp_path: Path, **changes: object) -> Re
         "options": BuildOptions(tmp_path / "cache"),
     }
     return with_changes(Request(**fields), **changes)  # type: ignore[arg-type]
+
+
+def leg_request(
+    workspace: Workspace,
+    output: Path,
+    options: BuildOptions,
+    artifact: Path | None = None,
+    name: str = "torch-cpu",
+    tier: str | None = None,
+) -> LegRequest:
+    """What is asked of a leg of the only kernel of a workspace."""
+    return LegRequest(
+        kernel=workspace.only_kernel(), variant=workspace.variant(name, tier=tier),
+        output=output, options=options, artifact=artifact,
+    )  # fmt: skip
 
 
 def with_changes(request: Request, **changes: object) -> Request:
