@@ -191,7 +191,7 @@ def cpp_namespace(name: str) -> str | None:
     return None if scope is None else (scope[0] if scope else "")
 
 
-_NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
+TORCH_NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
 # a mangled name in `std::`, or an abbreviation of one
 _STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
 # torch's C interfaces
@@ -257,7 +257,7 @@ def is_torch_name(name: str) -> bool:
     """True for symbols of torch for CPU or CUDA."""
     if _DEPENDS_ON_BUILD.search(name):
         return False
-    return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
+    return cpp_namespace(name) in TORCH_NAMESPACES or _C_NAME.fullmatch(name) is not None
 
 
 _MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")

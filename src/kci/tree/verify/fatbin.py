@@ -228,7 +228,6 @@ def check_variant(variant: VariantDir) -> Findings:
     for item, kind in variant.libraries():
         if kind is not BinaryKind.ELF:
             continue  # the native rules report it
-        where = variant.at(item.name)
         try:
             there = read_sections(item.path, (section, RELOCATABLE_SECTION))
             data = there.get(section)
@@ -237,10 +236,10 @@ def check_variant(variant: VariantDir) -> Findings:
                 seen = True
                 code |= cuda_code(data) if backend == "cuda" else hip_code(data)
         except CompressedError as error:
-            yield finding("KCI763", f"its offload bundles are compressed: {error}", where)
+            yield finding("KCI763", f"its offload bundles are compressed: {error}", item.name)
             return
         except FatbinError as error:
-            yield finding("KCI762", f"{section}: {error}", where)
+            yield finding("KCI762", f"{section}: {error}", item.name)
             return
         except (ElfError, OSError):
             return  # the native rules report it
@@ -249,25 +248,20 @@ def check_variant(variant: VariantDir) -> Findings:
         message = f"no library has a section {section}; the metadata lists {listed}"
         if relocatable:
             message = f"no library has device code that was linked; the metadata lists {listed}"
-        yield finding(
-            "KCI761", message, variant.shown, hint=RELOCATABLE_HINT if relocatable else ""
-        )
+        yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "")
         return
     expected = expected_code(backend, metadata.backend.archs)
-    yield from _arch_differences("machine code", expected.binary, code.binary, variant.shown)
-    yield from _arch_differences("PTX", expected.ptx, code.ptx, variant.shown)
+    yield from _arch_differences("machine code", expected.binary, code.binary)
+    yield from _arch_differences("PTX", expected.ptx, code.ptx)
 
 
-def _arch_differences(
-    kind: str, expected: frozenset[str], actual: frozenset[str], where: str
-) -> Findings:
+def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str]) -> Findings:
     if missing := sorted(expected - actual):
         yield finding(
-            "KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", where
+            "KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it"
         )
     if extra := sorted(actual - expected):
         yield finding(
             "KCI760",
             f"there is {kind} for {', '.join(extra)}, which the metadata does not list",
-            where,
         )

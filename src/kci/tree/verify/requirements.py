@@ -14,7 +14,7 @@ import msgspec
 from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings, settings_of_tree
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
-from kci.diagnostics import Diagnostic, Findings, finding, in_file_order, rules
+from kci.diagnostics import Diagnostic, Findings, finding, in_file_order, placed, rules
 from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, tree_rules
 from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
@@ -113,12 +113,12 @@ def _tree(place: VerifiedPlace) -> Findings:
         variant, findings = _variant(root / name, place.below(name))
         variants.append(variant)
         yield from findings
-    yield from check_tree(root, place.path, variants)
-    yield from check_attestations(root, place.path)
+    yield from placed(check_tree(root, variants), place.path)
+    yield from placed(check_attestations(root), place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
     variant, findings = load_variant(directory, shown)
     for check in VARIANT_CHECKS:
         findings += check(variant)
-    return variant, findings
+    return variant, list(placed(findings, shown))

@@ -79,8 +79,6 @@ class VariantDir(msgspec.Struct, frozen=True):
     """A variant directory; None stands for parts that are unreadable and reported."""
 
     path: Path
-    shown: str
-    """The path as the user wrote it."""
     name: VariantName | None
     metadata: Metadata | None
     files: tuple[Entry, ...]
@@ -94,9 +92,6 @@ class VariantDir(msgspec.Struct, frozen=True):
     @property
     def noarch(self) -> bool:
         return self.name is not None and self.name.kind is Kind.NOARCH
-
-    def at(self, name: str) -> str:
-        return f"{self.shown}/{name}"
 
     def regular(self) -> list[Entry]:
         """The regular files."""
@@ -117,27 +112,27 @@ class VariantDir(msgspec.Struct, frozen=True):
 
 
 def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
-    """Read a variant directory; the findings are about unreadable parts."""
+    """Read a variant directory; the findings are about unreadable parts, with paths in it."""
     findings: list[Diagnostic] = []
     try:
         name = parse_variant_name(path.name)
     except ValueError as error:
         name = None
-        findings.append(finding("KCI701", str(error), shown))
+        findings.append(finding("KCI701", str(error)))
     try:
         metadata = read_metadata(path / FILE_NAME)
     except FindingsError as error:
         metadata = None
         message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
-        findings.append(finding("KCI710", message, f"{shown}/{FILE_NAME}"))
+        findings.append(finding("KCI710", message, FILE_NAME))
     files: tuple[Entry, ...] = ()
     hashes = None
     try:
         files = tuple(walk(path))
         hashes = file_hashes(path)
     except FindingsError as error:
-        findings.append(finding("KCI700", error.message.replace(str(path), shown), shown))
-    return VariantDir(path, shown, name, metadata, files, hashes), findings
+        findings.append(finding("KCI700", error.message.replace(str(path), shown)))
+    return VariantDir(path, name, metadata, files, hashes), findings
 
 
 def looks_like_variant(path: Path) -> bool:
