@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.diagnostics import Diagnostic, Findings, Severity, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
@@ -19,6 +17,7 @@ from kci.tree.manifest import LegRecord, Replaced, leg_for
 from kci.tree.pack import read_leg
 from kci.utils.archive import SUFFIXES
 from kci.utils.atomic import write_atomic
+from kci.utils.frozen import Frozen
 
 PREFIX = "kci-"
 """Name prefix of artifacts in a folder."""
@@ -27,7 +26,7 @@ _ARCHIVES = (".tar", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip
 """Archive suffixes that a merge reports when it skips them."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class Source(Frozen):
     """An artifact or variant directory, with the record of its leg."""
 
     path: Path
@@ -122,7 +121,7 @@ def newest_source(sources: Iterable[Source]) -> Source:
     return best
 
 
-class CiRun(msgspec.Struct, frozen=True):
+class CiRun(Frozen):
     """The CI run of a merge, as far as known."""
 
     id: str = ""

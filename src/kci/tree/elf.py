@@ -14,7 +14,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
-import msgspec
+from kci.utils.frozen import Frozen
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -45,7 +45,7 @@ class ElfError(Exception):
     """The file is not an ELF library, truncated or inconsistent."""
 
 
-class Symbol(msgspec.Struct, frozen=True):
+class Symbol(Frozen):
     """A dynamic symbol; `version` is empty for an unversioned one."""
 
     name: str
@@ -53,7 +53,7 @@ class Symbol(msgspec.Struct, frozen=True):
     weak: bool
 
 
-class Elf(msgspec.Struct, frozen=True):
+class Elf(Frozen):
     """The facts about a shared library."""
 
     machine: str

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from kci.config.discovery import find_root
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError
 from kci.utils.bounded_json import require_plain
+from kci.utils.frozen import Frozen
 from kci.utils.git import changed_paths, run_git
 from kci.utils.walk import is_bytecode, is_own, walk
 
@@ -29,7 +29,7 @@ _EXCLUDED = ("metadata.json", SIGNATURE)
 """Excluded at the variant's root only."""
 
 
-class Digest(msgspec.Struct, frozen=True):
+class Digest(Frozen):
     """Files of a variant in `metadata.json`: path to base64 hash, sorted by path."""
 
     algorithm: Algorithm
@@ -112,7 +112,7 @@ Commit = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
 """A full commit id."""
 
 
-class GitState(msgspec.Struct, frozen=True):
+class GitState(Frozen):
     """The commit of a source, and True if tracked files differ from it."""
 
     commit: Commit

@@ -24,6 +24,7 @@ from kci.tree.identity import GitState, directory_digest, file_hashes, validate_
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
 from kci.utils.bounded_json import read_json, reading, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import first_of
 from kci.version import __version__
 
@@ -36,7 +37,7 @@ MAX_ATTEMPT = 1000
 """GitHub allows 50."""
 
 
-class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
+class Loading(Frozen, omit_defaults=True):
     """The outcome of loading a variant."""
 
     torch: tuple[Word, ...] = ()
@@ -59,7 +60,7 @@ UNKNOWN_LOADING = (
 )
 
 
-class LegRecord(msgspec.Struct, frozen=True):
+class LegRecord(Frozen):
     """The variant of an artifact and its build; unknown keys are ignored."""
 
     schema: int
@@ -128,7 +129,7 @@ def leg_for(
         raise rule_error("KCI710", f"{variant_dir}: {error}", variant_dir) from error
 
 
-class SealedVariant(msgspec.Struct, frozen=True):
+class SealedVariant(Frozen):
     """A variant directory that agrees with its metadata."""
 
     metadata: Metadata
@@ -163,7 +164,7 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
     return SealedVariant(metadata, hashes)
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(Frozen):
     """The artifact and source of a variant."""
 
     artifact: str
@@ -178,7 +179,7 @@ class Origin(msgspec.Struct, frozen=True):
     """Commit time in seconds since 1970."""
 
 
-class Present(msgspec.Struct, frozen=True, omit_defaults=True):
+class Present(Frozen, omit_defaults=True):
     """A variant in a tree."""
 
     variant: str
@@ -192,7 +193,7 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     loaded: Loading | None = None
 
 
-class Replaced(msgspec.Struct, frozen=True):
+class Replaced(Frozen):
     """An artifact that a later attempt with other files replaces."""
 
     variant: str
@@ -201,7 +202,7 @@ class Replaced(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(Frozen):
     """The record of a tree; without a plan `planned` is None and nothing is missing."""
 
     kernel: str

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.config.sources.card import CARD
 from kci.diagnostics import Diagnostic, finding
@@ -50,6 +50,7 @@ from kci.tree.pack import files_to_pack, unpack
 from kci.tree.top_level import SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
+from kci.utils.frozen import Frozen
 from kci.utils.walk import is_bytecode, walk
 
 _Put = Callable[[Path, Path], object]
@@ -98,7 +99,7 @@ _Hashes = dict[str, dict[str, str]]
 """Hex SHA-256 by variant and file name."""
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _Job(Frozen):
     kernel: str
     version: int
     planned: KernelPlan | None
@@ -168,9 +169,7 @@ def merge(
     for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
     sources = [
-        msgspec.structs.replace(
-            source, leg=msgspec.structs.replace(source.leg, loaded=loaded[source.leg.variant])
-        )
+        replace(source, leg=replace(source.leg, loaded=loaded[source.leg.variant]))
         if not source.artifact and source.leg.variant in loaded
         else source
         for source in sources
@@ -210,7 +209,7 @@ def _only(
         raise UsageError(f"no artifact and no plan is about the kernel {kernel!r}")
     if planned is None:
         return chosen, None
-    return chosen, msgspec.structs.replace(planned, kernels=(part,) if part is not None else ())
+    return chosen, replace(planned, kernels=(part,) if part is not None else ())
 
 
 def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | None) -> list[_Job]:
@@ -292,7 +291,7 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
             raise rule_error("KCI713", message, where, hint="merge into an empty directory")
         link_or_copy(job.target / entry.variant, tree / entry.variant)
         stale = data.unique not in ids and not job.fits(entry)
-        present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
+        present[entry.variant] = replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, present, _put_card(job, tree))
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
@@ -359,11 +358,11 @@ def _carried_variants(
         sealed = read_sealed(directory, _known_hashes(directory, seen))
         name, backend = directory.name, sealed.metadata.backend.type
         before = known.get(name, Present(name, "", "", Origin("")))
-        origin = msgspec.structs.replace(before.origin, carried=True)
+        origin = replace(before.origin, carried=True)
         if before.digest != sealed.digest:  # replaced by hand since the merge
             before = Present(name, sealed.digest, "", origin)
         loaded = job.loading(name, before.loaded)
-        entry = msgspec.structs.replace(before, backend=backend, origin=origin, loaded=loaded)
+        entry = replace(before, backend=backend, origin=origin, loaded=loaded)
         carried.append((entry, sealed))
     return carried
 

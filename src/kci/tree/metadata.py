@@ -27,6 +27,7 @@ from kci.tree.identity import (
 )
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import read_bounded, strict_object
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import to_type
 from kci.utils.walk import remove_bytecode
 from kci.version import __version__
@@ -95,7 +96,7 @@ MAX_BYTES = 16 * 1024 * 1024
 _LARGEST = 2**64 - 1
 
 
-class BuilderRecord(msgspec.Struct, frozen=True):
+class BuilderRecord(Frozen):
     """The tool that built the variant."""
 
     version: str
@@ -107,14 +108,14 @@ class BuilderRecord(msgspec.Struct, frozen=True):
             raise ValueError("`commit` and `dirty` come together or not at all")
 
 
-class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
+class Provenance(Frozen, rename="kebab"):
     """The source of a variant."""
 
     kernel_builder: BuilderRecord
     kernel: GitState | None = None
 
 
-class KciRecord(msgspec.Struct, frozen=True):
+class KciRecord(Frozen):
     """kci's own keys, which other readers ignore."""
 
     variant: str
@@ -123,14 +124,14 @@ class KciRecord(msgspec.Struct, frozen=True):
     """Commit time in seconds since 1970; orders builds without a clone."""
 
 
-class BackendRecord(msgspec.Struct, frozen=True):
+class BackendRecord(Frozen):
     """The backend and the GPU architectures of the code."""
 
     type: Backend
     archs: tuple[str, ...] | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
+class Metadata(Frozen, rename="kebab", kw_only=True):
     """`metadata.json`; fields are in file order."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]

@@ -16,28 +16,27 @@ import msgspec
 
 from kci.errors import FindingsError, MissingToolError, first_line_of
 from kci.utils.bounded_json import decode_json, read_bounded
+from kci.utils.frozen import Frozen
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 
 
-class _Envelope(msgspec.Struct, frozen=True):
+class _Envelope(Frozen):
     payload: str
 
 
-class _BundleEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+class _BundleEnvelope(Frozen, rename="camel"):
     dsse_envelope: _Envelope
 
 
-class StatementSubject(msgspec.Struct, frozen=True):
+class StatementSubject(Frozen):
     """A subject of an in-toto statement."""
 
     name: str
     digest: dict[str, str]
 
 
-class Statement(
-    msgspec.Struct, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}
-):
+class Statement(Frozen, rename={"type_": "_type", "predicate_type": "predicateType"}):
     """An in-toto statement."""
 
     type_: str
@@ -46,7 +45,7 @@ class Statement(
     predicate: dict[str, Any]
 
 
-class SigningContext(msgspec.Struct, frozen=True):
+class SigningContext(Frozen):
     """Origin that a signer claims or a verifier demands; empty fields do not count."""
 
     repository: str = ""
@@ -209,30 +208,30 @@ def _call_sigstore(ask: Callable[[], Any]) -> Any:
         ) from error
 
 
-class _Raw(msgspec.Struct, frozen=True, rename="camel"):
+class _Raw(Frozen, rename="camel"):
     raw_bytes: str
 
 
-class _Chain(msgspec.Struct, frozen=True):
+class _Chain(Frozen):
     certificates: tuple[_Raw, ...] = ()
 
 
-class _Material(msgspec.Struct, frozen=True, rename="camel"):
+class _Material(Frozen, rename="camel"):
     certificate: _Raw | None = None
     x509_certificate_chain: _Chain | None = None
 
 
-class _MessageDigest(msgspec.Struct, frozen=True):
+class _MessageDigest(Frozen):
     algorithm: str
     digest: str
 
 
-class _MessageSignature(msgspec.Struct, frozen=True, rename="camel"):
+class _MessageSignature(Frozen, rename="camel"):
     message_digest: _MessageDigest
     signature: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
+class _Bundle(Frozen, rename="camel"):
     verification_material: _Material
     message_signature: _MessageSignature | None = None
 

@@ -12,14 +12,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-import msgspec
-
 from kci.config.facts import BACKENDS
 from kci.diagnostics import Findings, finding
 from kci.errors import MissingToolError
 from kci.tree.elf import ElfError, read_sections
 from kci.tree.verify.subject import BinaryKind, VariantDir
 from kci.utils.archive import LIMITS, zstandard
+from kci.utils.frozen import Frozen
 
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
@@ -63,7 +62,7 @@ class CompressedError(Exception):
     """kci cannot decompress the part with the architectures."""
 
 
-class DeviceCode(msgspec.Struct, frozen=True):
+class DeviceCode(Frozen):
     """Architectures in the spelling of metadata: `9.0a`, `gfx942`."""
 
     binary: frozenset[str] = frozenset()

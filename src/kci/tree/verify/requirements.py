@@ -9,8 +9,6 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings, settings_of_tree
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
@@ -19,9 +17,10 @@ from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, tree_rules
 from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
 from kci.tree.verify.tree_rules import check_attestations, check_tree
+from kci.utils.frozen import Frozen
 
 
-class Verification(msgspec.Struct, frozen=True):
+class Verification(Frozen):
     """The findings about one path."""
 
     diagnostics: tuple[Diagnostic, ...]

@@ -7,8 +7,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.config.reader import BUILD_TOML
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
@@ -18,6 +16,7 @@ from kci.tree.identity import directory_digest, file_hashes
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.atomic import sibling_path
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, walk
 
@@ -75,7 +74,7 @@ def is_static_executable(path: Path) -> bool:
 LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
 
 
-class VariantDir(msgspec.Struct, frozen=True):
+class VariantDir(Frozen):
     """A variant directory; None stands for parts that are unreadable and reported."""
 
     path: Path
@@ -163,7 +162,7 @@ class PlaceKind(enum.StrEnum):
     """Such as setuptools' `build/`."""
 
 
-class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+class VerifiedPlace(Frozen, omit_defaults=True):
     """A path to verify."""
 
     kind: PlaceKind
