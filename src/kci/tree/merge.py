@@ -45,7 +45,7 @@ from kci.tree.manifest import (
     read_manifest,
     read_sealed,
 )
-from kci.tree.metadata import KciRecord, refuse_partial
+from kci.tree.metadata import refuse_partial
 from kci.tree.pack import files_to_pack, unpack
 from kci.tree.top_level import SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
@@ -53,20 +53,11 @@ from kci.utils.cache import StatCache, default_cache
 from kci.utils.frozen import Frozen
 from kci.utils.walk import is_bytecode, walk
 
-_Put = Callable[[Path, Path], object]
 
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link a file or directory; copy it where that fails."""
-    _put(source, target, _linked)
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy without bytecode; links stay links."""
-    _put(source, target, _copied)
-
-
-def _put(source: Path, target: Path, put: _Put) -> None:
+def copy(source: Path, target: Path, *, linked: bool = False) -> None:
+    """Copy a file, or a directory without bytecode; links stay links. `linked` files are hard
+    links where the system can.
+    """
     pairs = [(source, target)]
     if source.is_dir() and not source.is_symlink():
         pairs = [
@@ -75,24 +66,19 @@ def _put(source: Path, target: Path, put: _Put) -> None:
     for old, new in pairs:
         try:
             new.parent.mkdir(parents=True, exist_ok=True)
-            put(old, new)
+            if not (linked and _is_linked(old, new)):
+                shutil.copy2(old, new, follow_symlinks=False)
         except OSError as error:
             message = f"cannot copy {old} to {failed_path(error, new)}: {error.strerror or error}"
             raise FindingsError(message, full_disk_hint(error)) from error
 
 
-def _copied(source: Path, target: Path) -> None:
-    shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _linked(source: Path, target: Path) -> None:
-    try:
+def _is_linked(source: Path, target: Path) -> bool:
+    # not on another file system, without links, with a link count at its limit, on Windows
+    with suppress(OSError, NotImplementedError):
         os.link(source, target, follow_symlinks=False)
-    except (
-        OSError,
-        NotImplementedError,
-    ):  # other file system, no links, link count at its limit, Windows
-        _copied(source, target)
+        return True
+    return False
 
 
 _Hashes = dict[str, dict[str, str]]
@@ -102,26 +88,28 @@ _Hashes = dict[str, dict[str, str]]
 class _Job(Frozen):
     kernel: str
     version: int
+    plan: Plan | None
     planned: KernelPlan | None
     sources: tuple[Source, ...]
     target: Path
-    commit: str | None
     replaced: tuple[Replaced, ...]
-    loads: tuple[str, ...]
     card: str | None
+    loaded: Mapping[str, Loading]
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        return (self.planned.fingerprints if self.planned is not None else None) or {}
+        return (self.planned and self.planned.fingerprints) or {}
 
     def fingerprint(self, leg: LegRecord) -> str | None:
         # none for a leg that was built from another commit
-        same = leg.source is not None and not leg.source.dirty and leg.source.commit == self.commit
+        commit = self.plan.commit if self.plan else None
+        same = leg.source and not leg.source.dirty and leg.source.commit == commit
         return self.fingerprints.get(leg.variant) if same else None
 
     def loading(self, variant: str, known: Loading | None) -> Loading | None:
         """The known outcome of loading it, or that it had to be loaded and nobody says so."""
-        must = must_load(variant) and parse_variant_name(variant).backend in self.loads
+        loads = self.plan.loads if self.plan else ()
+        must = must_load(variant) and parse_variant_name(variant).backend in loads
         return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 
     def fits(self, entry: Present) -> bool:
@@ -156,11 +144,12 @@ def merge(
     """
     into = _resolved(into)
     sources = find_sources(artifacts, skip=into, report=report)
-    if kernel is not None:
+    if kernel:
         sources, planned = _only(kernel, sources, planned)
     # a plan that skips every variant has fingerprints
-    skipped = planned is not None and any(part.fingerprints for part in planned.kernels)
-    if not sources and not (skipped or (planned is not None and allow_partial)):
+    if not sources and not (
+        planned and (allow_partial or any(part.fingerprints for part in planned.kernels))
+    ):
         raise rule_error(
             "KCI606",
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
@@ -168,13 +157,7 @@ def merge(
         )
     for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
-    sources = [
-        replace(source, leg=replace(source.leg, loaded=loaded[source.leg.variant]))
-        if not source.artifact and source.leg.variant in loaded
-        else source
-        for source in sources
-    ]
-    jobs = _jobs(sources, into, planned, card)
+    jobs = _jobs(sources, into, planned, card, loaded)
     for job in jobs:
         attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
         for replaced in job.replaced:
@@ -204,23 +187,27 @@ def _only(
     kernel: str, sources: list[Source], planned: Plan | None
 ) -> tuple[list[Source], Plan | None]:
     chosen = [source for source in sources if source.leg.kernel == kernel]
-    part = planned.kernel(kernel) if planned is not None else None
-    if not chosen and part is None:
+    part = planned.kernel(kernel) if planned else None
+    if not chosen and not part:
         raise UsageError(f"no artifact and no plan is about the kernel {kernel!r}")
-    if planned is None:
-        return chosen, None
-    return chosen, replace(planned, kernels=(part,) if part is not None else ())
+    return chosen, planned and replace(planned, kernels=(part,) if part else ())
 
 
-def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | None) -> list[_Job]:
+def _jobs(
+    sources: list[Source],
+    into: Path,
+    plan: Plan | None,
+    card: str | None,
+    loaded: Mapping[str, Loading],
+) -> list[_Job]:
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
-    names = sorted(grouped if planned is None else {part.name for part in planned.kernels})
+    names = sorted({part.name for part in plan.kernels} if plan else grouped)
 
     jobs = []
     for name in names:
-        part = planned.kernel(name) if planned is not None else None
+        part = plan.kernel(name) if plan else None
         chosen = tuple(newest_source(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         # one kernel of an existing folder of trees stays there
@@ -231,19 +218,17 @@ def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | N
             for best in chosen
             for item in older_attempts(best, grouped[name][best.leg.variant])
         )
-        commit = planned.commit if planned is not None else None
-        loads = planned.loads if planned is not None else ()
         legs = sorted(
             (source.leg for source in chosen), key=lambda leg: (-leg.attempt, leg.variant)
         )
         own = next((leg.card for leg in legs if leg.card is not None), card)
-        jobs.append(_Job(name, version, part, chosen, target, commit, replaced, loads, own))
+        jobs.append(_Job(name, version, plan, part, chosen, target, replaced, own, loaded))
     return jobs
 
 
 def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -> int:
     versions = {source.leg.version: str(source.path) for source in reversed(sources)}
-    if planned is not None:
+    if planned:
         versions[planned.version] = "the plan"
     if len(versions) > 1:
         shown = ", ".join(f"{version} in {where}" for version, where in sorted(versions.items()))
@@ -266,19 +251,19 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
         refuse_partial(tree / leg.variant)
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
-        record = placed.metadata.kci or KciRecord("")
+        committed = placed.metadata.kci.committed if placed.metadata.kci else None
         origin = Origin(
-            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=record.committed
+            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=committed
         )
-        taken = leg.objects if leg.objects is not None and leg.objects.runs else None
+        known = leg.loaded if source.artifact else job.loaded.get(leg.variant)
         present[leg.variant] = Present(
             leg.variant,
             leg.digest,
             leg.backend,
             origin,
             job.fingerprint(leg),
-            objects=taken,
-            loaded=job.loading(leg.variant, leg.loaded),
+            objects=leg.objects if leg.objects and leg.objects.runs else None,
+            loaded=job.loading(leg.variant, known),
         )
         hashes[leg.variant] = placed.hashes
     for entry, carried in _carried_variants(job, present):
@@ -286,10 +271,12 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
         data = carried.metadata
         if (data.name, data.version) != (job.kernel, job.version):
             where = job.target / entry.variant
-            message = f"{where} is {data.name} version {data.version}; "
-            message += f"this merge is about {job.kernel} version {job.version}"
+            message = (
+                f"{where} is {data.name} version {data.version}; this merge is about {job.kernel} "
+                f"version {job.version}"
+            )
             raise rule_error("KCI713", message, where, hint="merge into an empty directory")
-        link_or_copy(job.target / entry.variant, tree / entry.variant)
+        copy(job.target / entry.variant, tree / entry.variant, linked=True)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
@@ -302,7 +289,7 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
 
 def _put_card(job: _Job, tree: Path) -> str | None:
     old = read_manifest(job.target)
-    rendered = old.card if old is not None else None
+    rendered = old.card if old else None
     if job.card:
         content = job.card.encode()
         (tree / CARD).write_bytes(content)
@@ -315,11 +302,11 @@ def _put_card(job: _Job, tree: Path) -> str | None:
 
 def _carry_at_top(name: str, job: _Job, tree: Path) -> None:
     if (job.target / name).exists():
-        link_or_copy(job.target / name, tree / name)
+        copy(job.target / name, tree / name, linked=True)
 
 
 def _manifest(job: _Job, present: dict[str, Present], card: str | None) -> Manifest:
-    planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
+    planned = tuple(sorted(set(job.planned.planned))) if job.planned else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_variants(planned, entries)
     return Manifest(
@@ -349,7 +336,7 @@ def _carried_variants(
     if not job.target.is_dir():
         return []
     old = read_manifest(job.target)
-    known = {entry.variant: entry for entry in old.present} if old is not None else {}
+    known = {entry.variant: entry for entry in old.present} if old else {}
     seen = _files_seen(job.target)
     carried = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
