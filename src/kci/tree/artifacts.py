@@ -61,16 +61,11 @@ def find_sources(
                 f"{path} does not exist",
                 "name artifacts, folders of artifacts or variant directories",
             )
-    artifacts = [
-        Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()
-    ]
+    files = [Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()]
     # the system does not matter for noarch names
-    legs = (
-        (path, leg_for(path, system="x86_64-linux", builder=""))
-        for path in sorted(found)
-        if path.is_dir()
-    )
-    return artifacts + [Source(path, leg, "") for path, leg in legs]
+    system = "x86_64-linux"
+    folders = (path for path in sorted(found) if path.is_dir())
+    return files + [Source(path, leg_for(path, system=system, builder=""), "") for path in folders]
 
 
 def is_variant_dir(path: Path) -> bool:
@@ -166,13 +161,13 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
             f"{path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
         )
         yield finding("KCI612", message, path, hint="find out where the artifact comes from")
-    if planned is None:
+    if not planned:
         return
     part = planned.kernel(leg.kernel)
-    if part is None or leg.variant not in (*part.planned, *part.elsewhere):
+    if not part or leg.variant not in (*part.planned, *part.elsewhere):
         what = f"the variant {leg.variant}" if part else "that kernel"
         yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path)
-    if leg.source is not None and planned.commit not in (None, leg.source.commit):
+    if leg.source and planned.commit not in (None, leg.source.commit):
         message = (
             f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
         )
@@ -188,9 +183,7 @@ def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replac
         for source in all_sources
         if source.leg.digest != chosen.leg.digest
     ]
-    return sorted(
-        set(attempts), key=lambda item: (item.variant, item.attempt, item.artifact, item.digest)
-    )
+    return sorted(set(attempts), key=lambda item: (item.attempt, item.artifact, item.digest))
 
 
 def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:

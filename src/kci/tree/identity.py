@@ -175,10 +175,7 @@ def content_hash(kernel_dir: Path) -> bytes:
     """Hash a kernel's file names and contents, without hidden files, bytecode and build outputs."""
     total = hashlib.sha256()
     for entry in walk(kernel_dir):
-        if not is_own(entry.name):
-            continue
-        if not (entry.regular or entry.link):
-            continue
-        content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
-        total.update(f"{entry.name}\0{content}\0".encode())
+        if is_own(entry.name) and (entry.regular or entry.link):
+            content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
+            total.update(f"{entry.name}\0{content}\0".encode())
     return total.digest()

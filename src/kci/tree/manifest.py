@@ -146,14 +146,14 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
     metadata = read_metadata(variant_dir / METADATA_NAME)
     hint = "seal it again: kci pack --seal"
     where = str(variant_dir)
-    if metadata.digest is None:
+    if not metadata.digest:
         raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", where, hint=hint)
     hashes = file_hashes(variant_dir) if hashes is None else hashes
     if violations := validate_dir(variant_dir, metadata.digest, hashes):
         shown = first_of([message for _, message in violations], 5)
         raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", where, hint=hint)
     name = variant_dir.name
-    if metadata.kci is not None and metadata.kci.variant != name:
+    if metadata.kci and metadata.kci.variant != name:
         raise rule_error(
             "KCI612",
             f"{variant_dir} was built as {metadata.kci.variant}; renaming a directory does not "
@@ -226,11 +226,10 @@ class Manifest(Frozen):
         """The variants that are not to be published without having been loaded, and were not; each
         with the reason.
         """
-        known = {item.variant: item.loaded for item in self.present if item.loaded is not None}
         return {
-            name: loaded.reason
-            for name, loaded in known.items()
-            if loaded.must and not loaded.torch
+            item.variant: loaded.reason
+            for item in self.present
+            if (loaded := item.loaded) and loaded.must and not loaded.torch
         }
 
     @property
@@ -242,24 +241,13 @@ class Manifest(Frozen):
         require_schema(self.schema, SCHEMA)
 
 
-_ORDER = (
-    "schema",
-    "created_by",
-    "kernel",
-    "version",
-    "complete",
-    "card",
-    "planned",
-    "present",
-    "missing",
-    "replaced",
-)
+_ORDER = "schema created_by kernel version complete card planned present missing replaced"
 
 
 def encode(manifest: Manifest) -> bytes:
     """Encode a `kci-manifest.json`."""
     data = msgspec.to_builtins(manifest)
-    text = msgspec.json.encode({key: data[key] for key in _ORDER})
+    text = msgspec.json.encode({key: data[key] for key in _ORDER.split()})
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
@@ -290,10 +278,10 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     for place in places:
         for path in _manifests(place):
             manifest = _load(path, f"name the {FILE_NAME} of a published tree, or the tree")
-            beside = path.name == FILE_NAME and any(
-                (path.parent / item.variant).is_dir() for item in manifest.present
+            with_tree = place.is_dir() or (
+                path.name == FILE_NAME
+                and any((path.parent / item.variant).is_dir() for item in manifest.present)
             )
-            with_tree = place.is_dir() or beside
             for entry in manifest.present:
                 problem = _problem(path.parent, manifest, entry) if with_tree else ""
                 if problem:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kci.config.facts import BACKENDS, PythonPackage, depends_table, floors
+from kci.config.facts import BACKENDS, depends_table, floors
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
@@ -26,7 +26,7 @@ from kci.tree.identity import (
     make_digest,
 )
 from kci.utils.atomic import write_atomic
-from kci.utils.bounded_json import read_bounded, strict_object
+from kci.utils.bounded_json import read_bounded, reading, strict_object
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import to_type
 from kci.utils.walk import remove_bytecode
@@ -43,37 +43,25 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
         if name and not BACKENDS[name].depends_recorded:
             continue
         names = part.python_depends or ()
-        known, key = (
-            (table.backends.get(name, {}), f"general.{name}")
-            if name
-            else (table.general, "general")
-        )
-        _require(names, known, f"{key}.python-depends")
+        known = table.backends.get(name, {}) if name else table.general
+        choice = f"it can hold {', '.join(sorted(known))}"
+        for unknown in (item for item in names if item not in known):
+            raise rule_error(
+                "KCI720",
+                f"{f'general.{name}' if name else 'general'}.python-depends names {unknown!r}, "
+                "which the loader does not know",
+                "build.toml",
+                hint=f"{choice if known else 'this backend has no curated names'}; no other "
+                "package can be a dependency",
+            )
         recorded += names if name in ("", backend) else ()
     return recorded
 
 
 def unrecorded_depends(backend: str) -> tuple[str, ...]:
     """Dependencies that the backend's metadata cannot hold."""
-    return (
-        ()
-        if BACKENDS[backend].depends_recorded
-        else tuple(sorted(depends_table().backends.get(backend, ())))
-    )
-
-
-def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
-    choice = (
-        f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
-    )
-    for name in names:
-        if name not in known:
-            raise rule_error(
-                "KCI720",
-                f"{key} names {name!r}, which the loader does not know",
-                "build.toml",
-                hint=f"{choice}; no other package can be a dependency",
-            )
+    names = () if BACKENDS[backend].depends_recorded else depends_table().backends.get(backend, ())
+    return tuple(sorted(names))
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
@@ -208,7 +196,7 @@ def metadata_for(
 
 
 def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple[str, ...] | None:
-    if build.torch_noarch is not None:
+    if build.torch_noarch:
         return build.torch_noarch.archs(backend)
     if not BACKENDS[backend].archs or archs is None:
         return None
@@ -234,12 +222,8 @@ def _without_none(value: Any) -> Any:
 
 def read_metadata(path: Path) -> Metadata:
     """Read a `metadata.json`. Raises FindingsError."""
-    try:
+    with reading(path, "a metadata file", rule="KCI710"):
         return decode(read_bounded(path, MAX_BYTES))
-    except OSError as error:
-        raise rule_error("KCI710", f"cannot read {path}: {error.strerror}", path) from error
-    except ValueError as error:
-        raise rule_error("KCI710", f"{path} is not a metadata file: {error}", path) from error
 
 
 def decode(data: bytes) -> Metadata:

@@ -55,9 +55,15 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
+    text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
     with replacing(out_file) as replacement:
         with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
-            _write_members(archive, leg, files)
+            archive.addfile(plain_member(LEG_NAME, len(text)), io.BytesIO(text))
+            for item in files:
+                mode = 0o755 if is_executable(item.path) else 0o644
+                name, size = f"{leg.variant}/{item.name}", item.path.stat().st_size
+                with item.path.open("rb") as file:
+                    archive.addfile(plain_member(name, size, mode), file)
         replacement.commit()
     return out_file
 
@@ -106,17 +112,6 @@ def size_problem(entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def _write_members(archive: tarfile.TarFile, leg: LegRecord, files: list[Entry]) -> None:
-    text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
-    archive.addfile(plain_member(LEG_NAME, len(text)), io.BytesIO(text))
-    for item in files:
-        with item.path.open("rb") as file:
-            mode = 0o755 if is_executable(item.path) else 0o644
-            archive.addfile(
-                plain_member(f"{leg.variant}/{item.name}", item.path.stat().st_size, mode), file
-            )
-
-
 def read_leg(artifact: Path) -> LegRecord:
     """Read only an artifact's `leg.json`.
 
@@ -153,7 +148,10 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
             for member in members:
                 relative = _member_path(member, leg, seen)
                 if member.isfile():
-                    hashes[relative] = _write_member(archive, member, work)
+                    place = work / member.name
+                    with writing(place):
+                        hashes[relative] = archive.extract(place)
+                        place.chmod(0o755 if member.mode & 0o100 else 0o644)
         sealed = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
@@ -205,19 +203,10 @@ def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) 
     return relative
 
 
-def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
-    target = work / member.name
-    with writing(target):
-        digest = archive.extract(target)
-        target.chmod(0o755 if member.mode & 0o100 else 0o644)
-    return digest
-
-
 def _check(
     artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]
 ) -> SealedVariant:
-    digest = directory_digest(hashes)
-    if digest != leg.digest:
+    if (digest := directory_digest(hashes)) != leg.digest:
         raise rule_error(
             "KCI604",
             f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest "

@@ -130,7 +130,7 @@ def signed_files(tree: Path) -> dict[str, str]:
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
     """Make the statement to sign. Raises FindingsError for an unreadable tree."""
     manifest = read_manifest(tree)
-    if manifest is None:
+    if not manifest:
         raise rule_error("KCI611", f"{tree} has no manifest", tree, hint="merge it with kci first")
     predicate = msgspec.structs.asdict(context) | {
         "kernel": manifest.kernel,
@@ -170,7 +170,7 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
     predicate = statement.predicate
     differences = context.disagreements(predicate)
     claimed = (predicate.get("kernel"), predicate.get("version"))
-    if manifest is not None and claimed != (manifest.kernel, manifest.version):
+    if manifest and claimed != (manifest.kernel, manifest.version):
         differences.append(
             f"it is about {claimed[0]} version {claimed[1]}, the tree is {manifest.kernel} "
             f"version {manifest.version}"

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -324,9 +325,5 @@ def _exports(name: str) -> Exports:
     data = zlib.decompress(packed)
     (count,) = struct.unpack_from("<I", data)
     planes = [data[4 + count * plane : 4 + count * (plane + 1)] for plane in range(5)]
-    hashes = []
-    number = 0
-    for high, upper, lower, low in zip(*planes[:4], strict=True):
-        number += high << 24 | upper << 16 | lower << 8 | low
-        hashes.append(number)
-    return Exports(about.versions, tuple(hashes), planes[4])
+    steps = map(int.from_bytes, zip(*planes[:4], strict=True))
+    return Exports(about.versions, tuple(accumulate(steps)), planes[4])

@@ -15,8 +15,14 @@ from kci.config.sources.package_rules import check_sources
 from kci.diagnostics import Diagnostic, Findings, finding, in_file_order, placed, rules
 from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, tree_rules
-from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
-from kci.tree.verify.tree_rules import check_attestations, check_tree
+from kci.tree.verify.subject import (
+    PlaceKind,
+    VariantDir,
+    VerifiedPlace,
+    find_places,
+    join_shown,
+    load_variant,
+)
 from kci.utils.frozen import Frozen
 
 
@@ -82,8 +88,12 @@ def verify_with_suppressions(
             found += (*findings, *error.diagnostics)
         else:
             found += drop_suppressed(findings, settings, suppressed.append)
-    chosen = [item for item in found if not select or item.rule.startswith((*select, *_UNREAD))]
-    chosen = [item for item in chosen if not item.rule.startswith(tuple(ignore))]
+    chosen = [
+        item
+        for item in found
+        if not item.rule.startswith(tuple(ignore))
+        and (not select or item.rule.startswith((*select, *_UNREAD)))
+    ]
     return Verification(tuple(sorted(chosen, key=in_file_order)), tuple(suppressed), tuple(places))
 
 
@@ -109,11 +119,11 @@ def _tree(place: VerifiedPlace) -> Findings:
     root = place.directory
     variants = []
     for name in place.variants:
-        variant, findings = _variant(root / name, place.below(name))
+        variant, findings = _variant(root / name, join_shown(place.path, name))
         variants.append(variant)
         yield from findings
-    yield from placed(check_tree(root, variants), place.path)
-    yield from placed(check_attestations(root), place.path)
+    yield from placed(tree_rules.check_tree(root, variants), place.path)
+    yield from placed(tree_rules.check_attestations(root), place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:

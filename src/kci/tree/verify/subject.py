@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -49,16 +48,12 @@ def binary_kind(path: Path) -> BinaryKind | None:
     ):
         return BinaryKind.MACH_O
     # a Java class has the same magic; its version stands in place of the number of parts
-    if (
-        head[:4] == b"\xca\xfe\xba\xbe"
-        and len(head) >= 8
-        and struct.unpack_from(">I", head, 4)[0] < 20
-    ):
+    if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8 and int.from_bytes(head[4:8]) < 20:
         return BinaryKind.MACH_O
     if head.startswith(b"!<arch>\n"):
         return BinaryKind.ARCHIVE
     if head.startswith(b"MZ") and len(head) >= _PE_OFFSET + 4:
-        (offset,) = struct.unpack_from("<I", head, _PE_OFFSET)
+        offset = int.from_bytes(head[_PE_OFFSET : _PE_OFFSET + 4], "little")
         if head[offset : offset + 4] == b"PE\0\0":
             return BinaryKind.PE
     return None
@@ -173,9 +168,6 @@ class VerifiedPlace(Frozen, omit_defaults=True):
     @property
     def directory(self) -> Path:
         return Path(self.path)
-
-    def below(self, name: str) -> str:
-        return join_shown(self.path, name)
 
 
 def join_shown(shown: str, name: str) -> str:
