@@ -33,7 +33,7 @@ from kci.utils.bounded_json import MAX_BYTES, decode_json
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count, first_of
-from kci.utils.walk import is_bytecode, walk
+from kci.utils.walk import is_bytecode, walk_packed
 
 BENCHMARKS = "benchmarks/"
 
@@ -91,13 +91,12 @@ def read_release(
     for item in findings:
         report(item)
     inside = {}
-    for file in walk(tree):
-        if not is_bytecode(file.name):
-            if file.link or not file.regular:
-                raise UnsafeError(
-                    f"not published, {file.path} is not a plain file", "merge the tree again"
-                )
-            inside[file.name] = local_file(file.path)
+    for file in walk_packed(tree):
+        if file.link or not file.regular:
+            raise UnsafeError(
+                f"not published, {file.path} is not a plain file", "merge the tree again"
+            )
+        inside[file.name] = local_file(file.path)
     for entry in manifest.present:
         prefix = f"{entry.variant}/"
         hashes = {

@@ -93,16 +93,7 @@ class LegRecord(Frozen):
             raise ValueError(f"{self.system!r} is not a system")
 
 
-def leg_for(
-    variant_dir: Path,
-    *,
-    system: str,
-    builder: str,
-    attempt: int = 1,
-    run: str = "",
-    seconds: float | None = None,
-    objects: ObjectUse | None = None,
-) -> LegRecord:
+def leg_for(variant_dir: Path, *, system: str, builder: str) -> LegRecord:
     """Describe a sealed variant. `system` is for names without one."""
     try:
         name, sealed = parse_variant_name(variant_dir.name), read_sealed(variant_dir)
@@ -118,12 +109,8 @@ def leg_for(
             digest=sealed.digest,
             kci=__version__,
             builder=builder,
-            attempt=attempt,
-            run=run,
             source=kernel,
-            seconds=seconds,
             archs=metadata.backend.archs,
-            objects=objects,
         )
     except ValueError as error:
         raise rule_error("KCI710", f"{variant_dir}: {error}", variant_dir) from error

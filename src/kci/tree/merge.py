@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +23,7 @@ from kci.plan.plan import KernelPlan, Plan
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
     CiRun,
+    Report,
     Source,
     combined_error,
     find_sources,
@@ -51,7 +52,7 @@ from kci.tree.top_level import SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
 from kci.utils.frozen import Frozen
-from kci.utils.walk import is_bytecode, walk
+from kci.utils.walk import walk_packed
 
 
 def copy(source: Path, target: Path, *, linked: bool = False) -> None:
@@ -60,9 +61,7 @@ def copy(source: Path, target: Path, *, linked: bool = False) -> None:
     """
     pairs = [(source, target)]
     if source.is_dir() and not source.is_symlink():
-        pairs = [
-            (item.path, target / item.name) for item in walk(source) if not is_bytecode(item.name)
-        ]
+        pairs = [(item.path, target / item.name) for item in walk_packed(source)]
     for old, new in pairs:
         try:
             new.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +128,7 @@ def merge(
     run: CiRun | None = None,
     card: str | None = None,
     log: Log = lambda _line: None,
-    report: Callable[[Diagnostic], None] = lambda _finding: None,
+    report: Report = lambda _finding: None,
     loaded: Mapping[str, Loading] = {},
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel
@@ -375,13 +374,10 @@ def _remember_files(tree: Path, hashes: _Hashes) -> None:
 def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
     # None if a file may have changed
     hashes = {}
-    for item in walk(directory):
-        if is_bytecode(item.name):
-            continue
-        known = (
-            seen.get(f"{directory.name}/{item.name}", item.path.lstat()) if item.regular else None
-        )
-        if known is None:
+    for item in walk_packed(directory):
+        place = f"{directory.name}/{item.name}"
+        known = seen.get(place, item.path.lstat()) if item.regular else None
+        if not known:
             return None
         hashes[item.name] = known
     return hashes

@@ -33,11 +33,10 @@ from kci.utils.suggest import count
 from kci.utils.walk import (
     Entry,
     collision,
-    is_bytecode,
     is_executable,
     is_lfs_pointer,
     unsafe_name,
-    walk,
+    walk_packed,
 )
 
 _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
@@ -73,7 +72,7 @@ def files_to_pack(variant_dir: Path) -> list[Entry]:
 
     Raises UnsafeError or FindingsError for files that unpacking would refuse.
     """
-    files = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
+    files = walk_packed(variant_dir)
     for item, _, reason in unpackable_entries(files):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
     if size := size_problem(files):
@@ -173,8 +172,8 @@ def _opened(artifact: Path) -> AbstractContextManager[TarStream]:
 
 def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:
     first = next(members, None)
-    if first is None or first.name != LEG_NAME or first.isdir():
-        shown = "nothing" if first is None else repr(first.name)
+    if not first or first.name != LEG_NAME or first.isdir():
+        shown = repr(first.name) if first else "nothing"
         raise rule_error(
             "KCI604",
             f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}",

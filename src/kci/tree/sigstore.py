@@ -245,7 +245,7 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
         certificate = read.certificate
     except ValueError as error:
         return f"its signature is not a Sigstore bundle: {error}"
-    if read.message_signature is None:
+    if not read.message_signature:
         return "its signature is not a signature of a file"
     if not certificate:
         return "its signature has no certificate"

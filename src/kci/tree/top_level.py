@@ -29,7 +29,7 @@ from kci.tree.sigstore import (
     run_signer,
 )
 from kci.utils.atomic import write_atomic
-from kci.utils.walk import Entry, is_bytecode, walk
+from kci.utils.walk import Entry, is_bytecode, walk_packed
 from kci.version import HOME
 
 SUMS_NAME = "SHA256SUMS"
@@ -106,11 +106,8 @@ def files_at_top(tree: Path) -> Iterator[Entry]:
         if entry.name not in TOP_ENTRIES:
             continue
         if entry.is_dir() and not entry.is_symlink():
-            below = (
-                msgspec.structs.replace(item, name=f"{entry.name}/{item.name}")
-                for item in walk(entry)
-            )
-            yield from (item for item in below if not is_bytecode(item.name))
+            for item in walk_packed(entry):
+                yield msgspec.structs.replace(item, name=f"{entry.name}/{item.name}")
         else:
             yield Entry(entry.name, entry, entry.is_file(), entry.is_symlink())
 

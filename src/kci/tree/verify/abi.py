@@ -86,7 +86,7 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
     """The cap that a required version exceeds, such as `GLIBC_2.28`."""
     table = native_table()
     match = _VERSION.fullmatch(version)
-    if match is None or match[1] not in table.caps or version in table.named.get(cpu, ()):
+    if not match or match[1] not in table.caps or version in table.named.get(cpu, ()):
         return None
     with suppress(ValueError):
         if Version.parse(match[2]) <= Version.parse(table.caps[match[1]]):
@@ -98,9 +98,11 @@ def allowed_libraries(name: str, groups: tuple[str, ...], major: str) -> list[st
     """The table's libraries of the groups that DT_NEEDED may name so; `major` is the toolkit's, or
     empty.
     """
-    known = (library for group in groups for library in native_table().libraries.get(group, ()))
     return [
-        library for library in known if fnmatch.fnmatchcase(name, library.replace("{major}", major))
+        library
+        for group in groups
+        for library in native_table().libraries.get(group, ())
+        if fnmatch.fnmatchcase(name, library.replace("{major}", major))
     ]
 
 
@@ -165,7 +167,7 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
     while prefix := _SPECIAL.match(rest):
         rest = rest[prefix.end() :]
     nested = _NESTED.match(rest)
-    if nested is None:
+    if not nested:
         return ()
     rest = rest[nested.end() :]
     parts = []

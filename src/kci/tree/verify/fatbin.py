@@ -153,7 +153,7 @@ def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
 def _decompressed(data: bytes, offset: int) -> tuple[bytes, int, int]:
     _, version, method = _unpack(_COMPRESSED, data, offset)
     layout = _COMPRESSED_SIZES.get(version)
-    if layout is None:
+    if not layout:
         raise CompressedError(f"version {version} of the compressed form is not known")
     total, length, _ = _unpack(layout, data, offset + _COMPRESSED.size)
     start = offset + _COMPRESSED.size + layout.size
@@ -212,9 +212,9 @@ def check_variant(variant: VariantDir) -> Findings:
     """Yield differences between the libraries' device code and the metadata."""
     metadata = variant.metadata
     if (
-        metadata is None
+        not metadata
         or variant.noarch
-        or variant.name is None
+        or not variant.name
         or not (variant.name.system or "").endswith("linux")
     ):
         return

@@ -46,7 +46,7 @@ _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
 def check_variant(variant: VariantDir) -> Findings:
     """Yield the findings about a variant's native libraries."""
-    if variant.name is None or variant.noarch:
+    if not variant.name or variant.noarch:
         return
     for item, kind in variant.libraries():
         yield from placed(_library(variant, variant.name, item, kind), item.name)
@@ -59,7 +59,7 @@ def _library(
     expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
     if kind is BinaryKind.ARCHIVE:
         yield finding("KCI757", "it is a static library, which nothing can load")
-    elif kind is None:
+    elif not kind:
         yield finding("KCI740", f"it has the name of a library, and is not a {expected.value} file")
     elif kind is not expected:
         yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}")
@@ -72,7 +72,7 @@ def _library(
 def _elf_library(variant: VariantDir, name: VariantName, item: Entry) -> Findings:
     cpu = (name.system or "").partition("-")[0]
     metadata = variant.metadata
-    module = metadata is not None and item.name == module_file(name, metadata)
+    module = metadata and item.name == module_file(name, metadata)
     try:
         if not module and is_static_executable(item.path):
             yield finding("KCI757", "it is a program")
@@ -95,7 +95,7 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry) -> Finding
         yield from _stable(elf, Version.parse(name.framework_version))
     elif name.kind is Kind.FULL:
         yield from _torch(elf, name)
-    if metadata is not None and name.kind is not Kind.TVM_FFI and module:
+    if metadata and name.kind is not Kind.TVM_FFI and module:
         init = f"PyInit_{metadata.id}"
         if init not in elf.defined:
             yield finding("KCI749", f"it does not define {init}")
@@ -180,7 +180,7 @@ def _dependencies(elf: Elf, name: VariantName) -> Findings:
     exports = toolkit_exports(name.backend)
     strong = [item.name for item in elf.undefined if not item.weak]
     missing = []
-    if exports is not None:
+    if exports:
         toolkit_names = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
         missing = exports.missing(toolkit_names, name.compute_version or "")
         if missing:

@@ -100,7 +100,7 @@ class VariantDir(Frozen):
             except OSError:
                 kind = None  # already reported
             name = item.path.name.lower()
-            if kind is not None or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
+            if kind or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
                 libraries.append((item, kind))
         return libraries
 

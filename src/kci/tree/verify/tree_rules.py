@@ -13,7 +13,7 @@ from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import Version, python_name
 from kci.diagnostics import Findings, finding
-from kci.errors import FindingsError
+from kci.errors import FindingsError, first_line_of
 from kci.matrix.variants import Kind, VariantName, parse_variant_name
 from kci.tree.identity import SIGNATURE, file_hash, kernel_id, validate_dir
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
@@ -47,7 +47,7 @@ def check_layout(variant: VariantDir) -> Findings:
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
         yield finding("KCI702", "there is no __init__.py at the variant's root")
-    package = python_name(variant.metadata.name) if variant.metadata is not None else ""
+    package = python_name(variant.metadata.name) if variant.metadata else ""
     if package and ((variant.path / package).is_dir() or package in names):
         message = f"the package holds an entry called {package}, as it is called itself"
         yield finding("KCI703", message)
@@ -64,17 +64,18 @@ def check_layout(variant: VariantDir) -> Findings:
 def check_metadata(variant: VariantDir) -> Findings:
     """Yield findings about `metadata.json`."""
     metadata = variant.metadata
-    if metadata is None:
+    if not metadata:
         return
     backend = metadata.backend.type
-    if variant.name is not None and variant.name.backend != backend:
+    if variant.name and variant.name.backend != backend:
         yield finding(
             "KCI711",
             f"the name is one of {variant.name.backend}, `backend.type` is {backend}",
             FILE_NAME,
         )
-    if not metadata.id.startswith(kernel_id(metadata.name, backend, "")):
-        hint = f"an id of this kernel starts with {kernel_id(metadata.name, backend, '')}"
+    start = kernel_id(metadata.name, backend, "")
+    if not metadata.id.startswith(start):
+        hint = f"an id of this kernel starts with {start}"
         yield finding(
             "KCI711",
             f"the id {metadata.id} is not one of {metadata.name} for {backend}",
@@ -82,27 +83,23 @@ def check_metadata(variant: VariantDir) -> Findings:
             hint=hint,
         )
     if (
-        variant.name is not None
+        variant.name
         and not variant.noarch
         and BACKENDS[backend].archs
         and not metadata.backend.archs
     ):
         yield finding("KCI712", f"a compiled {backend} variant lists no architectures", FILE_NAME)
     for name in metadata.python_depends:
-        if depends_table().lookup(name, backend) is None:
+        if not depends_table().lookup(name, backend):
             yield finding(
                 "KCI720", f"`python-depends` names {name!r}, unknown for {backend}", FILE_NAME
             )
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
-    if metadata.kernels_minver is not None and Version.parse(
-        metadata.kernels_minver
-    ) != Version.parse(needed):
-        message = (
-            f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads "
-            f"this is {needed}"
-        )
+    oldest = metadata.kernels_minver
+    if oldest and Version.parse(oldest) != Version.parse(needed):
+        message = f"`kernels-minver` is {oldest}, and the oldest loader that reads this is {needed}"
         yield finding("KCI725", message, FILE_NAME)
-    if metadata.kci is not None and metadata.kci.variant != variant.path.name:
+    if metadata.kci and metadata.kci.variant != variant.path.name:
         message = (
             f"it was built as {metadata.kci.variant}; renaming a directory does not make another "
             "variant"
@@ -112,7 +109,7 @@ def check_metadata(variant: VariantDir) -> Findings:
 
 
 def _module(variant: VariantDir, metadata: Metadata) -> Findings:
-    if variant.name is None:
+    if not variant.name:
         return
     if variant.noarch:
         for item, kind in variant.libraries():
@@ -134,9 +131,9 @@ def module_file(name: VariantName, metadata: Metadata) -> str:
 
 def check_digest(variant: VariantDir) -> Findings:
     """Yield findings about files that contradict the digest."""
-    if variant.metadata is None:
+    if not variant.metadata:
         return
-    if variant.metadata.digest is None:
+    if not variant.metadata.digest:
         yield finding("KCI730", "the metadata has no digest", FILE_NAME)
         return
     if variant.hashes is None:
@@ -155,7 +152,7 @@ def check_signature(variant: VariantDir) -> Findings:
         )
     except (OSError, ValueError) as error:
         problem = f"it cannot be read: {error}"
-    if problem and variant.metadata is not None:
+    if problem and variant.metadata:
         yield finding("KCI729", problem, SIGNATURE)
 
 
@@ -163,10 +160,10 @@ def check_python(variant: VariantDir) -> Findings:
     """Yield findings about Python files."""
     yield from _shadowed(variant)
     metadata = variant.metadata
-    if metadata is None:
+    if not metadata:
         return
     backend = metadata.backend.type
-    tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
+    tvm_ffi = bool(variant.name and variant.name.kind is Kind.TVM_FFI)
     depends = (*metadata.python_depends, *unrecorded_depends(backend))
     package = make_package(
         metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi
@@ -224,7 +221,11 @@ _HEADER = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTAL
 def check_tree(tree: Path, variants: Sequence[VariantDir]) -> Findings:
     """Yield the findings about a tree without its variants, with paths in it."""
     yield from _top(tree)
-    yield from _kernel_conflicts(variants)
+    known = [variant.metadata for variant in variants if variant.metadata]
+    identities = sorted({(metadata.name, metadata.version) for metadata in known})
+    if len(identities) > 1:
+        listed = ", ".join(f"{name} version {version}" for name, version in identities)
+        yield finding("KCI713", f"the tree mixes {listed}")
     yield from _manifest(tree, variants)
     yield from _card(tree)
 
@@ -244,23 +245,15 @@ def _top(tree: Path) -> Findings:
         yield finding(rule, f"no artifact can hold it: {reason}", item.name)
 
 
-def _kernel_conflicts(variants: Sequence[VariantDir]) -> Findings:
-    known = [variant.metadata for variant in variants if variant.metadata is not None]
-    identities = sorted({(metadata.name, metadata.version) for metadata in known})
-    if len(identities) > 1:
-        listed = ", ".join(f"{name} version {version}" for name, version in identities)
-        yield finding("KCI713", f"the tree mixes {listed}")
-
-
 def _manifest(tree: Path, variants: Sequence[VariantDir]) -> Findings:
     try:
         manifest = read_manifest(tree)
     except FindingsError as error:
         yield finding("KCI718", error.message, MANIFEST_NAME)
         return
-    if manifest is None:
+    if not manifest:
         yield finding("KCI723", f"there is no {MANIFEST_NAME}")
-        yield from _checksums(tree, variants, {MANIFEST_NAME}, merged=False)
+        yield from _checksums(tree, variants, {MANIFEST_NAME})
         return
     listed = {entry.variant: entry for entry in manifest.present}
     there = {variant.path.name: variant for variant in variants}
@@ -290,7 +283,7 @@ def _manifest(tree: Path, variants: Sequence[VariantDir]) -> Findings:
     reported = (listed.keys() | there.keys()) - same | (
         {MANIFEST_NAME} if contradictions else set()
     )
-    yield from _checksums(tree, variants, reported, merged=True)
+    yield from _checksums(tree, variants, reported)
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
@@ -317,7 +310,7 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
 def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[str]:
     metadata = variant.metadata
     name = entry.variant
-    if metadata is not None:
+    if metadata:
         if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
             yield (
                 f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
@@ -338,7 +331,7 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
                 f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata "
                 "says otherwise"
             )
-        known = metadata.kci.committed if metadata.kci is not None else None
+        known = metadata.kci.committed if metadata.kci else None
         if origin.committed not in (None, known):
             yield (
                 f"the manifest says when the commit of {name} was made, its metadata says otherwise"
@@ -351,8 +344,6 @@ def _checksums(
     tree: Path,
     variants: Sequence[VariantDir],
     reported: Collection[str],
-    *,
-    merged: bool,
 ) -> Findings:
     # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
@@ -361,7 +352,7 @@ def _checksums(
     try:
         recorded = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(actual)) + 65536))
     except FileNotFoundError:
-        if merged:
+        if (tree / MANIFEST_NAME).exists():
             yield finding("KCI726", f"there is no {SUMS_NAME}")
         return
     except (OSError, ValueError) as error:
@@ -373,14 +364,11 @@ def _checksums(
         if recorded.get(file) != actual.get(file) and file.partition("/")[0] not in reported
     ]
     if wrong:
-        yield finding("KCI726", _difference(wrong, recorded, actual), SUMS_NAME)
-
-
-def _difference(wrong: Sequence[str], recorded: Collection[str], actual: Collection[str]) -> str:
-    first = wrong[0]
-    what = "has another hash" if first in actual else "is not a file of the tree"
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return (f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}") + more
+        first = wrong[0]
+        what = "has another hash" if first in actual else "is not a file of the tree"
+        what = f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}"
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        yield finding("KCI726", what + more, SUMS_NAME)
 
 
 def _card(tree: Path) -> Findings:
@@ -401,21 +389,16 @@ def _card(tree: Path) -> Findings:
 
 def _header_problem(text: str) -> str:
     header = _HEADER.match(text)
-    if header is None:
+    if not header:
         return ""
     import yaml
 
     try:
         data = yaml.safe_load(header[1])
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return (
-            f"its header is not YAML: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
-        )
-    return (
-        ""
-        if data is None or isinstance(data, dict)
-        else "its header is not a table of keys and values"
-    )
+        return f"its header is not YAML: {first_line_of(error)}"
+    known = data is None or isinstance(data, dict)
+    return "" if known else "its header is not a table of keys and values"
 
 
 _SHOWN = 20
