@@ -8,7 +8,6 @@ import datetime
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import permutations
 from pathlib import Path
 from typing import TypeVar
 
@@ -398,10 +397,12 @@ class BranchReplacement(Frozen):
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
-        if self.terms.sources and new.commit and old.commit and new.commit != old.commit:
-            for first, second in permutations((new.commit, old.commit)):
-                if identity.is_ancestor(self.terms.sources, first, second):
-                    return first == new.commit
+        sources = self.terms.sources
+        if sources and new.commit and old.commit:
+            if identity.is_ancestor(sources, new.commit, old.commit):
+                return True
+            if identity.is_ancestor(sources, old.commit, new.commit):
+                return False
         return (
             new.committed is not None
             and old.committed is not None

@@ -147,7 +147,7 @@ def combined_error(findings: Sequence[Diagnostic], hint: str) -> FindingsError:
 
 
 def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
-    leg, path = source.leg, str(source.path)
+    leg, path = source.leg, source.path
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:
         message = f"{path} holds {leg.variant} of {leg.kernel}, but its name says something else"

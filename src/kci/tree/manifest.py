@@ -132,20 +132,21 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
     """Check a variant's files against its metadata. Raises FindingsError."""
     metadata = read_metadata(variant_dir / METADATA_NAME)
     hint = "seal it again: kci pack --seal"
-    where = str(variant_dir)
     if not metadata.digest:
-        raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", where, hint=hint)
+        raise rule_error(
+            "KCI603", f"{variant_dir} has no digest in its metadata", variant_dir, hint=hint
+        )
     hashes = file_hashes(variant_dir) if hashes is None else hashes
     if violations := validate_dir(variant_dir, metadata.digest, hashes):
         shown = first_of([message for _, message in violations], 5)
-        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", where, hint=hint)
+        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", variant_dir, hint=hint)
     name = variant_dir.name
     if metadata.kci and metadata.kci.variant != name:
         raise rule_error(
             "KCI612",
             f"{variant_dir} was built as {metadata.kci.variant}; renaming a directory does not "
             "make another variant",
-            where,
+            variant_dir,
             hint=f"rename it to {metadata.kci.variant}, or build {name}",
         )
     return SealedVariant(metadata, hashes)

@@ -228,29 +228,21 @@ def read_metadata(path: Path) -> Metadata:
 
 def decode(data: bytes) -> Metadata:
     """Decode a `metadata.json`. Raises ValueError."""
-    return to_type(_canonical_provenance(strict_object(data)), Metadata)
+    raw = strict_object(data)
+    origin = raw.get("provenance")
+    for key in ("kernel-builder", "kernel"):
+        if isinstance(origin, dict) and isinstance(record := origin.get(key), dict):
+            _name_commit(key, record)
+    return to_type(raw, Metadata)
 
 
-def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:
-    # `sha` is an older name of `commit`
-    record = raw.get("provenance")
-    if not isinstance(record, dict):
-        return raw
-    parts = {
-        key: _canonical_commit(key, part)
-        if key in ("kernel-builder", "kernel") and isinstance(part, dict)
-        else part
-        for key, part in record.items()
-    }
-    return raw | {"provenance": parts}
-
-
-def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
-    if "sha" in record and "commit" in record:
-        raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
-    renamed = {"commit" if name == "sha" else name: value for name, value in record.items()}
-    commit = renamed.get("commit")
-    return renamed | {"commit": commit.lower()} if isinstance(commit, str) else renamed
+def _name_commit(key: str, record: dict[str, Any]) -> None:
+    if "sha" in record:  # an older name
+        if "commit" in record:
+            raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
+        record["commit"] = record.pop("sha")
+    if isinstance(commit := record.get("commit"), str):
+        record["commit"] = commit.lower()
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:

@@ -9,7 +9,7 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -116,8 +116,8 @@ def read_leg(artifact: Path) -> LegRecord:
 
     Raises UnsafeError, FindingsError, or MissingToolError without zstandard.
     """
-    with _opened(artifact) as archive:
-        return _leg(archive, archive.members(), artifact)
+    with _opened(artifact) as (_, _, leg):
+        return leg
 
 
 class UnpackedArtifact(NamedTuple):
@@ -136,9 +136,7 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
     into_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into_dir, prefix=".kci-unpack-") as directory:
         work = Path(directory)
-        with _opened(artifact) as archive:
-            members = archive.members()
-            leg = _leg(archive, members, artifact)
+        with _opened(artifact) as (archive, members, leg):
             variant_dir = work / leg.variant
             with writing(variant_dir):
                 variant_dir.mkdir()
@@ -159,7 +157,8 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
     return UnpackedArtifact(leg, target, sealed)
 
 
-def _opened(artifact: Path) -> AbstractContextManager[TarStream]:
+@contextmanager
+def _opened(artifact: Path) -> Iterator[tuple[TarStream, Iterator[tarfile.TarInfo], LegRecord]]:
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
         raise rule_error(
@@ -167,26 +166,21 @@ def _opened(artifact: Path) -> AbstractContextManager[TarStream]:
         )
     if not artifact.is_file():
         raise rule_error("KCI604", f"{artifact} is not a file", artifact)
-    return opened_archive(artifact)
-
-
-def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:
-    first = next(members, None)
-    if not first or first.name != LEG_NAME or first.isdir():
-        shown = repr(first.name) if first else "nothing"
-        raise rule_error(
-            "KCI604",
-            f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}",
-            artifact,
-        )
-    if first.size > LIMITS.leg:
-        raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
-    try:
-        return decode_json(archive.read(first.size), LegRecord)
-    except ValueError as error:
-        raise rule_error(
-            "KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", artifact
-        ) from error
+    with opened_archive(artifact) as archive:
+        members = archive.members()
+        first = next(members, None)
+        if not first or first.name != LEG_NAME or first.isdir():
+            shown = repr(first.name) if first else "nothing"
+            message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
+            raise rule_error("KCI604", message, artifact)
+        if first.size > LIMITS.leg:
+            raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
+        try:
+            leg = decode_json(archive.read(first.size), LegRecord)
+        except ValueError as error:
+            message = f"{artifact}: {LEG_NAME} is invalid: {error}"
+            raise rule_error("KCI604", message, artifact) from error
+        yield archive, members, leg
 
 
 def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:

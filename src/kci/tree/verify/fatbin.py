@@ -75,17 +75,18 @@ class DeviceCode(Frozen):
 
 def cuda_code(data: bytes) -> DeviceCode:
     """Read a `.nv_fatbin` section. Raises FatbinError."""
-    archs: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
+    found: set[tuple[int, str]] = set()
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")
     while offset >= 0:
         _, _, header, size = _unpack(_CUDA_HEADER, data, offset)
         end = offset + header + size
         if header < _CUDA_HEADER.size or end > len(data):
             raise FatbinError(f"the container at offset {offset} is cut short")
-        for kind, arch in _entries(data, offset + header, end):
-            archs.setdefault(kind, set()).add(arch)
+        found.update(_entries(data, offset + header, end))
         offset = _next(data, end, (_CUDA_MAGIC,), "container")
-    return DeviceCode(frozenset(archs[_SASS]), frozenset(archs[_PTX]))
+    return DeviceCode(
+        *(frozenset(arch for kind, arch in found if kind == wanted) for wanted in (_SASS, _PTX))
+    )
 
 
 def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
@@ -223,17 +224,16 @@ def check_variant(variant: VariantDir) -> Findings:
         return
     code = DeviceCode()
     seen = relocatable = False
-    section = CUDA_SECTION if backend == "cuda" else HIP_SECTION
+    section, read = (CUDA_SECTION, cuda_code) if backend == "cuda" else (HIP_SECTION, hip_code)
     for item, kind in variant.libraries():
         if kind is not BinaryKind.ELF:
             continue  # the native rules report it
         try:
             there = read_sections(item.path, (section, RELOCATABLE_SECTION))
-            data = there.get(section)
             relocatable |= RELOCATABLE_SECTION in there
-            if data:
+            if data := there.get(section):
                 seen = True
-                code |= cuda_code(data) if backend == "cuda" else hip_code(data)
+                code |= read(data)
         except CompressedError as error:
             yield finding("KCI763", f"its offload bundles are compressed: {error}", item.name)
             return

@@ -185,7 +185,8 @@ def _dependencies(elf: Elf, name: VariantName) -> Findings:
         missing = exports.missing(toolkit_names, name.compute_version or "")
         if missing:
             yield _toolkit(exports, missing, name)
-    yield from _tvm_ffi(elf, name)
+    if name.kind is Kind.TVM_FFI:
+        yield from _tvm_ffi(strong)
     torch = name.framework_version if name.kind is Kind.FULL else None
     loaded = loaded_libraries(elf.needed, groups, torch or "")
     recorded = (name.backend,) if exports and name.compute_version in exports.versions else ()
@@ -267,11 +268,9 @@ def _toolkit(exports: Exports, missing: list[str], name: VariantName) -> Diagnos
     )
 
 
-def _tvm_ffi(elf: Elf, name: VariantName) -> Findings:
-    if name.kind is not Kind.TVM_FFI:
-        return
+def _tvm_ffi(strong: list[str]) -> Findings:
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
-    symbols = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
+    symbols = set(filter(is_tvm_ffi_name, strong))
     if unknown := symbols - known.keys():
         yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}")
     newer = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -178,16 +179,14 @@ _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|
 
 def _shadowed(variant: VariantDir) -> Findings:
     # Python prefers packages to modules, and compiled code to source
-    candidates: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
+    candidates = defaultdict(list)
     for item in variant.regular():
         _, _, name = item.name.rpartition("/")
         if match := _MODULE.fullmatch(name):
             single = not name.startswith("__init__.")
             order = (single, name.endswith((".py", ".pyw")), match[1] is None, match[1] == "abi3")
-            candidates.setdefault(module_name(item.name), []).append(
-                (order, item.name, match[1] or "")
-            )
-    for _, files in sorted(candidates.items()):
+            candidates[module_name(item.name)].append((order, item.name, match[1] or ""))
+    for files in candidates.values():
         (_, first, tag), *others = sorted(files)
         for _, name, other in others:
             if tag in ("", "abi3") or other in ("", "abi3", tag):
