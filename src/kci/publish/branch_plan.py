@@ -410,40 +410,37 @@ class BranchReplacement(Frozen):
         )
 
     def _left_out(self, kept_variants: Collection[str]) -> frozenset[str]:
-        names = [
-            name
-            for name in kept_variants
-            if self.terms.expected is None or name in self.terms.expected
-        ]
-        version = self.release.manifest.version
+        expected, version = self.terms.expected, self.release.manifest.version
+        names = [name for name in kept_variants if expected is None or name in expected]
         own = {
             (version, metadata.decode(file.content()).unique)
             for file in self.release.metadata_files
             if names
         }
         found = {name: self._metadata(name) for name in names}
-        stale = [
+        stale = frozenset(
             name
             for name, entry in found.items()
             if not entry or (entry.version, entry.unique) not in own
-        ]
+        )
         if not stale:
-            return frozenset()
+            return stale
         message = (
             f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree "
-            "leaves out: "
+            f"leaves out: {first_of(sorted(stale), _SHOWN)}"
         )
-        message += first_of(sorted(stale), _SHOWN)
         match self.terms.leave_out:
             case StaleVariants.REMOVE:
                 self.log(f"{message}; removed, as it was decided")
-                return frozenset(stale)
+                return stale
             case StaleVariants.ALLOW:
                 self.log(f"{message}; kept beside the new ones, as it was decided")
                 return frozenset()
-        hint = "decide with `leave-out` in [publish] of kci.toml, or with --leave-out: "
-        hint += '"allow" lets them stay beside the new ones, "remove" removes them'
-        if self.terms.expected is None:
+        hint = (
+            "decide with `leave-out` in [publish] of kci.toml, or with --leave-out: "
+            '"allow" lets them stay beside the new ones, "remove" removes them'
+        )
+        if expected is None:
             hint += "; with --kernel, only those count that the kernel should have today"
         raise rule_error("KCI814", message, hint=hint)
 
@@ -468,10 +465,7 @@ def _newest(entries: Iterable[Present]) -> Origin:
 def _source(origin: Origin) -> str:
     if origin.commit is None:
         return "an unknown commit"
-    moment = origin.committed
-    day = (
-        f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}"
-        if moment is not None
-        else ""
-    )
-    return f"commit {origin.commit[:12]}{day}"
+    text, moment = f"commit {origin.commit[:12]}", origin.committed
+    if moment is not None:
+        text += f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}"
+    return text

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kci.diagnostics import Diagnostic, Findings, Severity, finding
+from kci.diagnostics import Diagnostic, Findings, errors_in, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
 from kci.plan.plan import Plan
 from kci.tree import metadata
-from kci.tree.manifest import LegRecord, Replaced, leg_for
+from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.pack import read_leg
 from kci.utils.archive import SUFFIXES
 from kci.utils.atomic import write_atomic
@@ -100,15 +100,13 @@ def _search(folder: Path, skip: Path | None, report: Report) -> Iterator[Path]:
 
 def newest_source(sources: Iterable[Source]) -> Source:
     """Pick the newest attempt. Raises FindingsError if two sources of that attempt differ."""
-    ranked = sorted(sources, key=lambda source: source.order)
-    best = ranked[0]
-    for other in ranked[1:]:
+    best, *others = sorted(sources, key=lambda source: source.order)
+    for other in others:
         if other.leg.attempt == best.leg.attempt and other.leg.digest != best.leg.digest:
             raise rule_error(
                 "KCI608",
                 f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on "
-                f"{best.leg.system}) "
-                f"and {other.path} (built on {other.leg.system})",
+                f"{best.leg.system}) and {other.path} (built on {other.leg.system})",
                 best.path,
                 hint="equal sources must give equal files; compare the two with diffoscope, and "
                 "merge one",
@@ -132,8 +130,7 @@ def require_same_commit(
     Raises FindingsError on a mismatch.
     """
     findings = [item for source in sources for item in _mismatches(source, planned, run)]
-    refused = [item for item in findings if item.severity is Severity.ERROR]
-    if refused:
+    if refused := errors_in(findings):
         raise combined_error(
             refused, refused[0].hint or "merge the artifacts of the plan's own run only"
         )
@@ -174,28 +171,6 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
         yield finding(
             "KCI612", message, path, hint="make the plan and the artifacts from one commit"
         )
-
-
-def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
-    """List earlier attempts with other files than the chosen one."""
-    attempts = [
-        Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
-        for source in all_sources
-        if source.leg.digest != chosen.leg.digest
-    ]
-    return sorted(set(attempts), key=lambda item: (item.attempt, item.artifact, item.digest))
-
-
-def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
-    """Report an attempt whose bytes a later attempt does not reproduce."""
-    return finding(
-        "KCI613",
-        f"{kernel}: attempt {attempt} of {item.variant} holds other files than attempt "
-        f"{item.attempt} "
-        f"(digest {item.digest[:12]}), and replaces it",
-        item.artifact,
-        hint="equal sources should give equal files; the manifest records both digests",
-    )
 
 
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:

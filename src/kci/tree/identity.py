@@ -60,15 +60,12 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
 
 def make_digest(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
     """Make the metadata's digest from `file_hashes`."""
-    covered = (
-        name
+    files = {
+        name: base64.b64encode(bytes.fromhex(hashes[name])).decode()
         for name in sorted(hashes)
         if not (name in _EXCLUDED or name.endswith(".pyc") or "__pycache__" in name.split("/"))
-    )
-    return Digest(
-        algorithm,
-        {name: base64.b64encode(bytes.fromhex(hashes[name])).decode() for name in covered},
-    )
+    }
+    return Digest(algorithm, files)
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:

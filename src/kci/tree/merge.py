@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,7 +21,6 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import must_load, parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
-from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
     CiRun,
     Report,
@@ -29,11 +29,10 @@ from kci.tree.artifacts import (
     find_sources,
     is_variant_dir,
     newest_source,
-    older_attempts,
-    report_replaced,
     require_same_commit,
 )
 from kci.tree.manifest import (
+    FILE_NAME,
     UNKNOWN_LOADING,
     LegRecord,
     Loading,
@@ -42,6 +41,7 @@ from kci.tree.manifest import (
     Present,
     Replaced,
     SealedVariant,
+    encode,
     missing_variants,
     read_manifest,
     read_sealed,
@@ -159,8 +159,13 @@ def merge(
     jobs = _jobs(sources, into, planned, card, loaded)
     for job in jobs:
         attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
-        for replaced in job.replaced:
-            report(report_replaced(job.kernel, attempts[replaced.variant], replaced))
+        for old in job.replaced:
+            message = (
+                f"{job.kernel}: attempt {attempts[old.variant]} of {old.variant} holds other "
+                f"files than attempt {old.attempt} (digest {old.digest[:12]}), and replaces it"
+            )
+            hint = "equal sources should give equal files; the manifest records both digests"
+            report(finding("KCI613", message, old.artifact, hint=hint))
     with ExitStack() as stack:
         # sorted: two merges must lock in the same order
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
@@ -210,18 +215,18 @@ def _jobs(
         chosen = tuple(newest_source(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         # one kernel of an existing folder of trees stays there
-        alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
+        alone = len(names) == 1 and not (into / name / FILE_NAME).is_file()
         target = into if alone else _resolved(into / name)
-        replaced = tuple(
-            item
+        replaced = {
+            Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
             for best in chosen
-            for item in older_attempts(best, grouped[name][best.leg.variant])
-        )
-        legs = sorted(
-            (source.leg for source in chosen), key=lambda leg: (-leg.attempt, leg.variant)
-        )
+            for source in grouped[name][best.leg.variant]
+            if source.leg.digest != best.leg.digest
+        }
+        older = tuple(sorted(replaced, key=attrgetter("variant", "attempt", "artifact", "digest")))
+        legs = sorted((source.leg for source in chosen), key=lambda leg: -leg.attempt)
         own = next((leg.card for leg in legs if leg.card is not None), card)
-        jobs.append(_Job(name, version, plan, part, chosen, target, replaced, own, loaded))
+        jobs.append(_Job(name, version, plan, part, chosen, target, older, own, loaded))
     return jobs
 
 
@@ -266,21 +271,20 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
         )
         hashes[leg.variant] = placed.hashes
     for entry, carried in _carried_variants(job, present):
-        refuse_partial(job.target / entry.variant)
-        data = carried.metadata
+        data, where = carried.metadata, job.target / entry.variant
+        refuse_partial(where)
         if (data.name, data.version) != (job.kernel, job.version):
-            where = job.target / entry.variant
             message = (
                 f"{where} is {data.name} version {data.version}; this merge is about {job.kernel} "
                 f"version {job.version}"
             )
             raise rule_error("KCI713", message, where, hint="merge into an empty directory")
-        copy(job.target / entry.variant, tree / entry.variant, linked=True)
+        copy(where, tree / entry.variant, linked=True)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, present, _put_card(job, tree))
-    (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
+    (tree / FILE_NAME).write_bytes(encode(manifest))
     _carry_at_top("benchmarks", job, tree)
     (tree / SUMS_NAME).write_bytes(encode_sums(tree_hashes(hashes, tree)))
     return manifest, hashes

@@ -203,8 +203,7 @@ def _check(
         raise rule_error(
             "KCI604",
             f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest "
-            f"{digest[:12]}, "
-            f"not {leg.digest[:12]} as {LEG_NAME} says",
+            f"{digest[:12]}, not {leg.digest[:12]} as {LEG_NAME} says",
             artifact,
             hint="download it again, or rerun its leg",
         )

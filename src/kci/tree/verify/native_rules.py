@@ -181,9 +181,8 @@ def _dependencies(elf: Elf, name: VariantName) -> Findings:
     strong = [item.name for item in elf.undefined if not item.weak]
     missing = []
     if exports:
-        toolkit_names = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
-        missing = exports.missing(toolkit_names, name.compute_version or "")
-        if missing:
+        own = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
+        if missing := exports.missing(own, name.compute_version or ""):
             yield _toolkit(exports, missing, name)
     if name.kind is Kind.TVM_FFI:
         yield from _tvm_ffi(strong)
@@ -228,7 +227,7 @@ def _dependencies(elf: Elf, name: VariantName) -> Findings:
             if refused
             else ""
         )
-        if versions and all(is_std_name(symbol) for symbol in unexplained):
+        if versions and all(map(is_std_name, unexplained)):
             hint = (
                 f"torch {' and '.join(versions)} would have to export them, as its own compiler's "
                 "libstdc++ has them"
@@ -242,11 +241,8 @@ def _dependencies(elf: Elf, name: VariantName) -> Findings:
         ):
             hint = (
                 "they are declared in a header and used, and no file in a `src` list of "
-                "build.toml defines them: "
-            )
-            hint += (
-                "add that file, or define them as they are declared, with the same name and "
-                "arguments"
+                "build.toml defines them: add that file, or define them as they are declared, "
+                "with the same name and arguments"
             )
         message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
         yield finding("KCI746", message, hint=hint)
@@ -261,11 +257,8 @@ def _toolkit(exports: Exports, missing: list[str], name: VariantName) -> Diagnos
     )
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    return finding(
-        "KCI746",
-        f"{title} {name.compute_version} does not export {_shortened(missing)}",
-        hint=hint,
-    )
+    message = f"{title} {name.compute_version} does not export {_shortened(missing)}"
+    return finding("KCI746", message, hint=hint)
 
 
 def _tvm_ffi(strong: list[str]) -> Findings:

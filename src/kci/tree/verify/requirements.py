@@ -107,8 +107,6 @@ def _check(place: VerifiedPlace) -> Findings:
                 yield from _variant(place.directory.resolve(), place.path)[1]
             case PlaceKind.TREE:
                 yield from _tree(place)
-            case PlaceKind.OTHER:
-                pass
     except FindingsError as error:
         yield from error.diagnostics or [finding("KCI700", error.message, place.path)]
     except OSError as error:
