@@ -111,7 +111,7 @@ def test_a_file_system_without_links_gets_copies(
     (tmp_path / "a" / "b" / "f").write_text("1")
     (tmp_path / "a" / "x.pyc").write_text("")
     monkeypatch.setattr(carry.os, "link", refuse)
-    carry.link_or_copy(tmp_path / "a", tmp_path / "c")
+    carry.copy(tmp_path / "a", tmp_path / "c", linked=True)
     assert (tmp_path / "c" / "b" / "f").read_text() == "1"
     assert (tmp_path / "c" / "b" / "f").stat().st_ino != (tmp_path / "a" / "b" / "f").stat().st_ino
     assert not (tmp_path / "c" / "x.pyc").exists()
