@@ -114,19 +114,16 @@ class WatchedLeg(NamedTuple):
         """The backend in the variant's name; `other` for a name that is not valid."""
         return _backend_of(self.variant)
 
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """The kernel, backend and system, which a new catalog does not change."""
+        return self.kernel, self.backend, self.system
+
 
 @lru_cache(maxsize=65536)
 def leg_of(key: str) -> WatchedLeg:
     """The words of a key."""
     return WatchedLeg(*key.split(" "))
-
-
-@lru_cache(maxsize=4096)
-def version_order(version: str) -> tuple[int, ...]:
-    """A sort key of versions, in which a part that is not a number comes first."""
-    return tuple(
-        int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split(".")
-    )
 
 
 @lru_cache(maxsize=65536)

@@ -9,10 +9,11 @@ import re
 import msgspec
 
 from kci.diagnostics import printable
+from kci.matrix.archs import natural
 from kci.tree.verify.abi import demangled
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import count
-from kci.watch.history import Failure, RunFacts, leg_of, version_order
+from kci.watch.history import Failure, RunFacts, leg_of
 
 SHOWN, _ROWS = 50, 150
 
@@ -32,7 +33,7 @@ class OpenCause(msgspec.Struct):
     opened: int
     pending: set[str] = set()
     all: set[str] = set()
-    retired: set[str] = set()
+    retired: set[tuple[str, str, str]] = set()
     """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts
     for them."""
     changed: bool = False
@@ -56,9 +57,7 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     groups = []
     for group, legs in by_group.items():
         failing = [leg for leg in legs if leg in issue.pending]
-        torches = ", ".join(
-            sorted({leg_of(leg).torch for leg in failing or legs}, key=version_order)
-        )
+        torches = ", ".join(sorted({leg_of(leg).torch for leg in failing or legs}, key=natural))
         groups.append((*group, len(failing), len(legs) - len(failing), torches))
     values = {
         "mark": mark(key, issue.since.run),

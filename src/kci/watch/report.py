@@ -16,7 +16,7 @@ from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment, tidy
 from kci.utils.suggest import count
 from kci.watch.decide import FLAKY, FailureTracker, LegState
-from kci.watch.history import Failure, RunFacts, leg_of, version_order
+from kci.watch.history import Failure, RunFacts, leg_of
 from kci.watch.issue_text import plain
 
 RECENT_RUNS = 14
@@ -247,8 +247,8 @@ def _days(start: str, end: str) -> int | None:
 def _column_order(column: GridColumn) -> tuple[object, ...]:
     return (
         column.backend,
-        version_order(column.torch),
-        version_order(column.compute),
+        natural(column.torch),
+        natural(column.compute),
         column.system,
         column,
     )
