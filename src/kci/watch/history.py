@@ -9,7 +9,6 @@ import enum
 import hashlib
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -215,13 +214,16 @@ def group_results(results: Iterable[LegResult]) -> list[RecordedRun]:
         earlier = legs.get(result.leg)
         if not earlier or earlier.outcome is not LegOutcome.FAILED:
             legs[result.leg] = result
-    return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())]
+    return [
+        _recorded([result for _, result in sorted(legs.items())])
+        for _, legs in sorted(groups.items())
+    ]
 
 
 def _recorded(results: list[LegResult]) -> RecordedRun:
     first = min(results, key=lambda item: item.at)
     failed = [item for item in results if _has_failed(item)]
-    passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
+    passed = tuple(item.leg for item in results if item.outcome is LegOutcome.PASSED)
     decided = {*passed, *(item.leg for item in failed)}
     return RecordedRun(
         run=first.run,
@@ -230,7 +232,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
         look=first.look,
         catalog=first.catalog,
         commit=first.commit,
-        passed=tuple(passed),
+        passed=passed,
         failed=tuple(
             Failure(
                 item.leg,
@@ -240,9 +242,9 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
                 excerpt(item.error),
                 item.machine,
             )
-            for item in sorted(failed, key=lambda item: item.leg)
+            for item in failed
         ),
-        unknown=tuple(sorted(item.leg for item in results if item.leg not in decided)),
+        unknown=tuple(item.leg for item in results if item.leg not in decided),
     )
 
 
@@ -314,7 +316,7 @@ def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
     )
 
 
-FOLDER = "history"
+BRANCH, FOLDER = "kci-history", "history"
 
 _TRIES = 8
 _NO_SUCH_BRANCH = 2
@@ -338,11 +340,11 @@ class HistoryBranch:
         """
         self._git(into.parent, "init", "--quiet", str(into))
         self._git(into, "remote", "add", "--", "origin", self.remote)
-        listed = self._run(
-            into, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}"
-        )
+        ref = f"refs/heads/{self.branch}"
+        query = ("ls-remote", "--exit-code", "--heads", "origin", ref)
+        listed = remote_git(into, *query, environment=self._environment)
         if listed.returncode == 0:
-            self._git(into, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
+            self._git(into, "fetch", "--quiet", "--depth=1", "origin", ref)
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
         elif listed.returncode != _NO_SUCH_BRANCH:
             raise FindingsError(f"cannot read {self.remote}: {last_line(listed.stderr)}")
@@ -359,10 +361,8 @@ class HistoryBranch:
         FindingsError if the remote refuses.
         """
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
-        refused, names = (
-            "",
-            ", ".join(f"run {run}" for run in sorted({str(run.run) for run in runs})),
-        )
+        names = ", ".join(sorted({f"run {run.run}" for run in runs}))
+        refused = ""
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
             for number in range(_TRIES):
                 clone = Path(folder) / str(number)
@@ -381,13 +381,10 @@ class HistoryBranch:
         raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint)
 
     def _git(self, place: Path, *arguments: str) -> None:
-        done = self._run(place, *arguments)
+        done = remote_git(place, *arguments, environment=self._environment)
         if done.returncode:
             reason = last_line(done.stderr) or f"exit code {done.returncode}"
             raise FindingsError(f"git {arguments[0]} failed: {reason}")
-
-    def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return remote_git(place, *arguments, environment=self._environment)
 
 
 def remote_url(directory: Path, remote: str) -> str:
@@ -398,7 +395,7 @@ def remote_url(directory: Path, remote: str) -> str:
     return url.decode().strip() if url else remote
 
 
-def github_history(branch: str) -> HistoryBranch:
+def github_history() -> HistoryBranch:
     """The history of the repository of a job; GH_TOKEN is passed in the environment, not on a
     command line.
     """
@@ -411,4 +408,4 @@ def github_history(branch: str) -> HistoryBranch:
         "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
         "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
     }
-    return HistoryBranch(f"{server}/{repository}", branch, environment)
+    return HistoryBranch(f"{server}/{repository}", BRANCH, environment)

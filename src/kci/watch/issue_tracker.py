@@ -80,20 +80,41 @@ class GitHubApi:
             raise FindingsError(f"cannot read GitHub's answer: {error}") from None
 
 
-_PAGE = 100
+_PAGE, _PAGES = 100, 100
 
 
-def all_pages(ask: Callable[[str], Sequence[_Shape]], most: int) -> Iterator[_Shape]:
-    """The entries of at most so many pages; `ask` gets the words of a query for one."""
-    for page in range(1, most + 1):
+def all_pages(ask: Callable[[str], Sequence[_Shape]]) -> Iterator[_Shape]:
+    """The entries of at most `_PAGES` pages; `ask` gets the words of a query for one."""
+    for page in range(1, _PAGES + 1):
         entries = ask(f"per_page={_PAGE}&page={page}")
         yield from entries
         if len(entries) < _PAGE:
             return
 
 
+class Artifact(Frozen):
+    """An artifact of GitHub's API."""
+
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool = False
+
+
+class _Artifacts(Frozen):
+    artifacts: list[Artifact]
+
+
+def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
+    """The artifacts of a run; FindingsError if GitHub refuses or does not answer."""
+    path = f"actions/runs/{run}/artifacts"
+    return all_pages(lambda page: api.request_as(_Artifacts, "GET", f"{path}?{page}").artifacts)
+
+
+BOT = "github-actions[bot]"
+"""The account of the jobs. Only its marks count: others can be copies."""
+
 _MARK = re.compile(r"<!-- kci-cause: ([0-9a-f]{12}) since run (\d{1,20}) -->")
-_PAGES = 100
 
 
 class TrackedIssue(Frozen):
@@ -118,22 +139,18 @@ class TrackedIssue(Frozen):
 
 
 class GitHubIssues:
-    """The issues of a repository on GitHub that one account has opened."""
+    """The issues of a repository on GitHub that `BOT` has opened."""
 
-    def __init__(
-        self, repository: str, author: str, run: Callable[..., Any] = subprocess.run
-    ) -> None:
-        # `author` is the only account whose marks count: others can be copies
+    def __init__(self, repository: str, run: Callable[..., Any] = subprocess.run) -> None:
         hint = "may the job change issues (issues: write), and does the repository have any?"
         self._api = GitHubApi(repository, hint, run)
-        self._author = author
 
     def issues(self) -> Iterator[TrackedIssue]:
-        query = f"issues?state=all&creator={self._author}&sort=created&direction=desc"
+        query = f"issues?state=all&creator={BOT}&sort=created&direction=desc"
         for item in all_pages(
-            lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}"), _PAGES
+            lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}")
         ):
-            if item.pull_request is None and item.user and item.user.login == self._author:
+            if item.pull_request is None and item.user and item.user.login == BOT:
                 yield item
 
     def create(self, title: str, body: str) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 import io
 import os
 import re
+import subprocess
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import Any
 from urllib.parse import quote
 
 from kci.errors import FindingsError
@@ -24,15 +26,12 @@ from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
-from kci.watch.issue_tracker import Account, GitHubApi, all_pages
-from kci.watch.run_artifacts import run_artifacts
+from kci.watch.issue_tracker import BOT, Account, GitHubApi, all_pages, run_artifacts
 
 RUN_FILE = ".github/workflows/kci.yml"
 
-BOT = "github-actions[bot]"
 MARK = re.compile(r"<!-- kci-pull-request: run (\d{1,20}) attempt (\d{1,6}) -->\n")
 
-_PAGES = 50
 _RECORDS = 4 * 1024 * 1024
 _ALL_RECORDS = 64 * 1024 * 1024
 _READ = {PLAN_FILE, INDEX_FILE, RECORD_FILE, TEST_FILE}
@@ -97,9 +96,9 @@ class PullRequestComments:
     not answer.
     """
 
-    def __init__(self, api: GitHubApi, author: str = BOT) -> None:
-        self._api = api
-        self._author = author
+    def __init__(self, repository: str, run: Callable[..., Any] = subprocess.run) -> None:
+        hint = "may the job write to pull requests (pull-requests: write)?"
+        self._api = GitHubApi(repository, hint, run)
 
     def run(self, number: int) -> WorkflowRun:
         return self._api.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
@@ -135,12 +134,10 @@ class PullRequestComments:
         """The comments of kci, oldest first; two jobs at once can leave two."""
         path = f"issues/{number}/comments"
         comments = all_pages(
-            lambda page: self._api.request_as(list[Comment], "GET", f"{path}?{page}"), _PAGES
+            lambda page: self._api.request_as(list[Comment], "GET", f"{path}?{page}")
         )
         return [
-            item
-            for item in comments
-            if item.user and item.user.login == self._author and item.key != (0, 0)
+            item for item in comments if item.user and item.user.login == BOT and item.key != (0, 0)
         ]
 
     def update_comment(self, number: int, body: str) -> str:
@@ -166,15 +163,7 @@ def _unix(text: str | None) -> str:
 
 
 def _unpack(packed: bytes, folder: Path) -> bool:
-    with suppress(
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        ValueError,
-    ):
+    with suppress(zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError):
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             for member in archive.infolist()[: len(_READ) + 1]:
                 name = PurePosixPath(member.filename).name
@@ -190,11 +179,6 @@ def _unpack(packed: bytes, folder: Path) -> bool:
                 (folder / name).write_bytes(data)
         return True
     return False
-
-
-def github_api(repository: str) -> GitHubApi:
-    """The API client for pull requests."""
-    return GitHubApi(repository, "may the job write to pull requests (pull-requests: write)?")
 
 
 def run_number(text: str) -> int:

@@ -191,13 +191,8 @@ _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for cha
 
 def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
     leg = leg_of(key)
-    shown = (
-        CellState.FAILS
-        if state.failing
-        else CellState.PASSES
-        if state.latest
-        else CellState.UNKNOWN
-    )
+    shown = CellState.PASSES if state.latest else CellState.UNKNOWN
+    shown = CellState.FAILS if state.failing else shown
     shown = CellState.FLAKY if state.flaky else shown
     return GridCell(
         variant=leg.variant,
@@ -207,32 +202,27 @@ def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
         days=_days(state.since.at, latest.at) if state.since and latest else None,
         since=state.since,
         before=state.before,
-        failure=state.failure if shown in (CellState.FAILS, CellState.FLAKY) else None,
+        failure=state.failure if state.failing or state.flaky else None,
     )
 
 
 def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> tuple[GridCause, ...]:
-    causes = [
-        (issue.cause, True, leg)
-        for issue in watch.open.values()
-        for leg in issue.pending
-        if leg in shown
+    opened = [
+        (issue.cause, leg) for issue in watch.open.values() for leg in issue.pending & shown.keys()
     ]
-    listed = {leg for _, _, leg in causes}
-    causes += [
-        (state.cause, False, leg)
-        for leg, state in shown.items()
-        if state.failing and leg not in listed
+    listed = {leg for _, leg in opened}
+    others = [
+        (state.cause, leg) for leg, state in shown.items() if state.failing and leg not in listed
     ]
-    by_error: dict[str, list[tuple[str, bool, str]]] = {}
-    for entry in causes:
+    by_error: dict[str, list[tuple[str, str]]] = {}
+    for entry in (*opened, *others):
         by_error.setdefault(entry[0].removeprefix(FLAKY), []).append(entry)
     merged = []
     for error, same in by_error.items():
-        names, opened, legs = map(set, zip(*same, strict=True))
+        names, legs = map(set, zip(*same, strict=True))
         cause = names.pop() if len(names) == 1 else error
         kernels = tuple(sorted({leg_of(leg).kernel for leg in legs}))
-        merged.append(GridCause(cause, any(opened), tuple(sorted(legs)), kernels))
+        merged.append(GridCause(cause, bool(legs & listed), tuple(sorted(legs)), kernels))
     return tuple(sorted(merged, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
 
 
@@ -247,8 +237,8 @@ def _days(start: str, end: str) -> int | None:
 def _column_order(column: GridColumn) -> tuple[object, ...]:
     return (
         column.backend,
-        natural(column.torch),
-        natural(column.compute),
+        natural(column.torch.strip("-")),
+        natural(column.compute.strip("-")),
         column.system,
         column,
     )
