@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kci.matrix.archs import natural
 from kci.utils.frozen import Frozen
-from kci.utils.shipped import template_environment, tidy
+from kci.utils.shipped import fill_template
 from kci.utils.suggest import count
 from kci.watch.decide import FLAKY, FailureTracker, LegState
 from kci.watch.history import Failure, RunFacts, leg_of
@@ -182,7 +182,7 @@ def markdown_report(grid: LegGrid, title: str) -> str:
         "plain": plain,
         "count": count,
     }
-    return tidy(template_environment().get_template("report.md.j2").render(values))
+    return fill_template("report.md.j2", values)
 
 
 _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for char in "\\|[]*_#!"})

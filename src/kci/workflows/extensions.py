@@ -191,25 +191,21 @@ def read_extensions(root: Path) -> WorkflowExtensions:
     )
     problems: list[Diagnostic] = []
     steps: dict[str, str] = {}
-    jobs = ""
+    parts = {f"{part}.yml": part for part in _INDENT}
     for path, text in texts.items():
         name = path.removeprefix(f"{FOLDER}/")
-        point = name.removesuffix(".yml")
-        if path == JOBS_FILE:
-            jobs = text
-            problems += _yaml_problems(path, text, jobs=True)
-        elif point in POINTS and name.endswith(".yml"):
-            steps[point] = text
-            problems += _yaml_problems(path, text, jobs=False)
+        if part := parts.get(name):
+            steps[part] = text
+            problems += _yaml_problems(path, text, jobs=part == "jobs")
         elif name != "README.md":
-            file_names = [*(f"{file_names}.yml" for file_names in POINTS), "jobs.yml"]
             problems.append(
-                finding("KCI423", f"{name} is not a part", path, hint=nearest(name, file_names))
+                finding("KCI423", f"{name} is not a part", path, hint=nearest(name, parts))
             )
     if problems:
         raise FindingsError(
             f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems
         )
+    jobs = steps.pop("jobs", "")
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
     results = {
         job: f"{job}/{','.join(_needs(value))}"
@@ -256,8 +252,6 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
     items = value
     if jobs:
         items = list(value.values()) if isinstance(value, dict) else None
-    if jobs and isinstance(items, list) and all(isinstance(item, dict) for item in items):
-        yield from _skipped_jobs(path, value)
     if (
         not isinstance(items, list)
         or not items
@@ -265,7 +259,7 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
     ):
         what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
         yield finding("KCI422", f"it must be {what}", path)
-    elif not jobs and (
-        wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)
-    ):
+    elif jobs:
+        yield from _skipped_jobs(path, value)
+    elif wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None):
         yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path)

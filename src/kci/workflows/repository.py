@@ -72,17 +72,18 @@ def plan_largest_runs(
         settings.pull_request.tier: "a pull request",
         settings.schedule.tier: "the scheduled run",
     }
-    plans = {tier: plan_everything(workspace, tier, split=True) for tier in tiers}
+    plans: list[Plan] = []
     refused: list[Diagnostic] = []
     # Callers have room for growth, so that no kernel moves to another one then.
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
-        what, errors = (
-            f"{when} of everything (tier {tier})",
-            errors_in(check_limits(plans[tier], callers)),
-        )
-        refused += [finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors]
-    return list(plans.values()), refused
+        plans.append(plan_everything(workspace, tier, split=True))
+        what = f"{when} of everything (tier {tier})"
+        refused += [
+            finding("KCI419", f"{what}: {item.message}", hint=item.hint)
+            for item in errors_in(check_limits(plans[-1], callers))
+        ]
+    return plans, refused
 
 
 class RenderedFiles(Frozen):
