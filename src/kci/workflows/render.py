@@ -166,11 +166,6 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
 _EVERYTHING = Inputs((), submodules=True, compiled=True, nix=True, part_jobs=1)
 
 
-def _same_commit_action(action: str) -> str:
-    # The runner refuses `$/` without a path.
-    return f"$/{action.removeprefix(OWN).removeprefix('/') or '.'}"
-
-
 def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
     """The reusable workflows by path in kci's repository, with kci's own actions of the same
     commit.
@@ -183,8 +178,11 @@ def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
         "reusable": True,
         "lfs": "${{ inputs.lfs }}",
         "kernel_file": legs_file,
+        # The runner refuses `$/` without a path.
         "uses": lambda action: (
-            _same_commit_action(action) if action_of(action) == OWN else _uses(action, pins)
+            f"$/{action.removeprefix(OWN).removeprefix('/') or '.'}"
+            if action_of(action) == OWN
+            else _uses(action, pins)
         ),
     }
     return {

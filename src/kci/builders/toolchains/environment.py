@@ -62,8 +62,7 @@ class TorchVersion(Frozen):
 
 TO_TEST = (
     f"make torch's index reachable, name a mirror of it with {TORCH_INDEX}, or a folder with "
-    "torch's wheel for the CPU "
-    "with PIP_FIND_LINKS"
+    "torch's wheel for the CPU with PIP_FIND_LINKS"
 )
 
 
