@@ -121,14 +121,10 @@ def packs_in(places: Sequence[Path]) -> list[Path]:
     """List packs: files, and those in folders by name. Raises UsageError without any."""
     packs: list[Path] = []
     for place in places:
-        inside = (
-            sorted(path for path in place.iterdir() if path.name.endswith(SUFFIXES))
-            if place.is_dir()
-            else [place]
-        )
         if not place.exists():
             raise UsageError(f"--objects-from {place}: there is no such file or folder")
-        packs += inside
+        inside = sorted(place.iterdir()) if place.is_dir() else [place]
+        packs += (path for path in inside if path == place or path.name.endswith(SUFFIXES))
     return packs
 
 
