@@ -175,7 +175,7 @@ def earlier_trees() -> TreeIndex:
         common.warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
     if os.environ.get("GH_TOKEN"):
-        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"], ""))
+        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"]))
     index = replace(index, attempt=ci_run().attempt or 1)
     place = common.runner_temp() / "kci-plan"
     write_record(place / INDEX_FILE, index)

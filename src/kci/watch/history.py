@@ -25,12 +25,11 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UnsafeError
 from kci.matrix.variants import parse_variant_name
 from kci.utils.atomic import write_atomic
-from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.bounded_json import VersionedRecord, read_record
 from kci.utils.frozen import Frozen
 from kci.utils.git import last_line, remote_git, run_git
 from kci.watch.causes import error_line, excerpt, is_external, is_outage
 
-SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
 
@@ -51,7 +50,7 @@ class LegOutcome(enum.StrEnum):
     SKIPPED = "skipped"
 
 
-class LegResult(Frozen, omit_defaults=True):
+class LegResult(VersionedRecord, omit_defaults=True):
     """The result of one leg of a scheduled run, as a JSON file."""
 
     run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -76,10 +75,9 @@ class LegResult(Frozen, omit_defaults=True):
     """2 for a suspect that ran again in the same run."""
     machine: _Optional = ""
     """The name of a persistent machine; empty for an ephemeral one."""
-    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
+        super().__post_init__()
         if datetime.fromisoformat(self.at).tzinfo is None:
             raise ValueError("`at` has no offset from UTC")
 
@@ -160,7 +158,7 @@ class RunFacts(Frozen):
         return [(what, old, new) for what, old, new in pairs if old != new]
 
 
-class RecordedRun(Frozen, omit_defaults=True):
+class RecordedRun(VersionedRecord, omit_defaults=True):
     """The results of one run or a part of one, with sorted leg keys."""
 
     run: int
@@ -175,14 +173,13 @@ class RecordedRun(Frozen, omit_defaults=True):
     earlier: tuple[Failure, ...] = ()
     """Failures of legs that ran again in the same run, oldest first; `merge_parts` computes it, and
     no file has it."""
-    schema: int = SCHEMA
 
     @property
     def facts(self) -> RunFacts:
         return RunFacts(self.run, self.at, self.catalog, self.commit)
 
     def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
+        super().__post_init__()
         for leg in (*self.passed, *self.unknown, *(failure.leg for failure in self.failed)):
             if not _LEG.fullmatch(leg):
                 raise ValueError(f"{leg[:80]!r} is not the key of a leg")

@@ -33,15 +33,15 @@ class Account(Frozen):
 class GitHubApi:
     """The REST API of one repository."""
 
-    def __init__(
-        self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run
-    ) -> None:
-        # `hint` goes with each error; `run` stands in for `subprocess.run`
+    hint = ""
+    """It goes with each error."""
+
+    def __init__(self, repository: str, run: Callable[..., Any] = subprocess.run) -> None:
+        # `run` stands in for `subprocess.run`
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
         self.owner = repository.partition("/")[0]
         self._root = f"repos/{repository}"
-        self._hint = hint
         self._process = run
 
     def request(self, method: str, path: str, **fields: object) -> bytes:
@@ -68,7 +68,7 @@ class GitHubApi:
             output = done.stderr.decode("utf-8", "replace").strip().splitlines()
             reason = printable((output or ["no reason"])[0], " ")[:300]
             raise FindingsError(
-                f"{method} {self._root}/{path.partition('?')[0]}: {reason}", self._hint
+                f"{method} {self._root}/{path.partition('?')[0]}: {reason}", self.hint
             )
         return bytes(done.stdout)
 
@@ -138,29 +138,27 @@ class TrackedIssue(Frozen):
         return (match[1], int(match[2])) if match else None
 
 
-class GitHubIssues:
+class GitHubIssues(GitHubApi):
     """The issues of a repository on GitHub that `BOT` has opened."""
 
-    def __init__(self, repository: str, run: Callable[..., Any] = subprocess.run) -> None:
-        hint = "may the job change issues (issues: write), and does the repository have any?"
-        self._api = GitHubApi(repository, hint, run)
+    hint = "may the job change issues (issues: write), and does the repository have any?"
 
     def issues(self) -> Iterator[TrackedIssue]:
         query = f"issues?state=all&creator={BOT}&sort=created&direction=desc"
         for item in all_pages(
-            lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}")
+            lambda page: self.request_as(list[TrackedIssue], "GET", f"{query}&{page}")
         ):
             if item.pull_request is None and item.user and item.user.login == BOT:
                 yield item
 
     def create(self, title: str, body: str) -> None:
-        self._api.request("POST", "issues", title=title, body=body)
+        self.request("POST", "issues", title=title, body=body)
 
     def edit(self, number: int, title: str, body: str) -> None:
-        self._api.request("PATCH", f"issues/{number}", title=title, body=body)
+        self.request("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
-        self._api.request(
+        self.request(
             "PATCH",
             f"issues/{number}",
             title=title,

@@ -7,13 +7,11 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import quote
 
 from kci.errors import FindingsError
@@ -91,24 +89,22 @@ class Comment(Frozen):
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-class PullRequestComments:
+class PullRequestComments(GitHubApi):
     """The pull requests of a repository; each method raises FindingsError if GitHub refuses or does
     not answer.
     """
 
-    def __init__(self, repository: str, run: Callable[..., Any] = subprocess.run) -> None:
-        hint = "may the job write to pull requests (pull-requests: write)?"
-        self._api = GitHubApi(repository, hint, run)
+    hint = "may the job write to pull requests (pull-requests: write)?"
 
     def run(self, number: int) -> WorkflowRun:
-        return self._api.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
+        return self.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
 
     def open_pull_requests(self, run: WorkflowRun) -> list[PullRequestState]:
         """The open pull requests with this head commit; GitHub names none for a run of a fork."""
         if not run.head_repository or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
-        pulls = self._api.request_as(
+        pulls = self.request_as(
             list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page=100"
         )
         return [pull for pull in pulls if pull.head.sha == run.head_sha and pull.state == "open"]
@@ -118,14 +114,14 @@ class PullRequestComments:
         large or damaged.
         """
         unread, room = [], _ALL_RECORDS
-        for artifact in run_artifacts(self._api, run.id):
+        for artifact in run_artifacts(self, run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
                 continue
             if artifact.size_in_bytes > min(room, _RECORDS):
                 unread.append(artifact.name)
                 continue
             room -= artifact.size_in_bytes
-            packed = self._api.request("GET", f"actions/artifacts/{artifact.id}/zip")
+            packed = self.request("GET", f"actions/artifacts/{artifact.id}/zip")
             if not _unpack(packed, folder / str(artifact.id)):
                 unread.append(artifact.name)
         return unread
@@ -133,9 +129,7 @@ class PullRequestComments:
     def own_comments(self, number: int) -> list[Comment]:
         """The comments of kci, oldest first; two jobs at once can leave two."""
         path = f"issues/{number}/comments"
-        comments = all_pages(
-            lambda page: self._api.request_as(list[Comment], "GET", f"{path}?{page}")
-        )
+        comments = all_pages(lambda page: self.request_as(list[Comment], "GET", f"{path}?{page}"))
         return [
             item for item in comments if item.user and item.user.login == BOT and item.key != (0, 0)
         ]
@@ -148,13 +142,13 @@ class PullRequestComments:
         if comments and max(item.key for item in comments) > Comment(0, body).key:
             return "the comment is about a newer run"
         if not comments:
-            self._api.request("POST", f"issues/{number}/comments", body=body)
+            self.request("POST", f"issues/{number}/comments", body=body)
             return "written"
         for twin in comments[1:]:
-            self._api.request("DELETE", f"issues/comments/{twin.id}")
+            self.request("DELETE", f"issues/comments/{twin.id}")
         if _unix(comments[0].body).strip() == body.strip():
             return "the comment says so already"
-        self._api.request("PATCH", f"issues/comments/{comments[0].id}", body=body)
+        self.request("PATCH", f"issues/comments/{comments[0].id}", body=body)
         return "updated"
 
 

@@ -40,11 +40,9 @@ from kci.utils.archive import (
     written_archive,
 )
 from kci.utils.atomic import replacing
-from kci.utils.bounded_json import MAX_BYTES, decode_json, require_schema
-from kci.utils.frozen import Frozen
+from kci.utils.bounded_json import MAX_BYTES, VersionedRecord, decode_json
 from kci.utils.suggest import count
 
-SCHEMA = 1
 HEAD = "objects.json"
 _LEVEL = 3
 """A zstd level: higher ones take ten times as long for little."""
@@ -54,7 +52,7 @@ _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
 """A result or manifest of ccache."""
 
 
-class PackHead(Frozen, kw_only=True):
+class PackHead(VersionedRecord, kw_only=True):
     """The first member of a pack."""
 
     kernel: str
@@ -67,10 +65,6 @@ class PackHead(Frozen, kw_only=True):
     use: ObjectUse | None = None
     run: Word = ""
     """CI run; empty outside CI."""
-    schema: int = SCHEMA
-
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
 
 
 def pack_name(kernel: str, variant: str, part: BuildPart | None) -> str:
