@@ -272,13 +272,12 @@ def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
     return by_backend
 
 
-class _Draft:
+class _Draft(Frozen):
     """The project, the runs of its setup.py, and the manual steps so far."""
 
-    def __init__(self, project: Mapping[str, bytes], runs: SetupRuns) -> None:
-        self.project = project
-        self.runs = runs
-        self.todo: list[str] = []
+    project: dict[str, bytes]
+    runs: SetupRuns
+    todo: list[str] = []
 
     def note(self, step: str) -> None:
         if step not in self.todo:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
@@ -319,17 +319,14 @@ _TRIES = 8
 _NO_SUCH_BRANCH = 2
 
 
-class HistoryBranch:
+class HistoryBranch(Frozen):
     """A branch of a remote that holds a history; fetching tolerates a branch that does not exist
     yet.
     """
 
-    def __init__(
-        self, remote: str, branch: str, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.remote = remote
-        self.branch = branch
-        self._environment = environment
+    remote: str
+    branch: str = BRANCH
+    environment: dict[str, str] = {}
 
     def fetch(self, into: Path) -> Path:
         """Clone the branch and return its history folder; FindingsError if that fails, UnsafeError
@@ -339,7 +336,7 @@ class HistoryBranch:
         self._git(into, "remote", "add", "--", "origin", self.remote)
         ref = f"refs/heads/{self.branch}"
         query = ("ls-remote", "--exit-code", "--heads", "origin", ref)
-        listed = remote_git(into, *query, environment=self._environment)
+        listed = remote_git(into, *query, environment=self.environment)
         if listed.returncode == 0:
             self._git(into, "fetch", "--quiet", "--depth=1", "origin", ref)
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
@@ -378,7 +375,7 @@ class HistoryBranch:
         raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint)
 
     def _git(self, place: Path, *arguments: str) -> None:
-        done = remote_git(place, *arguments, environment=self._environment)
+        done = remote_git(place, *arguments, environment=self.environment)
         if done.returncode:
             reason = last_line(done.stderr) or f"exit code {done.returncode}"
             raise FindingsError(f"git {arguments[0]} failed: {reason}")
@@ -405,4 +402,4 @@ def github_history() -> HistoryBranch:
         "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
         "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
     }
-    return HistoryBranch(f"{server}/{repository}", BRANCH, environment)
+    return HistoryBranch(f"{server}/{repository}", environment=environment)

@@ -40,7 +40,6 @@ class GitHubApi:
         # `run` stands in for `subprocess.run`
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
-        self.owner = repository.partition("/")[0]
         self._root = f"repos/{repository}"
         self._process = run
 

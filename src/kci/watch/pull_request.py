@@ -126,29 +126,24 @@ class PullRequestComments(GitHubApi):
                 unread.append(artifact.name)
         return unread
 
-    def own_comments(self, number: int) -> list[Comment]:
-        """The comments of kci, oldest first; two jobs at once can leave two."""
-        path = f"issues/{number}/comments"
-        comments = all_pages(lambda page: self.request_as(list[Comment], "GET", f"{path}?{page}"))
-        return [
-            item for item in comments if item.user and item.user.login == BOT and item.key != (0, 0)
-        ]
-
     def update_comment(self, number: int, body: str) -> str:
         """Create or update the comment, unless it is about a newer run, and return what
         was done.
         """
-        comments = self.own_comments(number)
-        if comments and max(item.key for item in comments) > Comment(0, body).key:
-            return "the comment is about a newer run"
-        if not comments:
-            self.request("POST", f"issues/{number}/comments", body=body)
+        path = f"issues/{number}/comments"
+        every = all_pages(lambda page: self.request_as(list[Comment], "GET", f"{path}?{page}"))
+        own = [item for item in every if item.user and item.user.login == BOT and any(item.key)]
+        if not own:
+            self.request("POST", path, body=body)
             return "written"
-        for twin in comments[1:]:
+        if max(item.key for item in own) > Comment(0, body).key:
+            return "the comment is about a newer run"
+        first, *twins = own  # two jobs at once can leave two
+        for twin in twins:
             self.request("DELETE", f"issues/comments/{twin.id}")
-        if _unix(comments[0].body).strip() == body.strip():
+        if _unix(first.body).strip() == body.strip():
             return "the comment says so already"
-        self.request("PATCH", f"issues/comments/{comments[0].id}", body=body)
+        self.request("PATCH", f"issues/comments/{first.id}", body=body)
         return "updated"
 
 

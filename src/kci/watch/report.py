@@ -8,7 +8,6 @@ import enum
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from itertools import groupby
 from typing import NamedTuple
 
 from kci.matrix.archs import natural
@@ -104,12 +103,6 @@ class KernelCells(Frozen):
 
     kernel: str
     cells: tuple[GridCell, ...]
-
-    def by_column(self) -> dict[GridColumn, list[GridCell]]:
-        return {
-            column: list(cells)
-            for column, cells in groupby(self.cells, key=lambda cell: cell.column)
-        }
 
     @property
     def worst(self) -> CellState:
