@@ -17,6 +17,7 @@ from kci.watch.history import Failure, RunFacts, leg_of
 
 SHOWN, _ROWS = 50, 150
 
+# an address without markup
 _LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
 
 
@@ -65,20 +66,16 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
         "since": issue.since,
         "recovered": recovered,
         "readable": demangled(issue.cause),
-        "log": web_link(issue.failure.log),
+        "log": issue.failure.log if _LINK.fullmatch(issue.failure.log) else "",
         "groups": groups,
         "legs": sorted(issue.all if recovered else issue.pending),
         "shown": SHOWN,
         "shown_groups": _ROWS,
         "plain": plain,
-        "code": _code,
+        "code": lambda text: f"`{plain(text)[:40]}`",
         "count": count,
     }
     return template_environment().get_template("issue.md.j2").render(values)
-
-
-def _code(text: str) -> str:
-    return f"`{plain(text)[:40]}`"
 
 
 def plain(text: str) -> str:
@@ -86,8 +83,3 @@ def plain(text: str) -> str:
     return (
         printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
     )
-
-
-def web_link(text: str) -> str:
-    """The text if it is an http(s) URL without markup, else empty."""
-    return text if _LINK.fullmatch(text) else ""

@@ -225,10 +225,7 @@ def _find_issue(
     action: IssueAction, unmatched: dict[tuple[str, int], TrackedIssue]
 ) -> TrackedIssue | None:
     until = 2**63 if action.until is None else action.until
-    keys = [key for key in unmatched if key[0] == action.id and action.since <= key[1] <= until]
-    keys += [
-        key
-        for key, issue in unmatched.items()
-        if key[0] == action.id and issue.is_open and key not in keys
-    ]
+    same = [key for key in unmatched if key[0] == action.id]
+    keys = [key for key in same if action.since <= key[1] <= until]
+    keys += [key for key in same if unmatched[key].is_open]
     return unmatched.pop(keys[0]) if keys else None

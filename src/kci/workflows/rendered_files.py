@@ -30,7 +30,7 @@ RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
 # `uses: owner/repository/folder@reference  # version`, a line of a step.
 _USES = re.compile(
-    r"^[ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ "
+    r"^([ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+))@([^\s#\"']+)[\"']?(?:[ \t]+#[ "
     r"\t]*(.*?))?[ \t]*$",
     re.MULTILINE,
 )
@@ -152,20 +152,21 @@ def choose_pins(
 def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
     """Each `uses:` with a commit and a version comment, by `owner/repository`."""
     for match in _USES.finditer(text):
-        version = (match[3] or "").split(" ")[0]
-        if _SHA.fullmatch(match[2]) and _VERSION.fullmatch(version):
-            yield action_of(match[1]), Pin(match[2], version)
+        version = (match[4] or "").split(" ")[0]
+        if _SHA.fullmatch(match[3]) and _VERSION.fullmatch(version):
+            yield action_of(match[2]), Pin(match[3], version)
 
 
 def without_pins(text: str) -> str:
     """The text without its well-formed pins, for comparison."""
 
     def without(match: re.Match[str]) -> str:
-        pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
+        comment = match[4] or ""
+        pinned = _SHA.fullmatch(match[3]) and _VERSION.fullmatch(comment)
         # Rendered files give the tags of kci's own actions this comment.
-        own = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
-        tagged = own or "zizmor: ignore[unpinned-uses]" in (match[3] or "")
-        return match[0][: match.end(1) - match.start()] if pinned or tagged else match[0]
+        own = action_of(match[2]) == OWN and _VERSION.fullmatch(match[3])
+        tagged = own or "zizmor: ignore[unpinned-uses]" in comment
+        return match[1] if pinned or tagged else match[0]
 
     return _USES.sub(without, text)
 
@@ -180,14 +181,14 @@ def apply_pins(text: str, pins: Mapping[str, Pin], committed: str) -> str:
             newest[action] = pin
 
     def better(match: re.Match[str]) -> str:
-        action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
+        action, version = action_of(match[2]), (match[4] or "").split(" ")[0]
         pin = pins.get(action)
         if not pin and _VERSION.fullmatch(version):
             moved = newest.get(action)
             pin = moved if moved and Version(moved.version) > Version(version) else None
-        if not pin or not pin.sha or len(match[2]) != 40:
+        if not pin or not pin.sha or len(match[3]) != 40:
             return match[0]
-        return f"{match[0][: match.end(1) - match.start()]}@{pin.sha} # {pin.version}"
+        return f"{match[1]}@{pin.sha} # {pin.version}"
 
     return _USES.sub(better, text)
 
