@@ -136,8 +136,8 @@ def build(request: Request, log: Log) -> BuildResult:
             if recipe.translation:
                 hipify.translate(recipe.translation, log)
             objects = Objects(recipe, request, log)
-            others = [step.output for step in recipe.steps if step.depfile]
-            outputs = others if request.part else [recipe.chain.module]
+            parts = [step.output for step in recipe.compiled]
+            outputs = parts if request.part else [recipe.chain.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
         except OSError as error:
             raise unwritable_error(work, error) from error
@@ -179,7 +179,7 @@ def _compile(
 ) -> None:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
-    names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
+    names = {step.output: step.label.partition(" ")[2] for step in recipe.compiled}
     shown = _display_log(log, recipe, request.kernel_dir)
     try:
         done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
@@ -194,7 +194,7 @@ def _compile(
 def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
     # failures are left to `build_error`; estimates start with the first kernel source: ninja has no
     # times before
-    units = {step.label for step in recipe.steps if step.depfile}
+    units = {step.label for step in recipe.compiled}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
     def show(line: str) -> None:

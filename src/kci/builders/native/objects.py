@@ -8,7 +8,6 @@ names. Preprocessing would not do, since `nvcc -E` sees only the first arch. A n
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import posixpath
 import re
@@ -36,10 +35,8 @@ from kci.utils.archive import (
     RefusedError,
     TarStream,
     opened_archive,
-    plain_member,
     written_archive,
 )
-from kci.utils.atomic import replacing
 from kci.utils.bounded_json import MAX_BYTES, VersionedRecord, decode_json
 from kci.utils.suggest import count
 
@@ -78,21 +75,12 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 
     Raises UsageError, ClientError, MissingToolError.
     """
-    if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(
-            f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}"
-        )
-    with replacing(out_file) as replacement:
-        zstd = out_file.name.endswith(".zst")
-        with written_archive(replacement.staging, zstd=zstd, level=_LEVEL) as archive:
-            text = msgspec.json.encode(head)
-            archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
-            for path in sorted(folder.rglob("*")):
-                name = path.relative_to(folder).as_posix()
-                if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
-                    with path.open("rb") as file:
-                        archive.addfile(plain_member(name, os.fstat(file.fileno()).st_size), file)
-        replacement.commit()
+    with written_archive(out_file, "the name of a pack", _LEVEL) as add:
+        add(HEAD, msgspec.json.encode(head), 0o644)
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
+                add(name, path, 0o644)
     return out_file
 
 
@@ -197,7 +185,7 @@ class Objects:
         self._request = request
         self._recipe = recipe
         self._work = recipe.work
-        self._steps = [step for step in recipe.steps if step.depfile]
+        self._steps = recipe.compiled
         options = request.options
         self._folder = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
         if options.objects_from or options.objects_to:

@@ -124,6 +124,11 @@ class Recipe(Frozen):
     limits: tuple[str, ...]
     """Messages about limits of parallelism and time."""
 
+    @property
+    def compiled(self) -> list[Step]:
+        """The steps that make objects of sources."""
+        return [step for step in self.steps if step.depfile]
+
     def ninja(self) -> list[str]:
         """The ninja command."""
         return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
