@@ -33,9 +33,6 @@ from kci.watch.issue_tracker import GitHubIssues, apply_actions
 from kci.watch.report import make_grid, markdown_report
 from kci.watch.scheduled_leg import MAX_SECOND_LOOKS, blank_result, second_look, write_results
 
-BRANCH = "kci-history"
-BOT = "github-actions[bot]"
-
 
 def main() -> None:
     """Run the step that the input names."""
@@ -51,7 +48,7 @@ def record() -> None:
     results, problems = _results()
     runs = group_results(results)
     print_diagnostics(problems)
-    new = github_history(BRANCH).record(runs) if runs else 0
+    new = github_history().record(runs) if runs else 0
     print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
 
 
@@ -66,9 +63,7 @@ def retry() -> None:
     if runs := group_results(results):
         watch, this = FailureTracker(Decisions()), merge_parts(runs)
         with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
-            for run in read_runs(
-                github_history(BRANCH).fetch(Path(place) / "clone"), problems.append
-            ):
+            for run in read_runs(github_history().fetch(Path(place) / "clone"), problems.append):
                 if run.run != this.run:
                     watch.step(run)
         print_diagnostics(problems)
@@ -91,7 +86,7 @@ def report() -> None:
     repository, problems = os.environ["GITHUB_REPOSITORY"], list[Diagnostic]()
     watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
     with tempfile.TemporaryDirectory(dir=common.runner_temp()) as folder:
-        history = github_history(BRANCH).fetch(Path(folder) / "clone")
+        history = github_history().fetch(Path(folder) / "clone")
         actions = latest_decisions(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
     common.add_summary([], markdown_report(make_grid(watch), repository).splitlines())
@@ -100,7 +95,7 @@ def report() -> None:
             print(f"{action.kind} {action.id}: {printable(action.title)}")
         return
     recorded = (watch.runs[0].run, watch.runs[-1].run) if watch.runs and not problems else None
-    for line in apply_actions(actions, GitHubIssues(repository, BOT), recorded):
+    for line in apply_actions(actions, GitHubIssues(repository), recorded):
         print(printable(line))
 
 

@@ -23,6 +23,7 @@ from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import FailureTracker, decide
 from kci.watch.history import (
+    BRANCH,
     HistoryBranch,
     append,
     group_results,
@@ -32,7 +33,6 @@ from kci.watch.history import (
 )
 from kci.watch.report import make_grid, markdown_report
 
-_BRANCH = "kci-history"
 _HISTORY = click.option(
     "--history",
     required=True,
@@ -135,12 +135,12 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         with writing(history):
             new = len(append(history, runs))
     elif runs:
-        new = HistoryBranch(remote_url(Path(), "origin"), _BRANCH).record(runs)
+        new = HistoryBranch(remote_url(Path(), "origin")).record(runs)
     print_diagnostics(problems)
     of = count(len({run.run for run in runs}), "run")
     answer(
         f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in "
-        f"{history or _BRANCH}"
+        f"{history or BRANCH}"
     )
     return int(bool(errors_in(problems)))
 
