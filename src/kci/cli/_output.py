@@ -66,15 +66,7 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-_MARKUP = {
-    "&": "&amp;",
-    "<": "&lt;",
-    "|": "&#124;",
-    "`": "&#96;",
-    "[": "&#91;",
-    "*": "&#42;",
-    "~": "&#126;",
-}
+_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"&#{ord(char)};" for char in "|`[*~"})
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -142,6 +134,12 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = Tru
         say(text.replace(mark, styled, 1))
         if annotate and os.environ.get("GITHUB_ACTIONS") == "true":
             say(render_github(diagnostic))
+
+
+def print_kernel_findings(findings: Sequence[Diagnostic]) -> None:
+    """Print what `kci check` finds too: a rule that many files meet once."""
+    lists = "`kci check -v` lists them all"
+    print_diagnostics(one_per_cause(findings, lambda item: item.rule, lists))
 
 
 MANY = 3
@@ -228,7 +226,7 @@ _LEAST_TEXT = 24
 
 
 def table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None
+    headers: Sequence[str], rows: Iterable[Iterable[object]], layout: Layout | None = None
 ) -> str:
     """A table as text, fitted to the terminal; its natural width in files and pipes."""
     lines = table_lines(headers, rows, terminal_width(), layout or Layout())
@@ -236,13 +234,13 @@ def table(
 
 
 def table_lines(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout
+    headers: Sequence[str], rows: Iterable[Iterable[object]], width: int | None, layout: Layout
 ) -> list[str]:
     """The lines of a table, header first; `width` None is no limit.
 
     A table that cannot shrink enough is wider.
     """
-    columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
+    columns = {cells[0]: [*map(str, cells)] for cells in zip(headers, *rows, strict=True)}
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     if width is not None:
         _fit(columns, widths, width, layout)
@@ -330,13 +328,17 @@ def paragraph(text: str) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [markdown_row(headers), markdown_row(["---"] * len(headers))]
-    return "\n".join(lines + [markdown_row(row) for row in rows])
+    return "\n".join([*markdown_head(headers), *map(markdown_row, rows)])
+
+
+def markdown_head(headers: Sequence[str]) -> list[str]:
+    """The lines of a table before its rows."""
+    return [markdown_row(headers), markdown_row(["---"] * len(headers))]
 
 
 def markdown_text(text: str) -> str:
     """A text with Markdown and HTML characters escaped."""
-    return "".join(_MARKUP.get(char, char) for char in printable(text))
+    return printable(text).translate(_MARKUP)
 
 
 def markdown_row(cells: Sequence[str]) -> str:

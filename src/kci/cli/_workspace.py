@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Decorator, FileName, flag, option, repeated
-from kci.cli._output import one_per_cause, print_diagnostics
+from kci.cli._output import print_kernel_findings
 from kci.config.discovery import invalid_kernels_error
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
@@ -104,9 +104,5 @@ def load_workspace(
         workspace = workspace.only(names)
         if workspace.unread and not set_aside:
             raise invalid_kernels_error(workspace.unread, len(names))
-    print_diagnostics(
-        one_per_cause(
-            workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"
-        )
-    )
+    print_kernel_findings(workspace.diagnostics)
     return workspace

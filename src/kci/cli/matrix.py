@@ -78,7 +78,7 @@ def command(
             from kci.plan.planning import PlanRequest, plan_run
 
             planned = plan_run(workspace, PlanRequest(choice=choice, allow_empty=allow_empty))
-            faulty = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]
+            faulty = planned.plan.faults
             print_diagnostics(faulty)
             answer(planned.github_matrix())
         case _:

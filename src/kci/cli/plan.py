@@ -12,7 +12,7 @@ from kci.cli._answers import (
     legs_table,
     markdown,
     plan_tables,
-    tests_table,
+    tests_tables,
     touches_table,
     unbuilt_tables,
 )
@@ -104,7 +104,7 @@ def command(
     if output == "github":
         planned.require_runnable()
     print_diagnostics(planned.diagnostics)
-    print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics])
+    print_diagnostics(planned.plan.faults)
     match output:
         case "markdown":
             answer(markdown(plan_tables(planned.plan, planned.estimate)))
@@ -117,7 +117,6 @@ def command(
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []
-            tables += [legs_table(plan, planned.estimate)]
-            tables += [tests_table(plan)] if plan.tests or plan.untested else []
+            tables += [legs_table(plan, planned.estimate), *tests_tables(plan)]
             answer("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty or errors_in(planned.diagnostics)))

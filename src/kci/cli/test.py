@@ -192,7 +192,7 @@ def _show(reports: Sequence[TestReport]) -> None:
     ]
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
-    answer(table(headers, [tuple(map(str, row)) for row in rows], layout))
+    answer(table(headers, rows, layout))
 
 
 def _workspace(sources: Path | None) -> Workspace | None:

@@ -317,7 +317,7 @@ def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
     )
 
 
-FOLDER = "history"
+FOLDER, BRANCH = "history", "kci-history"
 
 _TRIES = 8
 _NO_SUCH_BRANCH = 2
@@ -401,7 +401,7 @@ def remote_url(directory: Path, remote: str) -> str:
     return url.decode().strip() if url else remote
 
 
-def github_history(branch: str) -> HistoryBranch:
+def github_history() -> HistoryBranch:
     """The history of the repository of a job; GH_TOKEN is passed in the environment, not on a
     command line.
     """
@@ -414,4 +414,4 @@ def github_history(branch: str) -> HistoryBranch:
         "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
         "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
     }
-    return HistoryBranch(f"{server}/{repository}", branch, environment)
+    return HistoryBranch(f"{server}/{repository}", BRANCH, environment)
