@@ -7,6 +7,7 @@ skips, and tells all of it as JSON.
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import re
@@ -59,7 +60,8 @@ class Run(NamedTuple):
     artifacts: Path
     """One folder for each uploaded artifact."""
     log: str
-    """Everything that the steps printed."""
+    """Everything that the steps printed, job after job; what failed is the end, for that is what a
+    long log keeps."""
     ok: bool
     checks: Mapping[str, str] = MappingProxyType({})
     """The results of the jobs of the file itself by the names that GitHub lists, for branch
@@ -346,14 +348,15 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
     jobs: dict[str, str] = {}
     checks: dict[str, str] = {}
     failed: set[str] = set()
-    printed = []
+    printed = collections.defaultdict[str, list[str]](list)
     for line in output.splitlines():
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
-        printed.append(str(entry.get("msg", "")).rstrip())
+        message = str(entry.get("msg", "")).rstrip()
         if "jobID" not in entry:
+            printed[""].append(message)
             continue
         matrix = entry.get("matrix") or {}
         name = " ".join(
@@ -361,6 +364,7 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
         )
         if not matrix and (called := _CALLED.fullmatch(entry["job"])):
             name = f"{entry['jobID']} {called[1]}"
+        printed[name].append(message)
         if entry.get("stepResult") == "failure":
             failed.add(name)
         if "jobResult" in entry:
@@ -368,4 +372,8 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
             # A job beside a called one that failed is told the same; its own steps know better.
             jobs[name] = own if matrix or _CALLED.fullmatch(entry["job"]) else entry["jobResult"]
             checks[entry["job"].partition("/")[2].rstrip()] = jobs[name]
-    return Run(dict(sorted(jobs.items())), store, "\n".join(printed), ok, checks)
+    # The first job that failed is why others do.
+    names = [name for name in printed if name not in failed]
+    names += [name for name in reversed(printed) if name in failed]
+    log = "\n".join(line for name in names for line in [f"== {name}", *printed[name]])
+    return Run(dict(sorted(jobs.items())), store, log, ok, checks)

@@ -107,12 +107,35 @@ def test_what_does_not_load_is_an_error_with_its_own_words(
 def test_a_variant_that_hangs_does_not_hold_a_job_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kci.run.loader._SECONDS", 0.5)
+    monkeypatch.setattr("kci.run.loader._SECONDS", 2)
     directory = make_variant(
         tmp_path / "tree", files={"__init__.py": "import threading\nthreading.Event().wait(600)\n"}
     )
-    with pytest.raises(FindingsError, match=r"Timeout \(0:00:00.500000\)!"):
+    with pytest.raises(FindingsError, match=r"Timeout \(0:00:02\)!"):
         loaded(directory)
+
+
+def test_a_torch_that_does_not_import_is_no_fault_of_the_kernel(
+    tmp_path: Path, python: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib" / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')\n")
+    why = str(loaded(make_variant(tmp_path / "tree")))
+    assert "does not import torch and kernels: ImportError: libcudart.so.13 is missing" in why
+
+
+def test_the_bytecode_of_torch_is_written_by_the_first_load(
+    tmp_path: Path, python: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where Python may write none, as in many images: uv does not compile what it installs."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    compiled = tmp_path / "lib" / "python3" / "site-packages" / "torch" / "__pycache__"
+    waited_for = f"import pathlib\nLOCKS = [*pathlib.Path('{tmp_path.parent}').glob('.kci-*.lock')]"
+    loaded(make_variant(tmp_path / "tree", files={"__init__.py": f"{waited_for}\nassert LOCKS\n"}))
+    assert [*(tmp_path / "lib" / "__pycache__").glob("torch.*.pyc")]
+
+    compiled.mkdir(parents=True)
+    alone = {"__init__.py": f"{waited_for}\nassert not LOCKS\n"}
+    loaded(make_variant(tmp_path / "other", files=alone))
 
 
 @pytest.mark.usefixtures("python")

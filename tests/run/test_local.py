@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -533,3 +534,31 @@ def test_variants_are_built_at_once_where_each_has_a_job_for_every_source(tmp_pa
     ]
     assert widths == [1, 1, 1, 2, 3]
     assert builds_at_once([], 8) == 1
+
+
+def test_one_variant_is_loaded_while_the_next_is_built(
+    kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two are built at once only if their compilers have room, and these have none."""
+    building, second, built = threading.Lock(), threading.Event(), []
+    make, load = local.make_variant_dir, local.load_built
+
+    def made(*arguments: Any) -> Any:
+        assert building.acquire(blocking=False), "two are built at once"
+        built.append(arguments[1])
+        if len(built) == 2:
+            second.set()
+        try:
+            return make(*arguments)
+        finally:
+            building.release()
+
+    def loading(*arguments: Any) -> Any:
+        assert second.wait(60), "the second build waits for the first load"
+        return load(*arguments)
+
+    monkeypatch.setattr(local, "builds_at_once", lambda *_: 1)
+    monkeypatch.setattr(local, "make_variant_dir", made)
+    monkeypatch.setattr(local, "load_built", loading)
+    result = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+    assert states(result) == dict.fromkeys(NAMES, OutcomeState.BUILT)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from kci.builders.process.run import Log, ProgramScope, StoppedError
@@ -27,6 +27,7 @@ from kci.run.loader_environment import probe, why_incompatible
 from kci.tree.manifest import Loading
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.tree.verify.abi import demangled
+from kci.utils.atomic import locked
 
 NARROWING = "`load` in [plan] of kci.toml names the backends whose variants are loaded"
 
@@ -148,7 +149,13 @@ def _load(
     )
     packages = loader.install(options.cache, log)
     log(f"loading {directory.name} with torch {torch}")
-    with tempfile.TemporaryDirectory(prefix="kci-load-") as folder:
+    # the first load of an environment compiles torch's modules for the others
+    root = loader.python.parents[1]
+    is_first = options.isolation and not any(root.glob("lib/*/site-packages/torch/__pycache__"))
+    with (
+        locked(root) if is_first else nullcontext(),
+        tempfile.TemporaryDirectory(prefix="kci-load-") as folder,
+    ):
         loaded = load_alone(directory, metadata, Path(folder), loader.python, packages)
     facts = BACKENDS[variant.backend]
     if facts.driver and f"{facts.driver}: cannot open shared object file" in loaded.error:

@@ -2,7 +2,7 @@
 its layers.
 
 Arguments: a folder with the variant, its backend, its id, and the seconds that it may take. Prints
-one line of JSON.
+a line of JSON when torch is there, and one with the answer.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def main() -> None:
     import torch
     from kernels import get_local_kernel
 
+    print(MARK + "{}", flush=True)
     tree = Path(place).resolve()
     registered = _watch_registrations(torch, tree)
     try:

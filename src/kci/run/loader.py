@@ -9,11 +9,13 @@ from pathlib import Path
 
 from kci.builders.process.run import run_in_group, silent
 from kci.config.facts import BACKENDS
+from kci.errors import MissingToolError
 from kci.matrix.variants import parse_variant_name
 from kci.run.load_script import MARK
 from kci.tree.metadata import Metadata
 from kci.utils.bounded_json import decode_json
 from kci.utils.frozen import Frozen
+from kci.utils.git import last_line
 
 _LOAD = Path(__file__).with_name("load_script.py")
 _SECONDS = 300
@@ -67,19 +69,26 @@ class LoadedVariant(Frozen):
 def load_alone(
     variant_dir: Path, metadata: Metadata, folder: Path, python: Path, packages: Path | None
 ) -> LoadedVariant:
-    """Load a copy of a variant in a fresh process."""
+    """Load a copy of a variant in a fresh process. Raises MissingToolError without torch."""
     tree, home = folder / "tree", folder / "home"
     home.mkdir()
     # a copy protects the tree; alone, because the loader picks among variants
     shutil.copytree(variant_dir, tree / variant_dir.name)
     environment = environment_without_secrets(home) | python_path(packages)
+    # the first load compiles torch for all, for uv does not
+    del environment["PYTHONDONTWRITEBYTECODE"]
     if metadata.kernel_depends:
         del environment["HF_HUB_OFFLINE"]
     backend = parse_variant_name(variant_dir.name).backend
     arguments = [str(tree), backend, metadata.id, str(_SECONDS)]
     command = [str(python), "-c", _LOAD.read_text(encoding="utf-8"), *arguments]
     done = run_in_group(command, silent, env=environment, cwd=home)
-    answer = LoadedVariant(error=f"the process ended with exit status {done.code}")
+    if MARK not in done.output:
+        raise MissingToolError(
+            f"{python} does not import torch and kernels: {last_line(done.output)}",
+            "take another torch, or remove that environment, and kci installs it again",
+        )
+    answer = LoadedVariant()
     with suppress(ValueError):
         answer = decode_json(last_answer(done.output, MARK), LoadedVariant)
     if done.code == 0 and answer.torch:
@@ -87,4 +96,5 @@ def load_alone(
     lines = [line for line in done.tail().splitlines() if not line.startswith(MARK)]
     timeout = next((line for line in lines if line.startswith("Timeout (")), "")
     output = "\n".join(lines).replace(f"{tree}/", "")[-_KEPT:]
-    return LoadedVariant(error=timeout or answer.error, output=output or answer.error)
+    error = timeout or answer.error or f"the process ended with exit status {done.code}"
+    return LoadedVariant(error=error, output=output or error)

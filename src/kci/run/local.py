@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import Any, TypeVar
 
 import msgspec
@@ -351,9 +351,11 @@ def run_here(
     builds = KeptBuilds(workspace, options)
     for item in waiting:
         builds.read(kernels[item.kernel], item.variant)
+    # one more is loaded, which takes one core
+    compiling = Semaphore(width)
     run_in_parallel(
-        [partial(_build, kernels[item.kernel], builds, item, width) for item in waiting],
-        width,
+        [partial(_build, kernels[item.kernel], builds, item, width, compiling) for item in waiting],
+        width + 1,
         on_update,
     )
     return RunResult(
@@ -454,6 +456,7 @@ def _build(
     builds: KeptBuilds,
     outcome: Outcome,
     width: int,
+    compiling: Semaphore,
     emit: Callable[[_Update], None],
 ) -> None:
     def update(**changes: object) -> None:
@@ -470,11 +473,12 @@ def _build(
 
     variant = outcome.variant
     try:
-        fingerprint = builds.fingerprint(kernel, variant)
-        kept = builds.find(kernel, variant, fingerprint)
-        if not kept:
-            update(state=OutcomeState.BUILDING)
-            kept = builds.make(kernel, variant, fingerprint, log, width)
+        with compiling:
+            fingerprint = builds.fingerprint(kernel, variant)
+            kept = builds.find(kernel, variant, fingerprint)
+            if not kept:
+                update(state=OutcomeState.BUILDING)
+                kept = builds.make(kernel, variant, fingerprint, log, width)
         loaded = builds.load(kept, variant, log)
         state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
         update(

@@ -287,21 +287,6 @@ def test_a_torch_for_gpus_is_taken_if_somebody_has_brought_its_libraries(
     assert "PIP_FIND_LINKS" in caught.value.hint
 
 
-def test_the_bytecode_of_torch_is_written_once_for_all_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where Python may write none, as in many images: uv does not compile what it installs."""
-    monkeypatch.setattr(environment, "install", lambda *_: None)
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    asked = kci_environment(tmp_path, "2.13", "cpu")
-    assert asked.root is not None
-    write_tree(asked.root, {COMPLETE: "", "bin/python": ""})
-    write_tree(asked.torch, {"version.py": version_text("2.13.0+cpu", "")})
-    writes = 'test "$2" = "import torch, kernels, pytest" && test -z "$PYTHONDONTWRITEBYTECODE"'
-    program(asked.python.parent, "python", writes)
-    assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
-
-
 # --- what is really there ---
 
 

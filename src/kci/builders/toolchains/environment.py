@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import re
 import shutil
 import sys
@@ -33,7 +32,6 @@ from kci.matrix.variants import cpu_of, this_system
 from kci.utils.atomic import locked, writing
 from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.frozen import Frozen
-from kci.utils.git import last_line
 
 
 class TorchVersion(Frozen):
@@ -101,7 +99,6 @@ def same_version(first: str | None, second: str | None) -> bool:
 
 
 COMPLETE = ".kci-complete"
-_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 _RUNTIME = ".kci-runtime"
 _HEADERS = ("torch/include/", "tvm_ffi/include/")
 _SMALL = (
@@ -286,7 +283,7 @@ def python_environment() -> Environment:
 
 
 def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST)) -> Path:
-    """Python of an environment that imports torch and loads kernels. Raises MissingToolError."""
+    """Python of an environment with torch and the loader. Raises MissingToolError."""
     environment = kci_environment(cache, torch, flavour)
     root = environment.root
     assert root  # noqa: S101  - `kci_environment` always sets it
@@ -321,16 +318,6 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
                 log,
                 root,
             )
-            # it compiles what each load imports, also where Python may write no bytecode
-            writes = {name: text for name, text in os.environ.items() if name != _NO_BYTECODE}
-            asked = [str(environment.python), "-c", "import torch, kernels, pytest"]
-            check = run(asked, env=writes)
-            if check.code != 0:
-                raise MissingToolError(
-                    f"torch {torch} does not import: {last_line(check.output)}",
-                    "test with another torch, or remove this one, and kci installs it again: rm "
-                    f"-r {root}",
-                )
             known.write_text(installed, encoding="utf-8")
     return environment.python
 
