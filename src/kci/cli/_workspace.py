@@ -56,7 +56,7 @@ ALLOW_EMPTY = flag("--allow-empty", "Exit 0 if no variant is selected.")
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--kernel`, `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see
-    `take_choice`.
+    `open_selection`.
     """
     added: list[Decorator] = [
         repeated("--kernel", "names", "NAME", "Only the kernel of this name."),
@@ -79,30 +79,26 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def take_choice(selection: dict[str, Any]) -> Choice:
-    """The choice that `selection_options` stand for."""
-    texts = selection["where"]
-    where = (
-        " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
+def open_selection(
+    kernels: Sequence[str], selection: dict[str, Any], *, set_aside: bool = False
+) -> tuple[Workspace, Choice]:
+    """The workspace and the choice that `selection_options` stand for; prints its diagnostics."""
+    texts, names = selection["where"], selection["names"]
+    where = " or ".join(f"({text})" for text in texts) if len(texts) > 1 else "".join(texts)
+    given = {name: selection[name] for name in Choice.__struct_fields__ if name in selection}
+    workspace = open_workspace(
+        kernels, catalog=selection["catalog"], set_aside=set_aside or bool(names)
     )
-    chosen = ("tier", "systems", "backends", "only")
-    return Choice(where=where, **{name: selection[name] for name in chosen if name in selection})
-
-
-def load_workspace(
-    kernels: Sequence[str],
-    catalog: str | None = None,
-    *,
-    set_aside: bool = False,
-    names: Sequence[str] = (),
-) -> Workspace:
-    """Open a workspace, of the kernels of these names if there are any, and print its
-    diagnostics.
-    """
-    workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside or bool(names))
     if names:
         workspace = workspace.only(names)
         if workspace.unread and not set_aside:
             raise invalid_kernels_error(workspace.unread, len(names))
+    print_kernel_findings(workspace.diagnostics)
+    return workspace, Choice(**given | {"where": where if texts else None})
+
+
+def load_workspace(*kernels: str) -> Workspace:
+    """Open a workspace and print its diagnostics."""
+    workspace = open_workspace(kernels)
     print_kernel_findings(workspace.diagnostics)
     return workspace

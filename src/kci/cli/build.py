@@ -127,7 +127,7 @@ def command(
         refuse_idle("with --part", output=output, failures=failures)
     if dry_run:
         refuse_idle("with --dry-run", failures=failures)
-    workspace = load_workspace([kernel])
+    workspace = load_workspace(kernel)
     read = workspace.only_kernel()
     run = ci_run()
     how = BuildOptions(**build_options, attempt=run.attempt or 1, run=run.id)

@@ -73,7 +73,7 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         # compare the repository on the Hub that build.toml names
         kci compat coverage relu --hub -
     """
-    workspace = load_workspace([kernel])
+    workspace = load_workspace(kernel)
     read = workspace.only_kernel()
     listing = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
     choice = Choice(tier=tier)

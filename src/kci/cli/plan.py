@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from kci.cli import file_option, flag, format_option, kci_command, option, options, refuse_idle
 from kci.cli._answers import (
@@ -21,15 +22,13 @@ from kci.cli._workspace import (
     ALLOW_EMPTY,
     KERNELS,
     SYSTEM,
-    load_workspace,
+    open_selection,
     selection_options,
-    take_choice,
 )
 from kci.diagnostics import errors_in
 from kci.plan.check import NoSoundKernelError
 from kci.plan.estimates import estimate
-from kci.plan.hardware_tests import CarriedTree
-from kci.plan.plan import Key, Plan
+from kci.plan.plan import Plan
 from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
 
@@ -74,31 +73,26 @@ def command(
     """
     if output != "json":
         refuse_idle(f"with --format {output}", fingerprints=fingerprints)
-    published: dict[Key, str] = {}
-    carried: dict[str, CarriedTree] = {}
-    if trees:
-        from kci.run.gate import read_index, today  # it loads half of kci
-
-        index = read_index(trees, say).unexpired(today())
-        published, carried = index.published_fingerprints(), index.carried_trees()
     request = PlanRequest(
-        choice=take_choice(selection),
         affected=affected,
-        published=published,
-        trees=carried,
         fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",
         split=output != "github",
         **{name: selection[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    workspace = load_workspace(
-        kernels, selection["catalog"], set_aside=True, names=selection["names"]
-    )
+    if trees:
+        from kci.run.gate import read_index, today  # it loads half of kci
+
+        index = read_index(trees, say).unexpired(today())
+        published, carried = index.published_fingerprints(), index.carried_trees()
+        request = replace(request, published=published, trees=carried)
+    workspace, choice = open_selection(kernels, selection, set_aside=True)
+    request = replace(request, choice=choice)
     try:
         planned = plan_run(workspace, request, slow_progress("checked", "kernels"))
     except NoSoundKernelError as error:
         if output == "json":
-            plan = Plan(1, request.choice.tier, (), faulty=error.faulty)
+            plan = Plan(1, choice.tier, (), faulty=error.faulty)
             print_json(**PlannedRun(plan, estimate(()), None, ()).as_json())
         raise
     if output == "github":

@@ -60,7 +60,7 @@ def command(place: Path, kernel: Path | None, leave_out: str | None, **target_op
         ):  # one kernel, below or around, as for other commands
             (place,) = map(Path, find_kernels(()))
     tree, kernel = locate_tree(place, kernel)
-    workspace = load_workspace([str(kernel)]) if kernel else None
+    workspace = load_workspace(str(kernel)) if kernel else None
     request = PublishRequest(
         tree, workspace, leave_out=StaleVariants(leave_out) if leave_out else None, **target_options
     )

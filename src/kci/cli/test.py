@@ -198,7 +198,7 @@ def _show(reports: Sequence[TestReport]) -> None:
 def _workspace(sources: Path | None) -> Workspace | None:
     # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
-        workspace = load_workspace([str(sources)]) if sources else None
+        workspace = load_workspace(str(sources)) if sources else None
         if workspace and workspace.only_kernel():
             return workspace
     return None

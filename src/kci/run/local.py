@@ -224,6 +224,10 @@ class Outcome(msgspec.Struct):
     elsewhere: bool = False
     """True if no job of a plan builds it, so that a tree is complete without it."""
 
+    @property
+    def key(self) -> str:
+        return f"{self.kernel} {self.variant.name}"
+
 
 _Update = tuple[Outcome, dict[str, Any]]
 
