@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kci.cli import options
 from kci.cli._output import (
     Layout,
     answer,
@@ -14,6 +13,7 @@ from kci.cli._output import (
     markdown_row,
     markdown_text,
     one_per_cause,
+    options,
     paragraph,
     print_diagnostics,
     print_json,
@@ -33,7 +33,6 @@ from kci.utils.frozen import Frozen
 from kci.utils.suggest import about, count
 
 if TYPE_CHECKING:
-    from kci.run.local import TreeResult
     from kci.tree.manifest import Manifest
     from kci.tree.verify.subject import VerifiedPlace
 
@@ -142,10 +141,8 @@ def left_out_sentence(plan: Plan) -> str:
     every = sum(len(leg.variants) for leg in plan.legs) + len(plan.skipped) + len(plan.left_out)
     then = "" if plan.leave_out is None else _THEN[plan.leave_out]
     verb = "is" if len(plan.left_out) == 1 else "are"
-    return (
-        f"{len(plan.left_out)} of {count(every, 'variant')} of the tier {plan.tier} {verb} left "
-        f"out{then}"
-    )
+    part = f"{len(plan.left_out)} of {count(every, 'variant')} of the tier {plan.tier}"
+    return f"{part} {verb} left out{then}"
 
 
 _THEN = {
@@ -236,10 +233,9 @@ def show_findings(
     summary = "\n".join([*map(printable, looked_at), count_findings(findings, what, suppressed)])
     match output:
         case "json":
-            extra = {"looked_at": places, "suppressed": suppressed}
-            print_json(
-                diagnostics=findings, **{name: items for name, items in extra.items() if items}
-            )
+            extra: dict[str, object] = {"looked_at": places, "suppressed": suppressed}
+            given = {name: items for name, items in extra.items() if items}
+            print_json(diagnostics=findings, **given)
         case "github":
             answer("".join(render_github(item) + "\n" for item in findings), nl=False)
         case _:
@@ -253,30 +249,12 @@ def show_findings(
     return int(bool(errors_in(findings)))
 
 
-def print_trees(trees: Iterable[TreeResult]) -> int:
-    """Print each merged tree and its findings; 1 for an error."""
-    code = 0
-    for tree in trees:
-        missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
-        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
-        answer(
-            f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in "
-            f"{tree.tree}{missing}{hidden}"
-        )
-        print_suppressed(tree.suppressed if options().verbose else ())
-        print_diagnostics(tree.findings)
-        code |= bool(errors_in(tree.findings))
-    return code
-
-
 def count_findings(
     findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()
 ) -> str:
     """A summary line: `what`, and the number of findings by severity."""
-    counts = {
-        severity: sum(item.severity is severity for item in findings) for severity in Severity
-    }
-    parts = ", ".join(count(number, severity) for severity, number in counts.items())
+    counts = Counter(item.severity for item in findings)
+    parts = ", ".join(count(counts[severity], severity) for severity in Severity)
     return f"{what}: {parts}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Decorator, FileName, flag, option, repeated
+from kci.cli import PATH, Decorator, FileName, choice_option, flag, option, repeated
 from kci.cli._output import print_kernel_findings
 from kci.config.discovery import invalid_kernels_error
+from kci.config.reader import BUILD_TOML
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
 from kci.plan.workspace import BACKENDS, Choice, Workspace, open_workspace
@@ -48,9 +49,7 @@ TIER = option(
     default="release",
     show_default=True,
 )
-SYSTEM = click.option(
-    "--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."
-)
+SYSTEM = choice_option("--system", "systems", "Only this system.", of=SYSTEMS, multiple=True)
 ALLOW_EMPTY = flag("--allow-empty", "Exit 0 if no variant is selected.")
 
 
@@ -61,13 +60,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     added: list[Decorator] = [
         repeated("--kernel", "names", "NAME", "Only the kernel of this name."),
         TIER,
-        click.option(
-            "--backend",
-            "backends",
-            multiple=True,
-            type=click.Choice(BACKENDS),
-            help="Only this backend.",
-        ),
+        choice_option("--backend", "backends", "Only this backend.", of=BACKENDS, multiple=True),
         repeated("--only", "GLOB", "Only variants whose name matches."),
         repeated(
             "--where", "EXPR", "Only variants that match, such as 'cuda>=13.0 and torch==newest'."
@@ -77,6 +70,14 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for decorate in reversed(added):
         command = decorate(command)
     return command
+
+
+def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
+    """The tree and, if known, the kernel that the arguments mean: `PLACE` is a kernel with a
+    `build/`, or a tree.
+    """
+    sources = place if (place / BUILD_TOML).is_file() else kernel
+    return place / "build" if sources == place else place, sources
 
 
 def open_selection(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, file_option, flag, kci_command, option, options, refuse_idle
+from kci.cli import PATH, file_option, flag, kci_command, option, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
-from kci.cli._output import answer, print_diagnostics, print_json, say
+from kci.cli._output import answer, options, print_diagnostics, print_json, say
 from kci.errors import KciError, UsageError
 from kci.plan.plan import read_plan
 from kci.run.records import MergeJob, unmet

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from kci.cli import file_option, flag, format_option, kci_command, option, options, refuse_idle
+from kci.cli import file_option, flag, format_option, kci_command, option, refuse_idle
 from kci.cli._answers import (
     legs_table,
     markdown,
@@ -17,7 +17,7 @@ from kci.cli._answers import (
     touches_table,
     unbuilt_tables,
 )
-from kci.cli._output import answer, print_diagnostics, print_json, say, slow_progress
+from kci.cli._output import answer, options, print_diagnostics, print_json, say, slow_progress
 from kci.cli._workspace import (
     ALLOW_EMPTY,
     KERNELS,
@@ -89,7 +89,7 @@ def command(
     workspace, choice = open_selection(kernels, selection, set_aside=True)
     request = replace(request, choice=choice)
     try:
-        planned = plan_run(workspace, request, slow_progress("checked", "kernels"))
+        planned = plan_run(workspace, request, slow_progress())
     except NoSoundKernelError as error:
         if output == "json":
             plan = Plan(1, choice.tier, (), faulty=error.faulty)

@@ -13,18 +13,21 @@ import click
 from kci.builders.process.machine import Progress
 from kci.builders.request import BuildOptions
 from kci.builders.toolchains.downloads import duration, explains_wait
-from kci.cli import (
+from kci.cli import at_interrupt, file_option, kci_command, repeated
+from kci.cli._answers import print_suppressed
+from kci.cli._output import (
+    Layout,
     Options,
-    at_interrupt,
-    file_option,
+    answer,
     is_dumb_terminal,
-    kci_command,
     options,
-    repeated,
+    print_diagnostics,
+    progress_log,
+    say,
+    shorten,
+    table,
     use_color,
 )
-from kci.cli._answers import print_trees
-from kci.cli._output import Layout, answer, progress_log, say, shorten, table
 from kci.cli._workspace import (
     ISOLATION,
     JOBS,
@@ -120,15 +123,21 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     answer(table(headers, rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]
     if len(used) > 1 and any(item.found for item in used):
-        answer(str(sum(used, ObjectUse(0, 0))))
-    code = print_trees(result.trees)
+        answer(sum(used, ObjectUse(0, 0)))
+    for tree in result.trees:
+        missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
+        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
+        present = count(len(tree.manifest.present), "variant")
+        answer(f"{tree.kernel}: {present} in {tree.tree}{missing}{hidden}")
+        print_suppressed(tree.suppressed if options().verbose else ())
+        print_diagnostics(tree.findings)
     if failed := _print_errors(result, OutcomeState.FAILED, "red"):
         return max(error.exit_code for error in failed)
     made = [item for item in result.outcomes if item.directory and item.kernel in unmerged]
     for item in made:
         answer(unmerged[item.kernel] / item.variant.name)
     if result.trees or made:
-        return code
+        return int(any(errors_in(tree.findings) for tree in result.trees))
     lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
     why = (
         "the table says what each variant lacks"
