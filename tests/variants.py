@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -38,7 +39,7 @@ def make_variant(
     name: str = "gated-norm",
     version: int = 1,
     unique: str = "1a2b3c4",
-    files: dict[str, str | bytes] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
     archs: tuple[str, ...] | None = None,
     source: GitState | None = SOURCE,
     built_as: str | None = None,
@@ -53,13 +54,10 @@ def make_variant(
         build, parsed.backend, unique, archs=archs, provenance=source, variant=built_as or variant,
         committed=committed,
     )  # fmt: skip
-    default: dict[str, str | bytes] = {
-        "__init__.py": "from ._ops import ops\n",
-        "_ops.py": "ops = None\n",
-    }
-    if parsed.kind is not Kind.NOARCH:
-        default[f"{metadata.id}.abi3.so"] = b"\x7fELF"
-    for path, content in (default if files is None else files).items():
+    if files is None:
+        library = {} if parsed.kind is Kind.NOARCH else {f"{metadata.id}.abi3.so": b"\x7fELF"}
+        files = {"__init__.py": "from ._ops import ops\n", "_ops.py": "ops = None\n", **library}
+    for path, content in files.items():
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content if isinstance(content, bytes) else content.encode())
