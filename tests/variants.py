@@ -10,6 +10,7 @@ import msgspec
 from kci.config.model import Build
 from kci.config.reader import parse_kernel
 from kci.matrix.variants import Kind, parse_variant_name
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree.identity import GitState, directory_digest, file_hashes
 from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import metadata_for, seal
@@ -87,3 +88,24 @@ def make_artifact(
     name = f"kci-{leg.kernel}-{leg.variant}"
     folder.mkdir(parents=True, exist_ok=True)
     return pack(directory, folder / f"{name}{suffix}", leg)
+
+
+def artifact_of(root: Path, variant: str = CPU, folder: str = "", **changes: object) -> Path:
+    """An artifact of a variant that is made for it, in a folder of its own, as a download
+    makes it.
+    """
+    keys = ("name", "version", "unique", "files", "source", "archs", "committed")
+    made = {key: changes.pop(key) for key in keys if key in changes}
+    where = root / (folder or f"{made.get('name', '')}{variant}{changes.get('attempt', '')}")
+    return make_artifact(where, make_variant(where / "src", variant, **made), **changes)  # type: ignore[arg-type]
+
+
+def tree_plan(
+    *variants: str,
+    kernel: str = "gated-norm",
+    version: int = 1,
+    commit: str | None = None,
+    prints: dict[str, str] | None = None,
+) -> Plan:
+    """The plan of one kernel's variants."""
+    return Plan(1, "release", (KernelPlan(kernel, ".", version, variants, prints),), commit=commit)

@@ -14,14 +14,13 @@ import pytest
 from conftest import ids, only
 from kci.diagnostics import Diagnostic
 from kci.errors import UnsafeError, UsageError
-from kci.plan.plan import KernelPlan, Plan
 from kci.tree import pack as tree_pack
 from kci.tree.merge import merge
 from kci.tree.metadata import decode, seal
 from kci.tree.pack import files_to_pack
 from kci.tree.verify import verify
 from kci.utils.archive import ArchiveLimits
-from variants import CPU, CUDA, STABLE, make_artifact, make_variant
+from variants import CPU, CUDA, STABLE, artifact_of, make_variant, tree_plan
 
 BINARY = ("KCI74", "KCI750", "KCI76")
 """The libraries of these variants are stand-ins; the native rules have tests of their own."""
@@ -236,12 +235,8 @@ def test_an_unknown_dependency(tmp_path: Path) -> None:
 def merged(tmp_path: Path, *variants: str) -> Path:
     """A tree of these of the variants that are planned, else of all."""
     names = (CPU, STABLE)
-    files = [
-        make_artifact(tmp_path / name, make_variant(tmp_path / name, name))
-        for name in variants or names
-    ]
-    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, names),))
-    merge(files, tmp_path / "build", planned, allow_partial=bool(variants))
+    files = [artifact_of(tmp_path, name) for name in variants or names]
+    merge(files, tmp_path / "build", tree_plan(*names), allow_partial=bool(variants))
     return tmp_path / "build"
 
 
