@@ -61,7 +61,8 @@ def document(legs: list[Any], **more: Any) -> Plan:
 
 def pipeline(*legs: Any, purpose: Purpose | None = None, **more: Any) -> dict[str, Any]:
     """The jobs of the pipeline of such a plan."""
-    return jobs(child_pipeline(document([*legs], **more), HUB, purpose))
+    publish = HUB if purpose else None
+    return jobs(child_pipeline(document([*legs], **more), publish, purpose))
 
 
 def jobs(text: str) -> dict[str, Any]:

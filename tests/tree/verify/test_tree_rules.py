@@ -5,7 +5,6 @@ it is.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import subprocess
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from kci.tree.merge import merge
 from kci.tree.sigstore import SigningContext
 from kci.tree.top_level import tree_differences, tree_statement
 from kci.tree.verify import verify
-from variants import artifact_of
+from variants import artifact_of, signature
 
 
 @pytest.fixture
@@ -33,18 +32,6 @@ def tree(tmp_path: Path) -> Path:
 
 def found(tree: Path) -> list[tuple[str, str]]:
     return [(item.rule, item.path.removeprefix(f"{tree}/")) for item in verify(tree)]
-
-
-def signature(signed: bytes, **changes: object) -> str:
-    """A Sigstore bundle of the right shape, with a certificate of nobody."""
-    value = base64.b64encode(hashlib.sha256(signed).digest()).decode()
-    digest = {"algorithm": "SHA2_256", "digest": value}
-    bundle = {
-        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
-        "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}},
-        "messageSignature": {"messageDigest": digest, "signature": "MEQ="},
-    }
-    return json.dumps(bundle | changes)
 
 
 def attestation(tree: Path) -> str:
