@@ -95,10 +95,10 @@ def kernel(text: str) -> Kernel:
     return parse_kernel(dedent(text).encode())
 
 
-def refusal(call: Callable[..., object], *given: Any) -> list[Diagnostic]:
+def refusal(call: Callable[..., object], *given: Any, **named: Any) -> list[Diagnostic]:
     """The findings with which a call is refused."""
     with pytest.raises(FindingsError) as caught:
-        call(*given)
+        call(*given, **named)
     return list(caught.value.diagnostics)
 
 
@@ -116,6 +116,18 @@ def failure(
             return error.with_traceback(None)  # it holds frames, and with them sockets
         pytest.fail(f"{says!r} is not in {str(error)!r}")
     pytest.fail(f"no {kind.__name__}")
+
+
+def only(found: Sequence[Diagnostic], rule: str, *said: str) -> Diagnostic:
+    """The one finding: it is of this rule, and its message has these words."""
+    (item,) = found
+    assert (item.rule, [word for word in said if word not in item.message]) == (rule, []), item
+    return item
+
+
+def ids(found: Sequence[Diagnostic]) -> list[str]:
+    """The rules of findings."""
+    return [item.rule for item in found]
 
 
 def torch_kernel(

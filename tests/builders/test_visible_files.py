@@ -112,5 +112,5 @@ def test_a_package_file_that_is_new_or_edited_is_not_carried(tmp_path: Path) -> 
     visible = VisibleFiles(asked(tmp_path))
     for name, text in (("new.py", ""), ("__init__.py", "edited = 1\n")):
         path = write_tree(tmp_path / "k/torch-ext/some", {name: text}) / name
-        says, given = f"{name} changed while", (tmp_path / "out", {name: path}, {}, visible)
+        says, given = f"{name} changed while", (tmp_path / "out", {name: path}, "", visible)
         failure(BuildFailedError, says, write_package, *given)

@@ -53,8 +53,7 @@ def watched(
     if not python.exists():
         python_with_cuda(tmp_path)
     log, cache = (said if said is not None else []).append, tmp_path / "cache"
-    what = read_kernel(kernel), variants, python, "x86_64-linux", RUN, cache, log
-    return list(watch_hardware(*what))
+    return list(watch_hardware(read_kernel(kernel), variants, python, RUN, cache, log))
 
 
 def test_what_a_leg_built_is_tested_and_recorded_beside_its_build(
@@ -104,6 +103,6 @@ def test_the_newest_attempt_is_tested(kernel: Path, tmp_path: Path, into: Path) 
 
 
 def test_a_python_without_torch_is_said(kernel: Path, tmp_path: Path) -> None:
-    what = read_kernel(kernel), [], tmp_path / "no-python", "x86_64-linux", RUN, tmp_path, print
+    what = read_kernel(kernel), [], tmp_path / "no-python", RUN, tmp_path, print
     with pytest.raises(MissingToolError):
         list(watch_hardware(*what))
