@@ -102,7 +102,7 @@ def refusal(call: Callable[..., object], *given: Any, **named: Any) -> list[Diag
     return list(caught.value.diagnostics)
 
 
-Failure = TypeVar("Failure", bound=Exception)
+Failure = TypeVar("Failure", bound=BaseException)
 
 
 def failure(

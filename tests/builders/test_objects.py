@@ -257,9 +257,8 @@ def test_no_sloppiness_of_the_user_counts(
     assert found[0] != found[1]
 
 
-def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(
-    build: Build, tmp_path: Path, torch_cache: Path
-) -> None:
+@pytest.mark.usefixtures("torch_cache")
+def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(build: Build, tmp_path: Path) -> None:
     """Whoever makes a pack is trusted by the build that is given it, and by no other one."""
     first, second = two_places(tmp_path)
     pack, again = tmp_path / "objects.tar", tmp_path / "again.tar"

@@ -105,9 +105,8 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("line", documented())
-def test_every_command_of_the_documentation_works(
-    line: str, tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_every_command_of_the_documentation_works(line: str, tmp_path: Path) -> None:
     examples = copy_example("", tmp_path / "r")
     commit_all(examples)
     done = kci_process(*line.split(), cwd=examples, PYTHONPATH=str(ROOT / "src"))

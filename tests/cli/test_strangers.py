@@ -49,9 +49,8 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("test", 1, "there is no variant in build", "kci build --variant NAME, or kci run"),
     ],
 )
-def test_the_cause_and_the_remedy_are_told(
-    kernel: Path, words: str, code: int, cause: str, remedy: str
-) -> None:
+@pytest.mark.usefixtures("kernel")
+def test_the_cause_and_the_remedy_are_told(words: str, code: int, cause: str, remedy: str) -> None:
     done = kci(*words.split())
     said = done.stderr
     assert (done.code, cause in said, remedy in said) == (code, True, True), said

@@ -294,17 +294,15 @@ def _same_places(work: Path, base: str) -> bool:
     return {f"{directory}/build.toml" for directory in found} <= there
 
 
-def test_a_shallow_clone_says_what_it_lacks(
-    history: Path, tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_a_shallow_clone_says_what_it_lacks(history: Path, tmp_path: Path) -> None:
     chain = commits(history)
     git(tmp_path, "clone", "-q", "--depth", "2", f"file://{history}", str(tmp_path / "shallow"))
     assert "fetch-depth" in refused("KCI312", answer, tmp_path / "shallow", chain[3]).hint
 
 
-def test_what_a_pull_request_would_be_merged_into(
-    history: Path, tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_what_a_pull_request_would_be_merged_into(history: Path, tmp_path: Path) -> None:
     """As GitHub has it checked out: a merge commit and its two parents."""
     chain, work = commits(history), tmp_path / "work"
     git(tmp_path, "clone", "-q", str(history), str(work))
@@ -325,9 +323,8 @@ def test_what_a_pull_request_would_be_merged_into(
     assert no_merge in found.message
 
 
-def test_a_partial_clone_says_what_it_lacks(
-    history: Path, tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_a_partial_clone_says_what_it_lacks(history: Path, tmp_path: Path) -> None:
     git(history, "config", "uploadpack.allowFilter", "true")
     partial = tmp_path / "partial"
     git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{history}", str(partial))

@@ -86,9 +86,8 @@ class Kept:
 @pytest.mark.parametrize(
     "path", ["torch-ext/binding.cpp", "torch-ext/kk/__init__.py", "csrc/a.cpp", "csrc/never.h"]
 )
-def test_a_change_of_any_input_makes_it_another_variant(
-    kernel: Path, builder: Builder, path: str
-) -> None:
+@pytest.mark.usefixtures("builder")
+def test_a_change_of_any_input_makes_it_another_variant(kernel: Path, path: str) -> None:
     Kept(kernel).make()
     append(path)(kernel)
     assert Kept(kernel).find() is None

@@ -68,9 +68,8 @@ def outcome(
     return run_kernel_tests(variant, sources(tmp_path, **tests), quiet, cache=tmp_path)
 
 
-def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(
-    tmp_path: Path, python: Path
-) -> None:
+@pytest.mark.usefixtures("python")
+def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: Path) -> None:
     """One gets it by the name of its repository, the other imports it by its own."""
     by_name = 'gated = get_kernel("somebody/gated-norm")'
     imports = TEST.replace(by_name, "import gated_norm as gated")
@@ -123,9 +122,8 @@ def test_more(n):
 
 
 @pytest.mark.parametrize(("rows", "cut"), [("5", False), ("100", True)])
-def test_what_failing_tests_said_is_not_cut(
-    tmp_path: Path, python: Path, rows: str, cut: bool
-) -> None:
+@pytest.mark.usefixtures("python")
+def test_what_failing_tests_said_is_not_cut(tmp_path: Path, rows: str, cut: bool) -> None:
     report = outcome(tmp_path, GOOD, test_it=LONG.replace("ROWS", rows))
     assert "the first output" in report.output
     assert "line 59 of 4\n" in report.output
@@ -274,9 +272,8 @@ def test_without_a_gpu_a_sound_variant_is_built_and_verified_and_not_run(
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_not_sound_is_told_before_what_this_machine_lacks(
-    tmp_path: Path, no_gpu: None
-) -> None:
+@pytest.mark.usefixtures("no_gpu")
+def test_what_is_not_sound_is_told_before_what_this_machine_lacks(tmp_path: Path) -> None:
     directory = make_variant(tmp_path / "tree", "torch-cuda")
     (directory / "__init__.py").write_text("import no_such_module\n")
     done = kci("test", tmp_path / "tree")
@@ -284,9 +281,8 @@ def test_what_is_not_sound_is_told_before_what_this_machine_lacks(
     assert "verified" not in done.stderr
 
 
-def test_where_some_can_be_run_the_others_are_listed(
-    tmp_path: Path, python: Path, no_gpu: None
-) -> None:
+@pytest.mark.usefixtures("python", "no_gpu")
+def test_where_some_can_be_run_the_others_are_listed(tmp_path: Path) -> None:
     for name in (CPU, "torch-cuda"):
         make_variant(tmp_path / "tree", name, files=dict(GOOD))
     kernel = sources(tmp_path, test_it=TEST)
@@ -320,9 +316,8 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     assert "nothing ran" in done.stdout
 
 
-def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(
-    tmp_path: Path, python: Path
-) -> None:
+@pytest.mark.usefixtures("python")
+def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: Path) -> None:
     variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
     own = kernel_tests.parse_variant_name(CPU).framework_version
     test = partial(run_kernel_tests, variant, None, quiet, cache=tmp_path)

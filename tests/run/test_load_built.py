@@ -108,9 +108,8 @@ def test_a_variant_that_hangs_does_not_hold_a_job_up(
     failure(FindingsError, r"Timeout \(0:00:02\)!", loaded, directory)
 
 
-def test_a_torch_that_does_not_import_is_no_fault_of_the_kernel(
-    tmp_path: Path, python: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("python", "monkeypatch")
+def test_a_torch_that_does_not_import_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "lib" / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')\n")
     why = str(loaded(make_variant(tmp_path / "tree")))
     assert "does not import torch and kernels: ImportError: libcudart.so.13 is missing" in why

@@ -163,9 +163,8 @@ def test_settings_outside_of_git_and_an_overlay_are_seen(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_git_data_of_a_worktree_is_seen_as_well(
-    tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path) -> None:
     main = tmp_path / "main"
     main.mkdir()
     git(main, "init", "-q")
@@ -211,9 +210,8 @@ def test_podman_is_taken_where_there_is_no_docker(bare: Bare) -> None:
     failure(UsageError, "lxc", container_command, IMAGE, [], ["true"])
 
 
-def test_a_user_who_is_not_root_stays_himself_in_podman(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("tmp_path")
+def test_a_user_who_is_not_root_stays_himself_in_podman(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     for user, expected in ((0, False), (1000, True)):
         monkeypatch.setattr("os.getuid", lambda user=user: user)

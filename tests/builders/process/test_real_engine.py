@@ -103,9 +103,8 @@ def said_in_it(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return said
 
 
-def test_what_the_container_may_do(
-    podman: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("podman")
+def test_what_the_container_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"""
         touch x 2>/dev/null && echo wrote sources
         touch {tmp_path}/o/x && echo wrote output
@@ -133,9 +132,8 @@ container.run_in_container(build, lambda line: print(line, flush=True))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_in_the_middle_the_container_is_gone(
-    podman: None, tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("podman", "monkeypatch")
+def test_killed_in_the_middle_the_container_is_gone(tmp_path: Path, how: signal.Signals) -> None:
     kernel = write_tree(tmp_path / "k", {"build.toml": ""})
     places = [kernel, tmp_path / "o", tmp_path / "c"]
     command = [sys.executable, "-c", KILLED.format(image=IMAGE), *map(str, places)]
