@@ -114,12 +114,9 @@ def planned(watch: Watch, *kernels: str) -> None:
     """The plan of a run, as its job uploads it; each kernel has one leg for the CPU and a test on a
     machine.
     """
-    tests = tuple(
-        msgspec.structs.replace(
-            hardware_leg(name, "torch-cpu"), name="cpu-x86_64-linux", backend="cpu"
-        )
-        for name in kernels
-    )
+    cpu = {"name": "cpu-x86_64-linux", "backend": "cpu"}
+    found = (hardware_leg(name, "torch-cpu") for name in kernels)
+    tests = tuple(msgspec.structs.replace(test, **cpu) for test in found)
     made = plan([leg("torch-cpu", name, kind=Kind.NOARCH) for name in kernels], tests=tests)
     write_record(watch.folder / "temp" / "kci-records" / "run-plan.1" / PLAN_FILE, made)
 
