@@ -21,7 +21,7 @@ CUDA_AND_ROCM = {
     # Builds of the night, and those of AMD: versions may have more than numbers.
     (("2.15.0.dev20261020", "2.15.0a0"), "7.1.25424-4179531dcd", "rocm"): {
         True: "torch-rocm torch215-cxx11-rocm71 torch-stable-abi215-rocm71",
-        False: "torch215-cxx11-rocm72 torch214-cxx11-rocm71",
+        False: "torch215-cxx11-rocm72 torch215-cxx11-rocm70 torch214-cxx11-rocm71",
     },
 }
 
