@@ -108,20 +108,22 @@ def test_a_rerun_takes_over_what_still_holds(again: Again, source: Path, tmp_pat
 
 
 def test_a_run_has_one_state_of_the_sources(
-    kernel_dir: Path, source: Path, again: Again, tmp_path: Path
+    source: Path, again: Again, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An edit while the first variant is built ends the others; nothing of it is kept under the
+    """An edit when the first variant is built ends the others; nothing of it is kept under the
     state of before.
     """
-    text = source.read_text()
-    workspace, trees = open_workspace([kernel_dir]), {"swiglu": tmp_path / "tree"}
+    text, make = source.read_text(), local.make_variant_dir
 
-    def edit(outcome: Outcome) -> None:
-        if outcome.state is OutcomeState.BUILT:
-            source.write_text(f"{text}# edited\n")
+    def edited(*arguments: Any) -> Any:
+        made = make(*arguments)
+        source.write_text(f"{text}# edited\n")
+        return made
 
-    options = BuildOptions(tmp_path / "cache", jobs=1)
-    result = run_here(workspace, outcomes_of(workspace, Choice()), trees, options, edit)
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "builds_at_once", lambda *_: 1)
+        patch.setattr(local, "make_variant_dir", edited)
+        result = again()
     built, *others = states(result).values()
     assert (built, {*others}) == (OutcomeState.BUILT, {OutcomeState.FAILED})
     said = "torch-ext/swiglu/__init__.py changed while torch-cuda was built from it"
