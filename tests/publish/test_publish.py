@@ -31,7 +31,7 @@ from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
 from kci.publish.hub import hub_client, publisher_access, reader_access
 from kci.publish.hub_branch import HubKernel
-from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
+from kci.publish.publish import ATTEMPTS, PublishedBranch, Publisher, PublishState
 from kci.tree.identity import GitState, file_hash
 from kci.tree.manifest import encode as encode_manifest
 from kci.tree.manifest import read_manifest
@@ -569,11 +569,11 @@ def meanwhile(hub: FakeHub, files: dict[str, bytes], message: str = "theirs") ->
 
 def commit_goal(
     tree: Path, waits: list[float] | None = None, log: list[str] | None = None
-) -> Publication:
+) -> PublishedBranch:
     """Publish; it waits as far as it can tell, and notes what it says."""
     said, waited = log if log is not None else [], waits if waits is not None else []
     publisher = Publisher(HubKernel(REPO, lambda: TOKEN), REPO, log=said.append, wait=waited.append)
-    return publisher.publish(read_release(tree), "v1")
+    return publisher.publish(read_release(tree), "v1")[0]
 
 
 @pytest.mark.parametrize("status", [500, 502, 504, None])
@@ -582,9 +582,9 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
 ) -> None:
     hub.fail("POST .*/commit/", status, after=True)
     done = commit_goal(make_tree(tmp_path))
-    assert done.builds.state is PublishState.PUBLISHED
-    assert done.builds.commit == hub[REPO].branches["v1"]
-    assert done.builds.changes.added
+    assert done.state is PublishState.PUBLISHED
+    assert done.commit == hub[REPO].branches["v1"]
+    assert done.changes.added
     assert len(hub.asked("POST .*/commit/v1")) == 1
 
 
@@ -600,7 +600,7 @@ def test_a_commit_that_did_not_land_is_made_again(
     hub.fail("POST .*/commit/", status, **headers)
     waits: list[float] = []
     done = commit_goal(make_tree(tmp_path), waits)
-    assert (done.builds.state, waits) == (PublishState.PUBLISHED, [expected])
+    assert (done.state, waits) == (PublishState.PUBLISHED, [expected])
     assert len(hub.asked("PUT /lfs/")) == 2
 
 
@@ -686,8 +686,8 @@ def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> N
     meanwhile(hub, there("torch-rocm"))
     log: list[str] = []
     done = commit_goal(make_tree(tmp_path), log=log)
-    assert done.builds.state is PublishState.PUBLISHED
-    assert done.builds.changes.kept_variants == ("torch-rocm",)
+    assert done.state is PublishState.PUBLISHED
+    assert done.changes.kept_variants == ("torch-rocm",)
     assert {"torch-rocm", "torch-cpu", "torch-cuda"} <= below(hub)
     assert any("412" in line for line in log)
 
@@ -715,7 +715,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(
     }
     meanwhile(hub, same, "twin")
     done = commit_goal(tree)
-    assert done.builds.state is PublishState.PUBLISHED
+    assert done.state is PublishState.PUBLISHED
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "twin"
 
 
@@ -771,7 +771,7 @@ def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path
     theirs = there("torch-rocm")
     hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
     done = commit_goal(make_tree(tmp_path))
-    assert done.builds.changes.kept_variants == ("torch-rocm",)
+    assert done.changes.kept_variants == ("torch-rocm",)
     assert {"torch-rocm", "torch-cpu"} <= below(hub)
 
 
@@ -814,7 +814,7 @@ def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> N
     assert len(hub[REPO].objects) == 1
     hub.log.clear()
     done = commit_goal(tree)
-    assert done.builds.state is PublishState.PUBLISHED
+    assert done.state is PublishState.PUBLISHED
     assert len(hub.asked("PUT /lfs/")) == 2
     assert set(names) <= below(hub)
 
@@ -834,9 +834,7 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
             barrier.wait(60)
 
     hub.hooks.append(together)
-    threads = [
-        threading.Thread(target=lambda: found.append(commit_goal(tree).builds)) for _ in range(2)
-    ]
+    threads = [threading.Thread(target=lambda: found.append(commit_goal(tree))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

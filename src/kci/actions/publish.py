@@ -44,13 +44,12 @@ def main() -> None:
 
 def tell(published: PublishedTree) -> None:
     """Report the branches in log and summary."""
-    builds = published.publication.builds
     for part in published.branches:
         print(
             f"{published.target.repo_id}@{part.branch}: {part.state} {part.commit} "
             f"{part.proposal}".rstrip()
         )
-    common.set_outputs(commit=builds.commit, url=published.url)
+    common.set_outputs(commit=published.branches[0].commit, url=published.url)
     rows = [
         (
             published.target.repo_id,

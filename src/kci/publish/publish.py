@@ -69,13 +69,6 @@ class PublishedBranch(Frozen):
     """The ref of the pull request, `refs/pr/3`; empty without one."""
 
 
-class Publication(Frozen):
-    """The branches that publishing has changed, or would change."""
-
-    builds: PublishedBranch
-    card: PublishedBranch | None
-
-
 class Publisher(Frozen):
     """Publishes to a repository, with retries."""
 
@@ -94,8 +87,9 @@ class Publisher(Frozen):
         terms: ReplacementPolicy | None = None,
         *,
         mirror: bool = False,
-    ) -> Publication:
+    ) -> list[PublishedBranch]:
         """Publish a release and its front page; with `mirror` the main branch gets the builds too.
+        Returns the branch of the builds, and the main one if it is another.
 
         FindingsError if the target refuses, another one interferes (KCI812), or `BranchReplacement`
         does.
@@ -117,16 +111,15 @@ class Publisher(Frozen):
         goal = BranchGoal(branch, release.files, release.variants, expected, manifest.version)
         main = replace(goal, branch=MAIN, files={**release.files, **card})
         if branch == MAIN:
-            return Publication(self.commit_goal(main, title, replacement), None)
+            return [self.commit_goal(main, title, replacement)]
         if mirror:  # what would be refused there is refused before anything is written
             replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
-        builds = self.commit_goal(goal, title, replacement)
+        branches = [self.commit_goal(goal, title, replacement)]
         if mirror:
-            return Publication(builds, self.commit_goal(main, title, replacement))
-        page = (
-            self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)") if card else None
-        )
-        return Publication(builds, page)
+            branches.append(self.commit_goal(main, title, replacement))
+        elif card:
+            branches.append(self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)"))
+        return branches
 
     def _require_page(self, card: LocalFile | None) -> None:
         if not card or self.dry_run:
@@ -295,12 +288,9 @@ class PublishedTree(Frozen):
     kernel: str
     version: int
     target: HubBranch
-    publication: Publication
+    branches: list[PublishedBranch]
+    """That of the builds first."""
     dry_run: bool
-
-    @property
-    def branches(self) -> list[PublishedBranch]:
-        return [branch for branch in (self.publication.builds, self.publication.card) if branch]
 
     @property
     def url(self) -> str:
@@ -360,8 +350,8 @@ def publish_tree(
         1 if request.dry_run else ATTEMPTS,
     )
     publisher = Publisher(hub, target.repo_id, request.dry_run, propose, log, attempts=attempts)
-    publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
-    return PublishedTree(name, version, target, publication, request.dry_run)
+    branches = publisher.publish(release, target.branch, terms, mirror=target.mirror)
+    return PublishedTree(name, version, target, branches, request.dry_run)
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> ReplacementPolicy:
