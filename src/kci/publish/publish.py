@@ -328,12 +328,13 @@ def publish_tree(
             f"{build.general.version}"
         )
         raise UsageError(message, "name the kernel that the tree was made of")
-    if kernel and (release.card is None or release.manifest.card is not None):
+    if (
+        kernel
+        and (release.card is None or release.manifest.card is not None)
+        and (text := render_card(kernel).text)
+    ):
         # a tree outlives changes of CARD.md, for which no variant is built again
-        text = render_card(kernel).text
-        release = (
-            replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
-        )
+        release = replace(release, card=front_page(text, card_files(kernel)[0]))
     settings = (
         workspace.settings if workspace else settings_of_tree(request.tree)
     ).settings.publish
