@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from kci.cli import FileName, file_option, flag, kci_command, options
-from kci.cli._output import answer, say
+from kci.cli import FileName, file_option, flag, kci_command
+from kci.cli._output import answer, options, say
 from kci.matrix.variants import artifact_name, this_system
 from kci.run.records import ci_run
 from kci.tree.manifest import leg_for

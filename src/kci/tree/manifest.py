@@ -23,7 +23,7 @@ from kci.plan.plan import Key
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
-from kci.utils.bounded_json import read_json, reading, require_schema
+from kci.utils.bounded_json import VersionedRecord, read_json, reading, require_schema
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import first_of
 from kci.version import __version__
@@ -190,7 +190,7 @@ class Replaced(Frozen):
     digest: str
 
 
-class Manifest(Frozen):
+class Manifest(VersionedRecord):
     """The record of a tree; without a plan `planned` is None and nothing is missing."""
 
     kernel: str
@@ -202,7 +202,6 @@ class Manifest(Frozen):
     replaced: tuple[Replaced, ...] = ()
     card: str | None = None
     """Hex sha256 of the card; None for a tree without one, or with one that was written by hand."""
-    schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
     @property
@@ -224,9 +223,6 @@ class Manifest(Frozen):
     def digest(self) -> str:
         """Stands for the whole tree: what was judged is found again by it."""
         return tree_under_test(self.digests)
-
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
 
 
 _ORDER = "schema created_by kernel version complete card planned present missing replaced"

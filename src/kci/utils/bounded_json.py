@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from kci.errors import rule_error
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import ONE_AT_A_TIME
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -101,6 +102,15 @@ def require_schema(number: int, known: int) -> None:
     """ValueError if a document has another schema number."""
     if number != known:
         raise ValueError(f"schema {number} is not known; this kci reads schema {known}")
+
+
+class VersionedRecord(Frozen, kw_only=True):
+    """A record as a JSON file, which says the number of its schema."""
+
+    schema: int = 1
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, 1)
 
 
 def strict_object(data: bytes) -> dict[str, Any]:
