@@ -34,18 +34,10 @@ def publish(tree: Path, *options: str) -> Result:
     return kci("publish", tree, "--repo-id", REPO, "--create-pr", *options)
 
 
-<<<<<<< HEAD
 def propose(tree: Path) -> PublishedBranch:
-    publisher = Publisher(
-        HubKernel(REPO, lambda: STRANGER), REPO, propose=True, wait=lambda _seconds: None
-    )
-    return publisher.publish(read_release(tree), "v1")[0]
-=======
-def propose(tree: Path) -> Publication:
     stranger = HubKernel(REPO, lambda: STRANGER)
     publisher = Publisher(stranger, REPO, propose=True, wait=lambda _seconds: None)
-    return publisher.publish(read_release(tree), "v1")
->>>>>>> main
+    return publisher.publish(read_release(tree), "v1")[0]
 
 
 @pytest.fixture

@@ -768,7 +768,7 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
 
     hub.hooks.append(together)
     with ThreadPoolExecutor() as pool:
-        found = [*pool.map(lambda given: commit_goal(given), [tree, tree])]
+        found = [*pool.map(commit_goal, [tree, tree])]
     assert [item.state for item in found] == [PublishState.PUBLISHED] * 2
     assert len({item.commit for item in found}) == 1
     assert sum(message.startswith("gated-norm") for message in hub[REPO].messages.values()) == 1
