@@ -215,11 +215,10 @@ def written_archive(
             def add(name: str, content: bytes | Path, mode: int) -> None:
                 member = tarfile.TarInfo(name)
                 member.mode = mode
-                with (
-                    io.BytesIO(content)
-                    if isinstance(content, bytes)
-                    else content.open("rb") as file
-                ):
+                file: IO[bytes] = (
+                    io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+                )
+                with file:
                     member.size = file.seek(0, io.SEEK_END)
                     file.seek(0)
                     archive.addfile(member, file)
