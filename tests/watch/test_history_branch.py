@@ -29,19 +29,13 @@ def remote(tmp_path: Path) -> str:
 def numbers(remote: str, tmp_path: Path, branch: str = "kci-history") -> list[int]:
     """The runs that a new clone has."""
     clone = tmp_path / f"look-{len(list(tmp_path.iterdir()))}"
-    return sorted(
-        int(path.name[:19]) for path in HistoryBranch(remote, branch).fetch(clone).iterdir()
-    )
+    files = HistoryBranch(remote, branch).fetch(clone).iterdir()
+    return sorted(int(path.name[:19]) for path in files)
 
 
 def commits(remote: str) -> int:
-    listed = subprocess.run(
-        ["git", "-C", remote, "rev-list", "--count", "kci-history"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return int(listed.stdout)
+    count = ["rev-list", "--count", "kci-history"]
+    return int(subprocess.check_output(["git", "-C", remote, *count], text=True))
 
 
 def test_the_branch_is_made_and_grows(remote: str, tmp_path: Path) -> None:

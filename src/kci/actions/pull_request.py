@@ -18,12 +18,9 @@ def main() -> None:
     if not run.is_for_pull_request:
         common.show("the run is not a run of kci.yml for a pull request")
         return
-    pull_requests = pulls.open_pull_requests(run)
-    if not pull_requests:
-        common.show(
-            f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is "
-            "closed"
-        )
+    if not (pull_requests := pulls.open_pull_requests(run)):
+        why = "a newer commit was pushed, or it is closed"
+        common.show(f"no open pull request is at {run.head_sha[:12]}: {why}")
         return
     with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
         unread = pulls.fetch_records(run, Path(place))

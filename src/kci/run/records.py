@@ -245,11 +245,10 @@ class MergeJob(Frozen):
     record: Path | None
     """The file for the record of the kernel."""
 
-    def merge(
-        self, *, allow_partial: bool, log: Log, report: Callable[[Diagnostic], None]
-    ) -> list[Manifest]:
-        """Merge the artifacts; KciError for missing variants or a conflict."""
-        return merge(
+    def merge(self, *, allow_partial: bool, log: Log) -> tuple[list[Manifest], list[Diagnostic]]:
+        """Merge the artifacts, with warnings; KciError for missing variants or a conflict."""
+        warnings: list[Diagnostic] = []
+        merged = merge(
             self.artifacts,
             self.into,
             self.planned,
@@ -257,8 +256,9 @@ class MergeJob(Frozen):
             kernel=self.kernel,
             run=ci_run(),
             log=log,
-            report=report,
+            report=warnings.append,
         )
+        return merged, warnings
 
     def verify(
         self, trees: Mapping[Path, Manifest]

@@ -426,9 +426,9 @@ class _Draft(Frozen):
             if item.name.endswith(".py") and f"{base}/{item.name}" in self.project
         ]
         allowed = make_package(main, (), backends)
-        for finding in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
+        for finding in check_package(files, allowed, (OPS,)):
             self.note(
-                f"{finding.path}:{finding.line}: "
+                f"torch-ext/{package}/{finding.path}:{finding.line}: "
                 f"{finding.message}{finding.hint and f': {finding.hint}'}"
             )
         return {

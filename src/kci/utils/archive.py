@@ -42,12 +42,7 @@ LIMITS = ArchiveLimits()
 
 
 class RefusedError(Exception):
-    """An archive member that must not be unpacked."""
-
-    def __init__(self, member: str, reason: str) -> None:
-        super().__init__(member, reason)
-        self.member = member
-        self.reason = reason
+    """The name of an archive member that must not be unpacked, and the reason."""
 
 
 class DamagedError(Exception):
@@ -240,7 +235,8 @@ def opened_archive(path: Path) -> Iterator[TarStream]:
                 stream = reader.stream_reader(raw, read_across_frames=True, closefd=False)
             yield TarStream(stream)
     except RefusedError as error:
-        message = f"{path} is not safe to unpack: the member {error.member!r}: {error.reason}"
+        member, reason = error.args
+        message = f"{path} is not safe to unpack: the member {member!r}: {reason}"
         hint = "kci never creates such an archive; find out where it comes from"
         raise UnsafeError(message, hint, diagnostics=[finding("KCI605", message, path)]) from error
     except OSError as error:

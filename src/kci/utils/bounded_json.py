@@ -70,16 +70,14 @@ def read_json(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape
 
 
 @contextmanager
-def reading(path: Path, what: str, hint: str) -> Iterator[None]:
-    """Raise FindingsError (KCI611) for a file that cannot be read, or is not `what`."""
+def reading(path: Path, what: str, hint: str = "", rule: str = "KCI611") -> Iterator[None]:
+    """Raise FindingsError for a file that cannot be read, or is not `what`."""
     try:
         yield
     except OSError as error:
-        raise rule_error(
-            "KCI611", f"cannot read {path}: {error.strerror}", path, hint=hint
-        ) from error
+        raise rule_error(rule, f"cannot read {path}: {error.strerror}", path, hint=hint) from error
     except ValueError as error:
-        raise rule_error("KCI611", f"{path} is not {what}: {error}", path, hint=hint) from error
+        raise rule_error(rule, f"{path} is not {what}: {error}", path, hint=hint) from error
 
 
 def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:

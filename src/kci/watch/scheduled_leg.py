@@ -24,7 +24,7 @@ from kci.errors import (
     UnfinishedBuildError,
     first_error,
 )
-from kci.matrix.variants import parse_variant_name
+from kci.matrix.variants import parse_variant_name, this_system
 from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
@@ -162,7 +162,6 @@ def watch_hardware(
     kernel: Kernel,
     variants: Sequence[Path],
     python: Path,
-    system: str,
     run: LegResult,
     cache: Path,
     log: Log,
@@ -181,7 +180,7 @@ def watch_hardware(
             run,
             kernel=kernel.build.name,
             variant=directory.name,
-            system=system,
+            system=this_system(),
             torch=".".join(environment.torch.split("+")[0].split(".")[:2]),
             compute=name.compute_version or environment.toolkit,
             replay=command_line("test", *how, place=kernel.directory)[:4000],
