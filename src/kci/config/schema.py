@@ -71,7 +71,7 @@ def schema_text(schema: dict[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
 
 
-class _ValueSchemas(Dated, frozen=True):
+class _ValueSchemas(Dated):
     definition: dict[str, dict[str, Any]]
 
 

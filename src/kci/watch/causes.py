@@ -45,7 +45,7 @@ class _Cause(Frozen, rename="kebab", forbid_unknown_fields=True):
     of_the_world: bool = False
 
 
-class _Causes(Dated, frozen=True):
+class _Causes(Dated):
     of_compilers: tuple[str, ...]
     cause: tuple[_Cause, ...]
 
@@ -55,11 +55,11 @@ class _Class(Frozen, forbid_unknown_fields=True, rename={"kind": "class"}):
     patterns: tuple[str, ...]
 
 
-class _Outages(Dated, frozen=True):
+class _Outages(Dated):
     outage: tuple[_Class, ...]
 
 
-class _Volatile(Dated, frozen=True):
+class _Volatile(Dated):
     prefixes: tuple[str, ...]
     word: tuple[_Class, ...]
 

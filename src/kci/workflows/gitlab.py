@@ -51,7 +51,7 @@ class Purpose(enum.StrEnum):
     """A release, of kept trees too: on pushed tags."""
 
 
-class GitlabData(Dated, frozen=True):
+class GitlabData(Dated):
     """`data/gitlab.toml`."""
 
     image: str
