@@ -306,7 +306,7 @@ class GateRow(Frozen):
 
 
 def merge_row(kernel: str, error: str, variant: str = "") -> GateRow:
-    """A gap that the merge of a kernel leaves."""
+    """The row for a fault of the merge of a kernel."""
     return GateRow(kernel, variant, f"{kernel} / merge", error)
 
 
