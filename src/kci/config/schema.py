@@ -72,7 +72,7 @@ def schema_text(schema: dict[str, Any]) -> str:
     return encode_file(schema).decode()
 
 
-class _ValueSchemas(Dated, frozen=True):
+class _ValueSchemas(Dated):
     definition: dict[str, dict[str, Any]]
 
 

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from kci.errors import FindingsError
+from kci.utils.frozen import Frozen
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(Frozen):
     """A file, link or special file below a directory."""
 
     name: str

@@ -153,18 +153,11 @@ class GitHubIssues(GitHubApi):
     def create(self, title: str, body: str) -> None:
         self.request("POST", "issues", title=title, body=body)
 
-    def edit(self, number: int, title: str, body: str) -> None:
-        self.request("PATCH", f"issues/{number}", title=title, body=body)
+    def edit(self, number: int, title: str, body: str, **more: str) -> None:
+        self.request("PATCH", f"issues/{number}", title=title, body=body, **more)
 
     def close(self, number: int, title: str, body: str) -> None:
-        self.request(
-            "PATCH",
-            f"issues/{number}",
-            title=title,
-            body=body,
-            state="closed",
-            state_reason="completed",
-        )
+        self.edit(number, title, body, state="closed", state_reason="completed")
 
 
 def apply_actions(

@@ -20,15 +20,14 @@ from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
-import msgspec
-
 from kci.config.values import Version
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 DATA = Path(__file__).parent / "data"
 
 
-class NativeTable(Dated, frozen=True):
+class NativeTable(Dated):
     """`native.toml`."""
 
     caps: dict[str, str]
@@ -38,7 +37,7 @@ class NativeTable(Dated, frozen=True):
     brings: dict[str, tuple[str, ...]]
 
 
-class AddedTable(Dated, frozen=True):
+class AddedTable(Dated):
     """Names by the version that added them."""
 
     added: dict[str, tuple[str, ...]]
@@ -52,7 +51,7 @@ class AddedTable(Dated, frozen=True):
 native_table = shipped("tree/verify/data/native.toml", NativeTable)
 
 
-class TvmFfiTable(AddedTable, frozen=True):
+class TvmFfiTable(AddedTable):
     """`tvm-ffi-exports.toml`."""
 
     oldest: str
@@ -203,14 +202,14 @@ _DEPENDS_ON_BUILD = re.compile(
 """Parts of names that only some builds of a torch version have."""
 
 
-class ExportsTable(Dated, frozen=True):
+class ExportsTable(Dated):
     """`torch-exports.toml` and `cuda-exports.toml`."""
 
     versions: tuple[str, ...]
     sha256: str
 
 
-class Exports(msgspec.Struct, frozen=True):
+class Exports(Frozen):
     """Sorted name hashes, with a bit per version."""
 
     versions: tuple[str, ...]
