@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 
+from kci.builders.process.run import run_in_group, silent
 from kci.config.facts import BACKENDS, HOST, needs_device
 from kci.errors import MissingToolError
 from kci.matrix.variants import Kind, VariantName, this_system
@@ -47,12 +47,19 @@ class LoaderEnvironment(Frozen):
 
 def probe(python: Path) -> LoaderEnvironment:
     """Inspect a Python. Raises MissingToolError if it lacks torch or the loader."""
+    command = [str(python), "-I", "-B", "-c", _PROBE]
     try:
-        environment = decode_json(_answer(python), LoaderEnvironment)
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(
-            f"{python} does not answer: {error}", "name a Python with --python"
-        ) from error
+        with tempfile.TemporaryDirectory(prefix="kci-load-") as folder:
+            home = Path(folder)
+            environ = environment_without_secrets(home)
+            done = run_in_group(command, silent, env=environ, cwd=home, seconds=_SECONDS)
+        if not (answer := last_answer(done.output, _MARK)):
+            shown = "; ".join(done.output.splitlines()[-3:])[-300:]
+            raise ValueError(f"exit status {done.code}: {shown}")
+        environment = decode_json(answer, LoaderEnvironment)
+    except (MissingToolError, ValueError) as error:
+        message = f"{python} does not answer: {error}"
+        raise MissingToolError(message, "name a Python with --python") from error
     if environment.lacks:
         hint = "pip install torch kernels there, or name another Python with --python"
         raise MissingToolError(f"{python} cannot load kernels: {environment.lacks}", hint)
@@ -87,23 +94,3 @@ def why_incompatible(name: VariantName, environment: LoaderEnvironment) -> str:
 
 def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
-
-
-def _answer(python: Path) -> str:
-    # the probe gets no secrets
-    with tempfile.TemporaryDirectory(prefix="kci-load-") as home:
-        done = subprocess.run(
-            [str(python), "-I", "-B", "-c", _PROBE],
-            env=environment_without_secrets(Path(home)),
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_SECONDS,
-            check=False,
-        )
-    output = done.stdout.decode("utf-8", "replace")
-    if answer := last_answer(output, _MARK):
-        return answer
-    shown = "; ".join(output.splitlines()[-3:])[-300:]
-    raise ValueError(f"exit status {done.returncode}: {shown}")
