@@ -91,11 +91,23 @@ def kernel(text: str) -> Kernel:
     return parse_kernel(dedent(text).encode())
 
 
-def refusal(call: Callable[..., object], *given: Any) -> list[Diagnostic]:
+def refusal(call: Callable[..., object], *given: Any, **named: Any) -> list[Diagnostic]:
     """The findings with which a call is refused."""
     with pytest.raises(FindingsError) as caught:
-        call(*given)
+        call(*given, **named)
     return list(caught.value.diagnostics)
+
+
+def only(found: Sequence[Diagnostic], rule: str, *said: str) -> Diagnostic:
+    """The one finding: it is of this rule, and its message has these words."""
+    (item,) = found
+    assert (item.rule, [word for word in said if word not in item.message]) == (rule, []), item
+    return item
+
+
+def ids(found: Sequence[Diagnostic]) -> list[str]:
+    """The rules of findings."""
+    return [item.rule for item in found]
 
 
 def torch_kernel(

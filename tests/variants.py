@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -9,6 +13,7 @@ import msgspec
 from kci.config.model import Build
 from kci.config.reader import parse_kernel
 from kci.matrix.variants import Kind, parse_variant_name
+from kci.plan.plan import KernelPlan, Plan
 from kci.tree.identity import GitState, directory_digest, file_hashes
 from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.metadata import metadata_for, seal
@@ -38,7 +43,7 @@ def make_variant(
     name: str = "gated-norm",
     version: int = 1,
     unique: str = "1a2b3c4",
-    files: dict[str, str | bytes] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
     archs: tuple[str, ...] | None = None,
     source: GitState | None = SOURCE,
     built_as: str | None = None,
@@ -53,18 +58,27 @@ def make_variant(
         build, parsed.backend, unique, archs=archs, provenance=source, variant=built_as or variant,
         committed=committed,
     )  # fmt: skip
-    default: dict[str, str | bytes] = {
-        "__init__.py": "from ._ops import ops\n",
-        "_ops.py": "ops = None\n",
-    }
-    if parsed.kind is not Kind.NOARCH:
-        default[f"{metadata.id}.abi3.so"] = b"\x7fELF"
-    for path, content in (default if files is None else files).items():
+    if files is None:
+        library = {} if parsed.kind is Kind.NOARCH else {f"{metadata.id}.abi3.so": b"\x7fELF"}
+        files = {"__init__.py": "from ._ops import ops\n", "_ops.py": "ops = None\n", **library}
+    for path, content in files.items():
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content if isinstance(content, bytes) else content.encode())
     seal(directory, metadata)
     return directory
+
+
+def signature(signed: bytes, **changes: object) -> str:
+    """A Sigstore bundle of the right shape, with a certificate of nobody."""
+    value = base64.b64encode(hashlib.sha256(signed).digest()).decode()
+    digest = {"algorithm": "SHA2_256", "digest": value}
+    bundle = {
+        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+        "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}},
+        "messageSignature": {"messageDigest": digest, "signature": "MEQ="},
+    }
+    return json.dumps(bundle | changes)
 
 
 def variant_digest(directory: Path) -> str:
@@ -74,9 +88,8 @@ def variant_digest(directory: Path) -> str:
 
 def leg_of(directory: Path, **changes: object) -> LegRecord:
     """The leg of a variant directory."""
-    arguments = {"system": "x86_64-linux", "builder": "native"} | changes
-    card = arguments.pop("card", None)
-    return msgspec.structs.replace(leg_for(directory, **arguments), card=card)  # type: ignore[arg-type]
+    made = leg_for(directory, system=str(changes.pop("system", "x86_64-linux")), builder="native")
+    return msgspec.structs.replace(made, **changes)
 
 
 def make_artifact(
@@ -89,3 +102,24 @@ def make_artifact(
     name = f"kci-{leg.kernel}-{leg.variant}"
     folder.mkdir(parents=True, exist_ok=True)
     return pack(directory, folder / f"{name}{suffix}", leg)
+
+
+def artifact_of(root: Path, variant: str = CPU, folder: str = "", **changes: object) -> Path:
+    """An artifact of a variant that is made for it, in a folder of its own, as a download
+    makes it.
+    """
+    keys = ("name", "version", "unique", "files", "source", "archs", "committed")
+    made = {key: changes.pop(key) for key in keys if key in changes}
+    where = root / (folder or f"{made.get('name', '')}{variant}{changes.get('attempt', '')}")
+    return make_artifact(where, make_variant(where / "src", variant, **made), **changes)  # type: ignore[arg-type]
+
+
+def tree_plan(
+    *variants: str,
+    kernel: str = "gated-norm",
+    version: int = 1,
+    commit: str | None = None,
+    prints: dict[str, str] | None = None,
+) -> Plan:
+    """The plan of one kernel's variants."""
+    return Plan(1, "release", (KernelPlan(kernel, ".", version, variants, prints),), commit=commit)

@@ -38,6 +38,12 @@ def kci(*arguments: str | Path, **environment: str) -> Result:
     return Result(int(code or 0), out.getvalue(), err.getvalue())  # type: ignore[call-overload]
 
 
+def ended(done: Result, code: int, *words: str) -> str:
+    """What it said on stdout; it ended with this code, and stderr has these words."""
+    assert (done.code, [word for word in words if word not in done.stderr]) == (code, []), done
+    return done.stdout
+
+
 def kci_process(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> Result:
     """Run a command in a process of its own, which is forked unless what Python itself looks at
     differs.

@@ -49,11 +49,8 @@ class Repository:
         self.branches: dict[str, str] = {}
         self.proposals: dict[str, str] = {}
         self.ignored: tuple[str, ...] = ()
-        self.write(
-            "main",
-            {".gitattributes": b"*.so filter=lfs diff=lfs merge=lfs -text\n"},
-            "initial commit",
-        )
+        lfs = b"*.so filter=lfs diff=lfs merge=lfs -text\n"
+        self.write("main", {".gitattributes": lfs}, "initial commit")
 
     def write(self, branch: str, files: dict[str, bytes], message: str) -> str:
         """A commit with exactly these files."""
@@ -62,6 +59,11 @@ class Repository:
         self.commits[commit], self.messages[commit] = dict(files), message
         self.branches[branch] = commit
         return commit
+
+    def add(self, branch: str, files: dict[str, bytes], message: str = "by hand") -> str:
+        """A commit with these files too; a new branch begins as the main one."""
+        there = self.files(branch if branch in self.branches else "main")
+        return self.write(branch, there | files, message)
 
     def propose(self, commit: str) -> str:
         """A pull request with a commit."""
@@ -101,11 +103,8 @@ class FakeHub:
 
     def asked(self, pattern: str) -> list[str]:
         """The requests, as `METHOD path`, that match."""
-        return [
-            f"{method} {path}"
-            for method, path in self.log
-            if re.search(pattern, f"{method} {path}")
-        ]
+        asked = [f"{method} {path}" for method, path in self.log]
+        return [request for request in asked if re.search(pattern, request)]
 
     def once(self, pattern: str, action: Callable[[], None]) -> None:
         """Do something at the first request that matches."""
@@ -145,10 +144,8 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = _Server(("127.0.0.1", 0), handler)
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(
-        target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-    )
-    thread.start()
+    often = {"poll_interval": 0.01}
+    threading.Thread(target=server.serve_forever, kwargs=often, daemon=True).start()
     try:
         yield hub
     finally:
@@ -168,9 +165,8 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = (
-        True  # headers and body are two writes: the second would wait for the client's ACK
-    )
+    disable_nagle_algorithm = True
+    """Headers and body are two writes: the second would wait for the client's ACK."""
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -219,20 +215,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _allowed(self, others: Collection[str] = ()) -> bool:
-        return self.headers.get("Authorization", "").removeprefix("Bearer ") in {
-            *self.hub.tokens,
-            *others,
-        }
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return token in {*self.hub.tokens, *others}
 
     def _route(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
         hub = self.hub
         if path == "/oauth/token":
             return self._exchange(json.loads(body))
         if path == "/identity":
-            if (
-                query.get("api-version") != "2.0"
-                or self.headers.get("Authorization") != "Bearer request-token"
-            ):
+            asked = (query.get("api-version"), self.headers.get("Authorization"))
+            if asked != ("2.0", "Bearer request-token"):
                 return 400, {"error": "not what GitHub takes"}
             return 200, {"value": f"identity for {query['audience']}"}
         if path == "/api/validate-yaml":
@@ -257,29 +249,32 @@ class _Handler(BaseHTTPRequestHandler):
         revision = urllib.parse.unquote(match[3] or "main")
         commit = repository.branches.get(revision, revision)
         if what == "refs":
-            kinds = {"branches": ("refs/heads/", dict(sorted(repository.branches.items()))),
-                "tags": ("", {}),
-                     "converts": ("", {})}  # fmt: skip
+
+            def listed(named: dict[str, str], start: str = "") -> list[dict[str, str]]:
+                return [
+                    {
+                        "name": name.removeprefix("refs/"),
+                        "ref": start + name,
+                        "targetCommit": commit,
+                    }
+                    for name, commit in named.items()
+                ]
+
+            branches = listed(dict(sorted(repository.branches.items())), "refs/heads/")
+            kinds = {"branches": branches, "tags": [], "converts": []}
             if query.get("include_prs"):
-                kinds["pullRequests"] = ("", repository.proposals)
-            return 200, {
-                kind: [{"name": name.removeprefix("refs/"), "ref": start + name,
-                    "targetCommit": commit}
-                       for name, commit in named.items()]
-                for kind, (start, named) in kinds.items()
-            }  # fmt: skip
+                kinds["pullRequests"] = listed(repository.proposals)
+            return 200, kinds
         if what == "tree":
             return self._tree(repository, commit, match[4] or "", query)
         if what in (None, "revision"):
             siblings = [{"rfilename": name} for name in repository.commits.get(commit, {})]
-            return 200, {"id": match[1], "_id": "1", "sha": commit, "siblings": siblings,
-                "private": False,
-                         "trustedKernelPublisher": True, "downloads": 0, "likes": 0,
-                         "tags": []}  # fmt: skip
+            return 200, {
+                "id": match[1], "_id": "1", "sha": commit, "siblings": siblings, "private": False,
+                "trustedKernelPublisher": True, "downloads": 0, "likes": 0, "tags": [],
+            }  # fmt: skip
         proposed = query.get("create_pr") == "1"
-        if not self._allowed(
-            self.hub.strangers if what in ("branch", "preupload", "commit") else ()
-        ):
+        if not self._allowed(hub.strangers if what in ("branch", "preupload", "commit") else ()):
             return 401, {"error": "Invalid credentials in Authorization header"}
         if not proposed and not self._allowed():
             return 403, {"error": "Forbidden: you may not write here"}
@@ -289,9 +284,8 @@ class _Handler(BaseHTTPRequestHandler):
             repository.branches[revision] = repository.branches["main"]
             return 200, {}
         if what == "preupload":
-            return 200, {
-                "files": [self._mode(repository, file) for file in json.loads(body)["files"]]
-            }
+            modes = [self._mode(repository, file) for file in json.loads(body)["files"]]
+            return 200, {"files": modes}
         if what == "commit":
             return self._commit(match[1], repository, revision, body, proposed=proposed)
         return 404, {"error": f"no route {path}"}
@@ -314,12 +308,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _mode(self, repository: Repository, file: dict[str, Any]) -> dict[str, Any]:
         large = file["path"].endswith(LARGE) and file["size"] > 0
-        ignored = file["path"].endswith(repository.ignored) if repository.ignored else False
-        return {
-            "path": file["path"],
-            "uploadMode": "lfs" if large else "regular",
-            "shouldIgnore": ignored,
-        }
+        ignored = file["path"].endswith(repository.ignored)
+        mode = "lfs" if large else "regular"
+        return {"path": file["path"], "uploadMode": mode, "shouldIgnore": ignored}
 
     def _lfs_batch(self, name: str, asked: dict[str, Any]) -> tuple[int, Any]:
         if not self._allowed(self.hub.strangers):
@@ -343,16 +334,15 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> tuple[int, Any]:
         if commit not in repository.commits:
             return 404, {"_headers": {"X-Error-Code": "RevisionNotFound"}, "_data": b"{}"}
+        start = f"{below}/" if below else ""
         files = repository.commits[commit]
-        inside = {
-            path: data for path, data in files.items() if not below or path.startswith(f"{below}/")
-        }
+        inside = {path: data for path, data in files.items() if path.startswith(start)}
         if below and not inside:
             return 404, {"_headers": {"X-Error-Code": "EntryNotFound"}, "_data": b"{}"}
         entries: list[dict[str, Any]] = []
         folders, deep = set(), query.get("recursive", "").lower() == "true"
         for path, data in sorted(inside.items()):
-            parts = path.removeprefix(f"{below}/" if below else "").split("/")
+            parts = path.removeprefix(start).split("/")
             folders |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
             if len(parts) > 1 and not deep:
                 continue
@@ -364,12 +354,7 @@ class _Handler(BaseHTTPRequestHandler):
                 entry |= {"oid": hashlib.sha1(sha.encode()).hexdigest(), "lfs": lfs}
             entries.append(entry)
         entries += [
-            {
-                "type": "directory",
-                "path": f"{below}/{folder}" if below else folder,
-                "oid": "0" * 40,
-                "size": 0,
-            }
+            {"type": "directory", "path": start + folder, "oid": "0" * 40, "size": 0}
             for folder in sorted(folders)
             if deep or "/" not in folder
         ]
@@ -399,14 +384,12 @@ class _Handler(BaseHTTPRequestHandler):
                 del files[value["path"]]
         before = repository.branches[branch]
         commit = repository.write(branch, files, header["summary"])
-        answer = {
-            "commitUrl": f"{self.hub.url}/kernels/{name}/commit/{commit}",
-            "commitOid": commit,
-        }
+        place = f"{self.hub.url}/kernels/{name}"
+        answer = {"commitUrl": f"{place}/commit/{commit}", "commitOid": commit}
         if proposed:
             repository.branches[branch] = before
             number = repository.propose(commit).rpartition("/")[2]
-            answer["pullRequestUrl"] = f"{self.hub.url}/kernels/{name}/discussions/{number}"
+            answer["pullRequestUrl"] = f"{place}/discussions/{number}"
         return 200, answer
 
     def _resolve(self, name: str, revision: str, path: str) -> tuple[int, Any]:
@@ -415,10 +398,9 @@ class _Handler(BaseHTTPRequestHandler):
         data = repository.commits.get(commit, {}).get(path)
         if data is None:
             return 404, {"_headers": {"X-Error-Code": "EntryNotFound"}, "_data": b""}
-        etag = hashlib.sha256(data).hexdigest()
-        return 200, {"_headers": {"ETag": f'"{etag}"', "X-Repo-Commit": commit,
-            "X-Linked-Size": str(len(data))},
-                     "_data": data}  # fmt: skip
+        etag = f'"{hashlib.sha256(data).hexdigest()}"'
+        headers = {"ETag": etag, "X-Repo-Commit": commit, "X-Linked-Size": str(len(data))}
+        return 200, {"_headers": headers, "_data": data}
 
 
 def main(address: Path, names: list[str]) -> None:

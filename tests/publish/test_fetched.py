@@ -20,17 +20,7 @@ __all__ = ["hub", "sigstore"]
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
-FETCH = [
-    "hf",
-    "download",
-    REPO,
-    "--repo-type",
-    "kernel",
-    "--revision",
-    "v1",
-    "--local-dir",
-    "fetched",
-]
+FETCH = f"hf download {REPO} --repo-type kernel --revision v1 --local-dir fetched".split()
 
 
 @pytest.mark.slow  # the Hub's own program starts twice
@@ -44,23 +34,16 @@ def test_a_published_tree_is_fetched_and_verified(
     environment = {**os.environ, **hub_environment(hub, tmp_path / "fetch-home")}
 
     def fetched_and_verified() -> tuple[int, str]:
-        done = subprocess.run(
-            [program(FETCH[0]), *FETCH[1:]],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [program(FETCH[0]), *FETCH[1:]]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        said = kci(
-            "verify", "fetched/build", "--signatures", *OWN, "--trust-config", "sigstore.json"
-        )
+        trusted = ("--signatures", *OWN, "--trust-config", "sigstore.json")
+        said = kci("verify", "fetched/build", *trusted)
         return said.code, said.stderr
 
     assert fetched_and_verified()[0] == 0
     name = "build/torch-cpu/__init__.py"
-    hub[REPO].write("v1", {**hub[REPO].files("v1"), name: b"evil"}, "by somebody else")
+    hub[REPO].add("v1", {name: b"evil"}, "by somebody else")
     code, said = fetched_and_verified()
     assert code == 1
     assert "KCI792" in said

@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from cli.runner import Result, kci
+from cli.runner import Result, ended, kci
+from conftest import only, refusal, write_noarch
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, MissingToolError
 from kci.matrix.variants import parse_variant_name
-from kci.plan.plan import KernelPlan, Plan
 from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
 from kci.publish.hub import hub_client, publisher_access, reader_access
@@ -40,7 +41,7 @@ from kci.tree.metadata import encode, metadata_for
 from kci.tree.top_level import decode_sums, encode_sums
 from kci.tree.verify import verify
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
-from variants import COMMIT, build_of, make_artifact, make_variant
+from variants import COMMIT, build_of, make_artifact, make_variant, tree_plan
 
 # huggingface_hub uploads in a way that its HTTP library wants to be done differently.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -114,6 +115,7 @@ def make_tree(
     """A merged tree of variants of Python only, which a test machine can verify without
     compilers.
     """
+    tree = into or place / "tree"
     for variant in variants:
         backend = variant.removeprefix("torch-")
         made = make_variant(
@@ -123,21 +125,25 @@ def make_tree(
             committed=committed,
         )  # fmt: skip
         make_artifact(place / f"artifacts-{unique}" / variant, made)
-    kernel = KernelPlan("gated-norm", ".", version, planned or variants, prints)
-    promise = Plan(1, "release", (kernel,), commit=commit if prints else None) if plan else None
-    merge([place / f"artifacts-{unique}"], into or place / "tree", promise, allow_partial=True)
-    return into or place / "tree"
+    of = commit if prints else None
+    promise = tree_plan(*(planned or variants), version=version, prints=prints, commit=of)
+    merge([place / f"artifacts-{unique}"], tree, promise if plan else None, allow_partial=True)
+    return tree
 
 
-def publish(tree: Path, *options: str) -> Result:
-    return kci("publish", str(tree), "--repo-id", REPO, *options)
+def publish(tree: Path, *options: str | Path) -> Result:
+    return kci("publish", tree, "--repo-id", REPO, *options)
 
 
-def published(tree: Path, *options: str) -> str:
+def published(tree: Path, *options: str | Path) -> str:
     """What it says on stdout."""
-    done = publish(tree, *options)
-    assert done.code == 0, done.stderr
-    return done.stdout
+    return ended(publish(tree, *options), 0)
+
+
+def tree_files(tree: Path) -> dict[str, bytes]:
+    """The files of a tree, as a branch has them."""
+    files = (path for path in tree.rglob("*") if path.is_file())
+    return {f"build/{path.relative_to(tree)}": path.read_bytes() for path in files}
 
 
 def there(variant: str, *, unique: str = "1a2b3c4", version: int = 1) -> dict[str, bytes]:
@@ -145,9 +151,8 @@ def there(variant: str, *, unique: str = "1a2b3c4", version: int = 1) -> dict[st
     `make_tree`.
     """
     backend = parse_variant_name(variant).backend
-    made = metadata_for(
-        build_of(version=version, framework="[torch-noarch]"), backend, unique, variant=variant
-    )
+    build = build_of(version=version, framework="[torch-noarch]")
+    made = metadata_for(build, backend, unique, variant=variant)
     return {f"build/{variant}/metadata.json": encode(made)}
 
 
@@ -163,12 +168,8 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tmp_pat
     tree = make_tree(tmp_path)
     said = published(tree)
     files = hub[REPO].files("v1")
-    here = {
-        f"build/{path.relative_to(tree)}": path.read_bytes()
-        for path in tree.rglob("*")
-        if path.is_file()
-    }
-    assert {path: data for path, data in files.items() if path.startswith("build/")} == here
+    builds = {path: data for path, data in files.items() if path.startswith("build/")}
+    assert builds == tree_files(tree)
     assert len(hub.asked(r"POST .*/commit/v1")) == 1
     assert hub[REPO].branches["main"] != hub[REPO].branches["v1"]
     assert "acme/gated-norm@v1: published at " in said
@@ -201,26 +202,21 @@ def test_a_kernel_without_a_card_gets_a_plain_page_unless_there_is_another(
     def page() -> str:
         return hub[REPO].files("main")["README.md"].decode()
 
-    done = publish(make_tree(tmp_path, ("torch-cpu",)))
-    assert (
-        "gated-norm has no CARD.md: acme/gated-norm gets a plain front page, unless it has one"
-        in done.stderr
-    )
+    told = "gated-norm has no CARD.md: acme/gated-norm gets a plain front page, unless it has one"
+    ended(publish(make_tree(tmp_path, ("torch-cpu",))), 0, told)
     assert 'get_kernel("acme/gated-norm", version=1, backend="cpu")\n' in page()
     assert "\nLicense: MIT\n\n## Variants\n\n- `torch-cpu`\n\n" in page()
-    tree = make_tree(
-        tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"), into=tmp_path / "tree"
-    )
-    assert "replaced: README.md, the front page" in publish(tree).stdout, (
-        "its own it keeps up to date"
-    )
+    tree = make_tree(tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"))
+    replaced = "replaced: README.md, the front page"
+    assert replaced in publish(tree).stdout, "its own it keeps up to date"
     assert "version=1)\n" in page()
-    hub[REPO].write("main", {**hub[REPO].files("main"), "README.md": b"# by hand\n"}, "by hand")
-    done = publish(make_tree(tmp_path / "v2", version=2))
-    assert (done.code, page()) == (0, "# by hand\n")
-    (tmp_path / "v2" / "tree" / "CARD.md").write_text("# a card\n")
-    assert "replaced: README.md, the front page" in publish(tmp_path / "v2" / "tree").stdout
-    assert publish(tmp_path / "v2" / "tree", "--branch", "main").code == 0
+    hub[REPO].add("main", {"README.md": b"# by hand\n"})
+    second = make_tree(tmp_path / "v2", version=2)
+    published(second)
+    assert page() == "# by hand\n"
+    (second / "CARD.md").write_text("# a card\n")
+    assert replaced in publish(second).stdout
+    published(second, "--branch", "main")
     assert page() == "# a card\n"
 
 
@@ -230,22 +226,19 @@ def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
     tree = make_tree(tmp_path)
     (tree / "CARD.md").write_text("---\nlicense: of my own\n---\n# gated-norm\n")
     hub.page_errors.append('"license" must be one of many')
-    done = publish(tree, "--create-repo")
-    assert (
-        done.code,
-        'would refuse the front page: "license" must be one of many' in done.stderr,
-    ) == (1, True)
+    told = 'would refuse the front page: "license" must be one of many'
+    ended(publish(tree, "--create-repo"), 1, told)
     assert hub.asked("^(POST|PUT) ") == ["POST /api/repos/create", "POST /api/validate-yaml"]
     assert hub[REPO].branches.keys() == {"main"}
     hub.page_errors.clear()
     hub.fail("validate-yaml", 503)
-    assert publish(tree).code == 0
+    published(tree)
 
 
 def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, tmp_path: Path) -> None:
     tree = make_tree(tmp_path)
     (tree / "CARD.md").write_text("# gated-norm\n")
-    assert publish(tree, "--branch", "main").code == 0
+    published(tree, "--branch", "main")
     assert {"README.md", "build/kci-manifest.json"} <= hub[REPO].files("main").keys()
     assert len(hub.asked(r"POST .*/commit/")) == 1
 
@@ -254,30 +247,25 @@ def test_what_others_have_put_on_the_branch_stays_and_is_named(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     foreign = {**there("torch-rocm"), "notes.txt": b"n", "benchmarks/benchmark_all.py": b"pass"}
-    hub[REPO].write("v1", {**hub[REPO].files("main"), **foreign}, "by hand")
+    hub[REPO].add("v1", foreign)
     said = published(make_tree(tmp_path))
     assert foreign.items() <= hub[REPO].files("v1").items()
     assert "kept, not in the tree: torch-rocm" in said
 
 
 def test_the_signature_of_other_metadata_does_not_stay(hub: FakeHub, tmp_path: Path) -> None:
-    assert publish(make_tree(tmp_path / "1")).code == 0
-    signed = {"build/torch-cpu/metadata.json.sigstore": b"signed"}
-    hub[REPO].write("v1", {**hub[REPO].files("v1"), **signed}, "signed")
-    assert publish(make_tree(tmp_path / "2", unique="9999999")).code == 0
+    published(make_tree(tmp_path / "1"))
+    hub[REPO].add("v1", {"build/torch-cpu/metadata.json.sigstore": b"signed"})
+    published(make_tree(tmp_path / "2", unique="9999999"))
     assert "build/torch-cpu/metadata.json.sigstore" not in hub[REPO].files("v1")
 
 
 def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(
     hub: FakeHub, tmp_path: Path
 ) -> None:
-    main = {
-        "README.md": b"# hello",
-        "build/torch-rocm/metadata.json": b"{}",
-        "build/torch-cpu/old.py": b"1",
-        "build/a": b"1",
-    }
-    hub[REPO].write("main", {**hub[REPO].files("main"), **main}, "version 1")
+    main = {"README.md": b"# hello", "build/torch-rocm/metadata.json": b"{}"}
+    main |= {"build/torch-cpu/old.py": b"1", "build/a": b"1"}
+    hub[REPO].add("main", main)
     tree = make_tree(tmp_path, version=2)
     said = published(tree)
     assert "removed: torch-rocm" in said
@@ -290,15 +278,8 @@ def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(
 
 
 def kernel_dir(tmp_path: Path, extra: str = "") -> Path:
-    place = tmp_path / "gated-norm"
-    place.mkdir()
-    (place / "build.toml").write_text(
-        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-        'backends = ["cpu", "cuda", "xpu"]\n'
-        f"{extra}[torch-noarch]\n"
-    )
-    (place / "torch-ext" / "gated_norm").mkdir(parents=True)
-    (place / "torch-ext" / "gated_norm" / "__init__.py").write_text("")
+    backends = ("cpu", "cuda", "xpu")
+    place = write_noarch(tmp_path / "gated-norm", "gated-norm", backends, extra)
     (place / "benchmarks").mkdir()
     (place / "benchmarks" / "benchmark.py").write_text("pass\n")
     return place
@@ -311,10 +292,8 @@ def test_pruning_removes_what_the_kernel_should_no_longer_have(
     (kernel / "benchmarks").rename(tmp_path / "benchmarks")
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text("[publish]\nprune = true\n")
-    older = {**there("torch-rocm"), **there("torch-xpu")}
-    hub[REPO].write("v1", {**hub[REPO].files("main"), **older}, "older")
-    tree = make_tree(tmp_path)
-    said = published(tree, "--kernel", str(kernel))
+    hub[REPO].add("v1", {**there("torch-rocm"), **there("torch-xpu")})
+    said = published(make_tree(tmp_path), "--kernel", kernel)
     # xpu is one of the kernel's backends: it should be there, whatever this tree has.
     assert {"torch-cpu", "torch-cuda", "torch-xpu"} <= below(hub)
     assert "torch-rocm" not in below(hub)
@@ -329,31 +308,22 @@ def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, tmp_path: Pat
     (kernel / "CARD.md").write_text("# {{ repo_id }} is new")
     tree = make_tree(tmp_path)
     hub.page_errors.append("no page")
-    assert (
-        f"correct {kernel / 'CARD.md'}; nothing was published"
-        in publish(tree, "--kernel", str(kernel)).stderr
-    )
+    told = f"correct {kernel / 'CARD.md'}; nothing was published"
+    ended(publish(tree, "--kernel", kernel), 1, told)
     hub.page_errors.clear()
-    for recorded in (True, False):
-        content = b"# old\n"
-        (tree / "CARD.md").write_bytes(content)
+    listed, sums = tree / "kci-manifest.json", tree / "SHA256SUMS"
+    for card, expected in (
+        (hashlib.sha256(b"# old\n").hexdigest(), f"# {REPO} is new"),
+        (None, "# old\n"),  # what was written by hand stays
+    ):
+        (tree / "CARD.md").write_bytes(b"# old\n")
         manifest = read_manifest(tree)
         assert manifest is not None
-        card = hashlib.sha256(content).hexdigest() if recorded else None
-        (tree / "kci-manifest.json").write_bytes(
-            encode_manifest(msgspec.structs.replace(manifest, card=card))
-        )
-        (tree / "SHA256SUMS").write_bytes(
-            encode_sums(
-                decode_sums((tree / "SHA256SUMS").read_bytes())
-                | {"kci-manifest.json": file_hash(tree / "kci-manifest.json")}
-            )
-        )
-        assert publish(tree, "--kernel", str(kernel)).code == 0
-        page = hub[REPO].files("main")["README.md"].decode()
-        assert page == (f"# {REPO} is new" if recorded else "# old\n"), (
-            "what was written by hand stays"
-        )
+        listed.write_bytes(encode_manifest(msgspec.structs.replace(manifest, card=card)))
+        hashed = decode_sums(sums.read_bytes()) | {"kci-manifest.json": file_hash(listed)}
+        sums.write_bytes(encode_sums(hashed))
+        published(tree, "--kernel", kernel)
+        assert hub[REPO].files("main")["README.md"].decode() == expected
 
 
 # --- where to ---
@@ -362,12 +332,11 @@ def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, tmp_path: Pat
 @pytest.mark.parametrize(
     ("general", "settings", "expected"),
     [
-        ('[general.hub]\nrepo-id = "acme/gated-norm"\n', "", "v1"),
+        (f'hub.repo-id = "{REPO}"\n', "", "v1"),
         ("", '[publish]\nrepo-prefix = "acme"\nbranch = "next-v{version}"\n', "next-v1"),
-        ('[general.hub]\nrepo-id = "acme/gated-norm"\nbranch = "b"\n', '[publish]\nbranch = "y"',
-            "b"),
+        (f'hub.repo-id = "{REPO}"\nhub.branch = "b"\n', '[publish]\nbranch = "y"', "b"),
     ],
-)  # fmt: skip
+)
 def test_the_place_is_what_build_toml_says_and_else_kci_toml(
     hub: FakeHub, tmp_path: Path, general: str, settings: str, expected: str
 ) -> None:
@@ -375,8 +344,7 @@ def test_the_place_is_what_build_toml_says_and_else_kci_toml(
     (tmp_path / ".git").mkdir()
     (tmp_path / "kci.toml").write_text(settings)
     make_tree(tmp_path, into=kernel / "build")
-    done = kci("publish", kernel)
-    assert done.code == 0, done.stderr
+    ended(kci("publish", kernel), 0)
     assert hub[REPO].branches.keys() == {"main", expected}
 
 
@@ -384,12 +352,10 @@ def test_without_a_place_it_is_refused(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = make_tree(tmp_path)
-    (tmp_path / "kci.toml").write_text(
-        '[publish]\nrepo-prefix = "acme"\n'
-    )  # as may come with a tree
+    # As may come with a tree.
+    (tmp_path / "kci.toml").write_text('[publish]\nrepo-prefix = "acme"\n')
     monkeypatch.chdir(tmp_path)
-    done = kci("publish", tree)
-    assert (done.code, "[general.hub]" in done.stderr) == (2, True)
+    ended(kci("publish", tree), 2, "[general.hub]")
 
 
 @pytest.mark.parametrize(
@@ -409,11 +375,9 @@ def test_a_name_that_is_no_repository_or_branch_is_refused(
 def test_a_repository_can_be_made(hub: FakeHub, tmp_path: Path) -> None:
     del hub.repositories[REPO]
     tree = make_tree(tmp_path)
-    refused = publish(tree)
-    assert refused.code == 1
-    assert "404" in refused.stderr
-    assert publish(tree, "--create-repo").code == 0
-    assert publish(tree, "--create-repo").code == 0
+    ended(publish(tree), 1, "404")
+    for _ in range(2):
+        published(tree, "--create-repo")
 
 
 # --- refused ---
@@ -421,8 +385,8 @@ def test_a_repository_can_be_made(hub: FakeHub, tmp_path: Path) -> None:
 
 def refused(hub: FakeHub, tree: Path, code: int, *words: str) -> None:
     done = publish(tree)
-    assert done.code == code, done.stderr
-    assert [word for word in (*words, "Traceback") if word not in done.stderr] == ["Traceback"]
+    ended(done, code, *words)
+    assert "Traceback" not in done.stderr
     assert hub.asked("^(POST|PUT) ") == []
 
 
@@ -453,14 +417,14 @@ def test_a_file_that_changes_during_publishing_is_not_published(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = make_tree(tmp_path)
-    release = read_release(tree)
+    file = read_release(tree).files["build/torch-cpu/data.bin"]
     (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
     with pytest.raises(FindingsError, match="changed while it was published"):
-        release.files["build/torch-cpu/data.bin"].content()
+        file.content()
     monkeypatch.setattr(hub_branch, "_SMALL", 0)  # a large file is read by the client itself
-    files = {"data.bin": release.files["build/torch-cpu/data.bin"]}
+    commit = functools.partial(HubKernel(REPO, lambda: TOKEN).commit, propose=False)
     with pytest.raises(FindingsError, match="changed while it was published"):
-        HubKernel(REPO, lambda: TOKEN).commit("v1", "", files, (), "message", propose=False)
+        commit("v1", "", {"data.bin": file}, (), "message")
 
 
 def test_a_file_that_changes_after_it_was_verified_is_not_published(
@@ -493,22 +457,15 @@ def test_a_token_that_is_not_valid(
     assert ("the token is not valid" in said, "hf_wrong" in said) == (True, False)
 
 
-@pytest.mark.parametrize(
-    "token",
-    ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\N{LATIN CAPITAL LETTER E WITH ACUTE}T"],
-)
+@pytest.mark.parametrize("token", ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\u00c9T"])
 def test_a_token_that_no_header_can_hold_is_refused_at_once(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     tree = make_tree(tmp_path)
-    commands = (
-        ("publish", tree, "--repo-id", REPO),
-        ("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO),
-    )
-    for command in (commands[0], (*commands[0], "--dry-run"), commands[1]):
-        done = kci(*command)
-        assert (done.code, "cannot be sent" in done.stderr) == (2, True), done.stderr
+    coverage = kci("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
+    for done in (publish(tree), publish(tree, "--dry-run"), coverage):
+        ended(done, 2, "cannot be sent")
         assert "SECR" not in done.stderr
     assert hub.log == []
 
@@ -539,9 +496,8 @@ def test_who_has_logged_in_needs_no_variable(
 def test_what_the_client_logs_has_no_password() -> None:
     hub_client(token=False)
     (handler, *_) = logging.getLogger("huggingface_hub").handlers
-    record = logging.LogRecord(
-        "", 30, "", 1, "asked %s", ("https://me:SECR@mirror.example/x",), None
-    )
+    place = "https://me:SECR@mirror.example/x"
+    record = logging.LogRecord("", 30, "", 1, "asked %s", (place,), None)
     assert handler.filter(record)
     assert "SECR" not in record.getMessage()
 
@@ -551,8 +507,7 @@ def test_an_identity_for_another_repository_gets_no_token(
 ) -> None:
     hub.trusted["gitlab"] = "kernels/acme/other"
     monkeypatch.setenv("HF_OIDC_ID_TOKEN", "gitlab")
-    done = publish(make_tree(tmp_path))
-    assert (done.code, "trusted publisher" in done.stderr) == (1, True)
+    ended(publish(make_tree(tmp_path)), 1, "trusted publisher")
     assert hub[REPO].branches.keys() == {"main"}
 
 
@@ -561,18 +516,18 @@ def test_an_identity_for_another_repository_gets_no_token(
 
 def meanwhile(hub: FakeHub, files: dict[str, bytes], message: str = "theirs") -> None:
     """Somebody else commits this between our look and our commit."""
-    hub.once(
-        "POST .*/commit/",
-        lambda: hub[REPO].write("v1", {**hub[REPO].files("v1"), **files}, message) and None,
-    )
+    hub.once("POST .*/commit/", lambda: hub[REPO].add("v1", files, message) and None)
+
+
+def noted(_item: object) -> None:
+    """By nobody."""
 
 
 def commit_goal(
-    tree: Path, waits: list[float] | None = None, log: list[str] | None = None
+    tree: Path, wait: Callable[[float], None] = noted, log: Callable[[str], None] = noted
 ) -> Publication:
-    """Publish; it waits as far as it can tell, and notes what it says."""
-    said, waited = log if log is not None else [], waits if waits is not None else []
-    publisher = Publisher(HubKernel(REPO, lambda: TOKEN), REPO, log=said.append, wait=waited.append)
+    """Publish; it waits as far as it can tell."""
+    publisher = Publisher(HubKernel(REPO, lambda: TOKEN), REPO, log=log, wait=wait)
     return publisher.publish(read_release(tree), "v1")
 
 
@@ -581,17 +536,16 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
     hub: FakeHub, tmp_path: Path, status: int | None
 ) -> None:
     hub.fail("POST .*/commit/", status, after=True)
-    done = commit_goal(make_tree(tmp_path))
-    assert done.builds.state is PublishState.PUBLISHED
-    assert done.builds.commit == hub[REPO].branches["v1"]
-    assert done.builds.changes.added
+    done = commit_goal(make_tree(tmp_path)).builds
+    assert (done.state, done.commit) == (PublishState.PUBLISHED, hub[REPO].branches["v1"])
+    assert done.changes.added
     assert len(hub.asked("POST .*/commit/v1")) == 1
 
 
 @pytest.mark.parametrize(("status", "headers", "expected"), [
     (500, {}, 2.0), (None, {}, 2.0), (408, {}, 2.0), (409, {}, 2.0),
-    (429, {"Retry_After": "7"}, 7.0),
-    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "300"}, 300.0),
+    (429, {"Retry_After": "7"}, 7.0), (503, {"Retry_After": "300"}, 300.0),
+    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0),
     (429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
 ])  # fmt: skip
 def test_a_commit_that_did_not_land_is_made_again(
@@ -599,7 +553,7 @@ def test_a_commit_that_did_not_land_is_made_again(
 ) -> None:
     hub.fail("POST .*/commit/", status, **headers)
     waits: list[float] = []
-    done = commit_goal(make_tree(tmp_path), waits)
+    done = commit_goal(make_tree(tmp_path), waits.append)
     assert (done.builds.state, waits) == (PublishState.PUBLISHED, [expected])
     assert len(hub.asked("PUT /lfs/")) == 2
 
@@ -608,7 +562,7 @@ def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> 
     hub.fail("POST .*/commit/", 500, times=100)
     waits: list[float] = []
     with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
-        commit_goal(make_tree(tmp_path), waits)
+        commit_goal(make_tree(tmp_path), waits.append)
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
@@ -627,11 +581,9 @@ def library_error(name: str, *kinds: str) -> type[Exception]:
     (ConnectionResetError("reset by peer"), True),
     (RuntimeError("Data processing error: CAS service error"), True),
     (OfflineModeIsEnabled("offline mode is enabled"), False),
-    (library_error("UnsupportedProtocol", "TransportError")("missing an 'http://' protocol"),
-        False),
+    (library_error("UnsupportedProtocol", "TransportError")("missing an 'http://' part"), False),
     (library_error("ProxyError", "TransportError")("407 Proxy Authentication Required"), False),
-    (library_error("ConnectError", "NetworkError")("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"),
-        False),
+    (library_error("ConnectError", "NetworkError")("[SSL: CERTIFICATE_VERIFY_FAILED] own"), False),
     (ImportError("Using SOCKS proxy, but the 'socksio' package is not installed"), False),
     (ValueError("Unknown scheme for proxy URL"), False),
     (TypeError("a fault of the client"), False),
@@ -646,16 +598,13 @@ def test_only_a_lost_connection_is_tried_again(
     monkeypatch.setenv("HTTPS_PROXY", "socks5://bob:s3cret@127.0.0.1:1")
     waits: list[float] = []
     with pytest.raises(FindingsError) as caught:
-        commit_goal(make_tree(tmp_path), waits)
+        commit_goal(make_tree(tmp_path), waits.append)
     assert len(waits) == (ATTEMPTS - 1 if lost else 0)
     assert str(error)[:20] in caught.value.message
     assert ("HTTPS_PROXY" in caught.value.hint) is not lost
 
 
-IN_AN_HOUR = (
-    "You have exceeded the rate limit for repository commits. You can retry this action in about "
-    "1 hour."
-)
+IN_AN_HOUR = "You have exceeded the rate limit. You can retry this action in about 1 hour."
 
 
 @pytest.mark.parametrize(("status", "headers", "seconds"), [
@@ -671,13 +620,11 @@ def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
     hub: FakeHub, tmp_path: Path, status: int, headers: dict[str, str], seconds: str
 ) -> None:
     hub.fail("POST .*/commit/", status, times=100, **headers)
-    with pytest.raises(
-        FindingsError, match=f"asks for a pause of {seconds} seconds: {status}"
-    ) as told:
+    asks = f"asks for a pause of {seconds} seconds: {status}"
+    with pytest.raises(FindingsError, match=asks) as told:
         commit_goal(make_tree(tmp_path))
-    assert re.match(
-        r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC", told.value.hint
-    )
+    later = r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC"
+    assert re.match(later, told.value.hint)
     assert len(hub.asked("POST .*/commit/")) == 1
 
 
@@ -685,9 +632,9 @@ def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> N
     """The parent is stale, and theirs stay."""
     meanwhile(hub, there("torch-rocm"))
     log: list[str] = []
-    done = commit_goal(make_tree(tmp_path), log=log)
-    assert done.builds.state is PublishState.PUBLISHED
-    assert done.builds.changes.kept_variants == ("torch-rocm",)
+    done = commit_goal(make_tree(tmp_path), log=log.append).builds
+    kept = ("torch-rocm",)
+    assert (done.state, done.changes.kept_variants) == (PublishState.PUBLISHED, kept)
     assert {"torch-rocm", "torch-cpu", "torch-cuda"} <= below(hub)
     assert any("412" in line for line in log)
 
@@ -697,9 +644,7 @@ def test_another_publisher_of_the_same_variants_is_not_overwritten(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     meanwhile(hub, {"build/torch-cpu/_ops.py": b"theirs"})
-    with pytest.raises(FindingsError) as refusal:
-        commit_goal(make_tree(tmp_path))
-    assert [item.rule for item in refusal.value.diagnostics] == ["KCI812"]
+    only(refusal(commit_goal, make_tree(tmp_path)), "KCI812")
     assert hub[REPO].files("v1")["build/torch-cpu/_ops.py"] == b"theirs"
 
 
@@ -708,14 +653,8 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     tree = make_tree(tmp_path)
-    same = {
-        f"build/{path.relative_to(tree)}": path.read_bytes()
-        for path in tree.rglob("*")
-        if path.is_file()
-    }
-    meanwhile(hub, same, "twin")
-    done = commit_goal(tree)
-    assert done.builds.state is PublishState.PUBLISHED
+    meanwhile(hub, tree_files(tree), "twin")
+    assert commit_goal(tree).builds.state is PublishState.PUBLISHED
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "twin"
 
 
@@ -727,19 +666,17 @@ def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tmp_p
 
 def test_publishing_again_makes_no_commit_and_uploads_nothing(hub: FakeHub, tmp_path: Path) -> None:
     tree = make_tree(tmp_path)
-    assert publish(tree).code == 0
+    published(tree)
     hub.log.clear()
-    done = publish(tree)
-    assert done.code == 0
-    assert "unchanged at " in done.stdout
+    assert "unchanged at " in published(tree)
     assert hub.asked("^(POST|PUT) ") == []
 
 
 def test_a_variants_directory_is_replaced_as_a_whole(hub: FakeHub, tmp_path: Path) -> None:
     tree = make_tree(tmp_path)
-    assert publish(tree).code == 0
+    published(tree)
     extra = {"build/torch-cpu/old.so": b"old", "build/torch-cpu/metadata.json.sigstore": b"signed"}
-    hub[REPO].write("v1", {**hub[REPO].files("v1"), **extra}, "by hand")
+    hub[REPO].add("v1", extra)
     said = published(tree)
     assert "  deleted: build/torch-cpu/old.so\n" in said
     assert "build/torch-cpu/old.so" not in hub[REPO].files("v1")
@@ -751,20 +688,18 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, tmp_path: Path) -> None:
     kernel = kernel_dir(tmp_path)
     file = kernel / "build.toml"
     file.write_text(file.read_text().replace("version = 1", "version = 2"))
-    done = publish(make_tree(tmp_path), "--kernel", str(kernel))
-    assert (done.code, "version 2" in done.stderr) == (2, True)
+    ended(publish(make_tree(tmp_path), "--kernel", kernel), 2, "version 2")
 
 
 def test_a_token_that_may_not_write(hub: FakeHub, tmp_path: Path) -> None:
     hub.fail("POST .*/branch/", 403)
-    done = publish(make_tree(tmp_path))
-    assert (done.code, "approved" in done.stderr) == (1, True)
+    ended(publish(make_tree(tmp_path)), 1, "approved")
 
 
 def test_a_dry_run_asks_once(hub: FakeHub, tmp_path: Path) -> None:
     hub.fail("GET", None, times=100)
-    done = publish(make_tree(tmp_path), "--dry-run")
-    assert (done.code, f"{REPO} cannot be read: no answer" in done.stderr) == (1, True), done.stderr
+    told = f"{REPO} cannot be read: no answer"
+    ended(publish(make_tree(tmp_path), "--dry-run"), 1, told)
 
 
 def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path: Path) -> None:
@@ -799,9 +734,8 @@ def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> N
     starter += "import sys; from kci.cli import main; main(sys.argv[1:])"
     environment = {**os.environ, **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
     command = [sys.executable, "-c", starter, "publish", str(tree), "--repo-id", REPO]
-    running = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    silent = subprocess.DEVNULL
+    running = subprocess.Popen(command, env=environment, stdout=silent, stderr=silent)
     try:
         assert second.wait(60), "it never came to the second binary"
         running.send_signal(signal.SIGKILL)
@@ -824,7 +758,6 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
     content.
     """
     tree = make_tree(tmp_path)
-    found: list[Any] = []
     barrier = threading.Barrier(2)
     meet = [2]
 
@@ -834,13 +767,8 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
             barrier.wait(60)
 
     hub.hooks.append(together)
-    threads = [
-        threading.Thread(target=lambda: found.append(commit_goal(tree).builds)) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor() as pool:
+        found = [*pool.map(lambda given: commit_goal(given).builds, [tree, tree])]
     assert [item.state for item in found] == [PublishState.PUBLISHED] * 2
     assert len({item.commit for item in found}) == 1
     assert sum(message.startswith("gated-norm") for message in hub[REPO].messages.values()) == 1

@@ -5,11 +5,13 @@ leaves out.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from act.harness import commit_all
-from cli.runner import Result, kci
+from cli.runner import Result, ended, kci
+from conftest import AT_TOP
 from kci.tree.identity import provenance
 from publish.fake_hub import FakeHub
 from publish.test_publish import REPO, below, hub, kernel_dir, make_tree, publish, published, there
@@ -23,15 +25,19 @@ OLDER = "9999999"
 
 
 def refused(done: Result, rule: str, *words: str) -> None:
-    assert done.code == 1, done.stderr + done.stdout
-    assert [word for word in (f"error[{rule}]", *words) if word not in done.stderr] == []
+    ended(done, 1, f"error[{rule}]", *words)
 
 
-def settings(place: Path, text: str, kernel: str = "") -> Path:
+def settings(place: Path, more: str = "") -> Path:
     """A repository with a kernel and a kci.toml."""
     (place / ".git").mkdir(parents=True)
-    (place / "kci.toml").write_text(text)
-    return kernel_dir(place, kernel)
+    (place / "kci.toml").write_text(f'[publish]\nrepo-prefix = "acme"\n{more}')
+    return kernel_dir(place)
+
+
+def of_commit(place: Path, commit: str, committed: int, **more: Any) -> Path:
+    """A tree of a commit, which was made at this time."""
+    return make_tree(place / commit, unique=commit[:7], commit=commit, committed=committed, **more)
 
 
 # --- another version ---
@@ -42,13 +48,10 @@ def test_a_version_does_not_go_on_the_branch_of_another_one(
     hub: FakeHub, tmp_path: Path, published: bool
 ) -> None:
     if published:
-        assert publish(make_tree(tmp_path / "2", version=2)).code == 0
+        ended(publish(make_tree(tmp_path / "2", version=2)), 0)
     before = dict(hub[REPO].branches)
-    done = publish(make_tree(tmp_path / "1"), "--branch", "v2")
-    assert (
-        done.code,
-        "gated-norm is version 1, and v2 is the branch of another version" in done.stderr,
-    ) == (2, True)
+    told = "gated-norm is version 1, and v2 is the branch of another version"
+    ended(publish(make_tree(tmp_path / "1"), "--branch", "v2"), 2, told)
     assert hub[REPO].branches == before
 
 
@@ -57,25 +60,18 @@ def test_a_version_does_not_go_on_the_branch_of_another_one(
 def test_a_constant_branch_is_refused_at_a_bump(
     hub: FakeHub, tmp_path: Path, manifest: bool
 ) -> None:
-    kernel = settings(
-        tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nbranch = "stable"\n'
-    )
+    kernel = settings(tmp_path / "repository", 'branch = "stable"\n')
     if manifest:
         make_tree(tmp_path / "1", into=kernel / "build")
-        assert kci("publish", kernel).code == 0
+        ended(kci("publish", kernel), 0)
     else:
         hub[REPO].write("stable", there("torch-cpu"), "by another builder")
     head = hub[REPO].branches["stable"]
-    (kernel / "build.toml").write_text(
-        (kernel / "build.toml").read_text().replace("version = 1", "version = 2")
-    )
+    build = kernel / "build.toml"
+    build.write_text(build.read_text().replace("version = 1", "version = 2"))
     done = kci("publish", make_tree(tmp_path / "2", version=2), "--kernel", kernel)
-    refused(
-        done,
-        "KCI813",
-        "stable has version 1 of gated-norm, and the tree is version 2",
-        '"v{version}"',
-    )
+    told = "stable has version 1 of gated-norm, and the tree is version 2"
+    refused(done, "KCI813", told, '"v{version}"')
     assert hub[REPO].branches["stable"] == head
 
 
@@ -96,11 +92,9 @@ def left(hub: FakeHub, tmp_path: Path) -> Path:
     """A kernel for cpu, cuda and xpu whose older builds are published; of a backend that it had
     once, too.
     """
-    older = [there(f"torch-{backend}", unique=OLDER) for backend in ("cpu", "xpu", "rocm")]
-    hub[REPO].write(
-        "v1", {path: data for files in older for path, data in files.items()}, "of other sources"
-    )
-    return settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\n')
+    for backend in ("cpu", "xpu", "rocm"):
+        hub[REPO].add("v1", there(f"torch-{backend}", unique=OLDER), "of other sources")
+    return settings(tmp_path / "repository")
 
 
 @pytest.mark.rule("KCI814", triggers=True)
@@ -110,12 +104,8 @@ def test_what_is_left_out_and_published_asks_for_a_decision(
 ) -> None:
     head = hub[REPO].branches["v1"]
     done = kci("publish", make_tree(tmp_path), "--kernel", left, *options)
-    refused(
-        done,
-        "KCI814",
-        f"{REPO}@v1 has 1 variant of other sources that this tree leaves out: torch-xpu\n",
-    )
-    assert "`leave-out` in [publish] of kci.toml" in done.stderr
+    told = f"{REPO}@v1 has 1 variant of other sources that this tree leaves out: torch-xpu\n"
+    refused(done, "KCI814", told, "`leave-out` in [publish] of kci.toml")
     assert hub[REPO].branches["v1"] == head
     assert hub.asked("^(POST|PUT) ") == []
 
@@ -126,38 +116,34 @@ def test_what_is_left_out_and_published_asks_for_a_decision(
 def test_what_was_decided_is_done(
     hub: FakeHub, left: Path, tmp_path: Path, how: str, decided: str
 ) -> None:
-    if how == "kci.toml":
-        (left.parent / "kci.toml").write_text(
-            f'[publish]\nrepo-prefix = "acme"\nleave-out = "{decided}"\n'
-        )
     options = ("--leave-out", decided) if how == "option" else ()
+    if not options:
+        with (left.parent / "kci.toml").open("a") as file:
+            file.write(f'leave-out = "{decided}"\n')
     done = kci("publish", make_tree(tmp_path), "--kernel", left, *options)
-    assert done.code == 0, done.stderr
+    said = ended(done, 0, "1 variant of other sources that this tree leaves out: torch-xpu; ")
     # rocm is none of the kernel's backends any more: that is what `prune` is about.
     assert {"torch-cpu", "torch-cuda", "torch-rocm"} <= below(hub)
     assert ("torch-xpu" in below(hub)) == (decided == "allow")
-    assert (
-        "kept, not in the tree: torch-xpu" if decided == "allow" else "removed: torch-xpu"
-    ) in done.stdout
-    assert "1 variant of other sources that this tree leaves out: torch-xpu; " in done.stderr
+    kept = decided == "allow"
+    assert ("kept, not in the tree: torch-xpu" if kept else "removed: torch-xpu") in said
 
 
 @pytest.mark.rule("KCI814", triggers=True)
 def test_a_variant_that_says_nothing_of_its_sources_is_of_others(
     hub: FakeHub, tmp_path: Path
 ) -> None:
-    hub[REPO].write(
-        "v1", {"build/torch-rocm/metadata.json": b'{"python-depends": []}'}, "of an early builder"
-    )
+    early = {"build/torch-rocm/metadata.json": b'{"python-depends": []}'}
+    hub[REPO].write("v1", early, "of an early builder")
     tree = make_tree(tmp_path)
     refused(publish(tree), "KCI814", "torch-rocm", "with --kernel, only those count")
-    assert publish(tree, "--leave-out", "allow").code == 0
+    published(tree, "--leave-out", "allow")
 
 
 def test_what_the_mirror_would_refuse_is_refused_before_the_branch(
     hub: FakeHub, tmp_path: Path
 ) -> None:
-    kernel = settings(tmp_path / "repository", '[publish]\nrepo-prefix = "acme"\nmirror = true\n')
+    kernel = settings(tmp_path / "repository", "mirror = true\n")
     hub[REPO].write("v1", hub[REPO].files("main"), "empty")
     hub[REPO].write("main", there("torch-xpu", unique=OLDER), "the mirror")
     done = kci("publish", make_tree(tmp_path), "--kernel", kernel)
@@ -167,14 +153,13 @@ def test_what_the_mirror_would_refuse_is_refused_before_the_branch(
 
 # --- older trees ---
 
+THEIRS = "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53"
+
 
 @pytest.fixture
 def newer(hub: FakeHub, tmp_path: Path) -> bytes:
     """The newer of two trees is published; its manifest."""
-    done = publish(
-        make_tree(tmp_path / "new", unique="1111111", commit=NEW, committed=1_760_000_000)
-    )
-    assert done.code == 0, done.stderr
+    published(of_commit(tmp_path / "new", NEW, 1_760_000_000))
     return hub[REPO].files("v1")["build/kci-manifest.json"]
 
 
@@ -182,17 +167,11 @@ def newer(hub: FakeHub, tmp_path: Path) -> bytes:
 def test_an_older_tree_does_not_replace_a_newer_one(
     hub: FakeHub, newer: bytes, tmp_path: Path
 ) -> None:
-    old = make_tree(tmp_path / "old", unique="2222222", commit=OLD, committed=1_750_000_000)
-    theirs = (
-        "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53, would be "
-        "replaced"
-    )
-    refused(publish(old), "KCI815", theirs, "commit aaaaaaaaaaaa of 2025-06-15")
+    old = of_commit(tmp_path / "old", OLD, 1_750_000_000)
+    refused(publish(old), "KCI815", f"{THEIRS}, would be replaced", "aaaaaaaaaaaa of 2025-06-15")
     refused(publish(old, "--dry-run"), "KCI815", "--older")
     assert hub[REPO].files("v1")["build/kci-manifest.json"] == newer
-    done = publish(old, "--older")
-    assert done.code == 0, done.stderr
-    assert f"{REPO}@v1 is newer than the tree" in done.stderr
+    ended(publish(old, "--older"), 0, f"{REPO}@v1 is newer than the tree")
     assert OLD.encode() in hub[REPO].files("v1")["build/kci-manifest.json"]
 
 
@@ -202,69 +181,39 @@ def test_a_main_branch_at_a_version_is_no_other_version(
     hub: FakeHub, tmp_path: Path, manifest: bool, made: bool
 ) -> None:
     """Such as after `git push origin v2:main`."""
-    assert (
-        publish(
-            make_tree(tmp_path / "new", version=2, unique="1111111", commit=NEW, committed=2000)
-        ).code
-        == 0
-    )
+    published(of_commit(tmp_path / "new", NEW, 2000, version=2))
+    repository = hub[REPO]
     if not manifest:
-        kept = {
-            name: data
-            for name, data in hub[REPO].files("v2").items()
-            if name != "build/kci-manifest.json"
-        }
-        hub[REPO].branches["v2"] = ""
-        hub[REPO].write("v2", kept, "no manifest")
-    hub[REPO].branches["main"] = hub[REPO].branches["v2"]
+        kept = dict(repository.files("v2"))
+        del kept["build/kci-manifest.json"]
+        repository.branches["v2"] = ""
+        repository.write("v2", kept, "no manifest")
+    repository.branches["main"] = repository.branches["v2"]
     if not made:
-        del hub[REPO].branches["v2"]
-    old = make_tree(
-        tmp_path / "old", ("torch-cpu",), version=2, unique="2222222", commit=OLD, committed=1000
-    )
-    refused(
-        publish(old), "KCI815" if manifest else "KCI814", "torch-cpu" if manifest else "torch-cuda"
-    )
-    third = publish(make_tree(tmp_path / "3", ("torch-cpu",), version=3))
-    assert third.code == 0, third.stderr
-    assert below(hub, "v3") == {"torch-cpu", "kci-manifest.json", "SHA256SUMS"}, (
-        "what is of another version stays out"
-    )
+        del repository.branches["v2"]
+    old = of_commit(tmp_path / "old", OLD, 1000, version=2, variants=("torch-cpu",))
+    rule, named = ("KCI815", "torch-cpu") if manifest else ("KCI814", "torch-cuda")
+    refused(publish(old), rule, named)
+    published(make_tree(tmp_path / "3", ("torch-cpu",), version=3))
+    assert below(hub, "v3") == {"torch-cpu", *AT_TOP}, "what is of another version stays out"
 
 
 @pytest.mark.rule("KCI815", triggers=False)
 def test_a_newer_tree_says_what_makes_way_for_it(
     hub: FakeHub, newer: bytes, tmp_path: Path
 ) -> None:
-    done = publish(
-        make_tree(tmp_path / "newest", unique="3333333", commit=OLD, committed=1_770_000_000)
-    )
-    assert done.code == 0, done.stderr
-    assert (
-        "torch-cpu, torch-cuda, built from commit bbbbbbbbbbbb of 2025-10-09 08:53, are replaced"
-        in done.stderr
-    )
+    newest = of_commit(tmp_path / "newest", OLD, 1_770_000_000)
+    ended(publish(newest), 0, f"{THEIRS}, are replaced")
 
 
 def test_an_older_build_of_the_same_inputs_is_not_older(hub: FakeHub, tmp_path: Path) -> None:
     """Nothing of the kernel has changed since: a run that builds everything made the newer one."""
     prints = {"torch-cpu": "c" * 64, "torch-cuda": "d" * 64}
-    new = make_tree(
-        tmp_path / "new", unique="1111111", commit=NEW, committed=1_760_000_000, prints=prints
-    )
-    assert publish(new).code == 0
-    changed = make_tree(
-        tmp_path / "changed",
-        unique="3333333",
-        commit=OLD,
-        committed=1_750_000_000,
-        prints=prints | {"torch-cpu": "e" * 64},
-    )
+    published(of_commit(tmp_path / "new", NEW, 1_760_000_000, prints=prints))
+    other = prints | {"torch-cpu": "e" * 64}
+    changed = of_commit(tmp_path / "changed", OLD, 1_750_000_000, prints=other)
     refused(publish(changed), "KCI815", "torch-cpu, built from")
-    old = make_tree(
-        tmp_path / "old", unique="2222222", commit=OLD, committed=1_750_000_000, prints=prints
-    )
-    assert publish(old).code == 0
+    published(of_commit(tmp_path / "old", OLD, 1_750_000_000, prints=prints))
 
 
 @pytest.mark.programs
@@ -281,8 +230,8 @@ def test_the_history_knows_where_the_manifest_does_not(
         assert state is not None
         commits.append(state.commit)
     trees = [make_tree(tmp_path / commit, unique=commit[:7], commit=commit) for commit in commits]
-    options = ("--repo-id", REPO, "--kernel", str(kernel))
-    assert kci("publish", trees[1], *options).code == 0
-    refused(kci("publish", trees[0], *options), "KCI815", commits[0][:12], commits[1][:12])
-    assert kci("publish", trees[0], *options, "--older").code == 0
-    assert kci("publish", trees[1], *options).code == 0
+    options = ("--kernel", kernel)
+    published(trees[1], *options)
+    refused(publish(trees[0], *options), "KCI815", commits[0][:12], commits[1][:12])
+    published(trees[0], *options, "--older")
+    published(trees[1], *options)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from buildkit import write_tree
-from cli.runner import Result, kci
+from cli.runner import Result, ended, kci
 from kci.config.model import CudaComponent
 from kci.config.reader import read_kernel
 from kci.errors import FindingsError, MissingToolError
@@ -64,9 +64,8 @@ class Runs:
 
     @property
     def found(self) -> SetupRuns:
-        return SetupRuns(
-            self.by_backend, "run somewhere", "/p/project", ("/cache/env", "/usr/local/cuda")
-        )
+        given = ("/cache/env", "/usr/local/cuda")
+        return SetupRuns(self.by_backend, "run somewhere", "/p/project", given)
 
 
 @pytest.fixture
@@ -77,6 +76,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 def taken(place: Path, files: dict[str, str], *options: str) -> Result:
     write_tree(place / "old", files)
     return kci("init", "adder", "--from", "old", "-y", "--run", *options)
+
+
+def files(*names: str) -> dict[str, str]:
+    """A project with these files beside its setup.py, empty."""
+    return dict.fromkeys(("setup.py", *names), "")
 
 
 def todo(place: Path) -> list[str]:
@@ -93,10 +97,11 @@ def both(runs: Runs) -> None:
         undef_macros=("NDEBUG",),
         extra_compile_args={
             "cxx": ("-O3", "-std=c++17", "-Wall"),
-            "nvcc": ("-O3", "-lineinfo", "-gencode", "arch=compute_80,code=sm_80", "--threads", "4",
-                "-Iother",
-                     "-gencode=arch=compute_90,code=sm_90", "-gencode",
-                     "arch=compute_90,code=compute_90"),
+            "nvcc": (
+                "-O3", "-lineinfo", "-gencode", "arch=compute_80,code=sm_80", "--threads", "4",
+                "-Iother", "-gencode=arch=compute_90,code=sm_90", "-gencode",
+                "arch=compute_90,code=compute_90",
+            ),
         },
     )  # fmt: skip
     of_cpu = cpp("adder._C", "csrc/ops.cpp", include_dirs=("csrc",), extra_compile_args=("-O2",))
@@ -108,11 +113,9 @@ def both(runs: Runs) -> None:
 
 def test_an_extension_becomes_a_component_of_its_backend(here: Path, runs: Runs) -> None:
     both(runs)
-    made = taken(here, PROJECT)
-    assert made.code == 0, made.stdout + made.stderr
+    ended(taken(here, PROJECT), 0)
     build = read_kernel(here / "adder").build
-    assert build.general.backends == ("cpu", "cuda")
-    assert build.general.license == "MIT"
+    assert (build.general.backends, build.general.license) == (("cpu", "cuda"), "MIT")
     of_cpu, of_cuda = build.kernel["adder_cpu"], build.kernel["adder_cuda"]
     assert of_cpu.src == ("csrc/ops.cpp", "csrc/add.h", "csrc/deep/more.h")
     assert (of_cpu.include, of_cpu.cxx_flags) == (("csrc",), ("-O2",))
@@ -135,10 +138,8 @@ def test_sources_and_package_are_copied_as_they_are(here: Path, runs: Runs) -> N
     assert (package / "functional.py").exists()
     binding = (here / "adder" / "torch-ext" / "torch_binding.cpp").read_text()
     assert "  // add\n  // scale_\n" in binding
-    assert (
-        'OPERATORS = [\n    "add",\n    "scale_",\n]'
-        in (here / "adder" / "tests" / "test_adder.py").read_text()
-    )
+    tests = (here / "adder" / "tests" / "test_adder.py").read_text()
+    assert 'OPERATORS = [\n    "add",\n    "scale_",\n]' in tests
 
 
 def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
@@ -164,32 +165,26 @@ def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
         "tests/test_adder.py only looks whether the functions are there: write tests of their "
         "results",
     ]
-    assert [line.startswith(begin) for line, begin in zip(left, begins, strict=True)] == [
-        True
-    ] * len(begins)
+    assert [line[: len(begin)] for line, begin in zip(left, begins, strict=True)] == begins
 
 
 def test_nothing_is_run_that_nobody_allowed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_setup, "run_setup", lambda *_: pytest.fail("it was run"))
     write_tree(here / "old", PROJECT)
-    refused = kci("init", "adder", "--from", "old", "-y")
-    assert refused.code == 2
-    assert "kci has to run old/setup.py, and --run is missing" in refused.stderr
-    assert "allow it with --run" in refused.stderr
+    told = "kci has to run old/setup.py, and --run is missing"
+    ended(kci("init", "adder", "--from", "old", "-y"), 2, told, "allow it with --run")
     assert not (here / "adder").exists()
 
 
 def test_a_project_without_setup_py_is_refused(here: Path) -> None:
-    refused = taken(here, {"CMakeLists.txt": ""})
-    assert refused.code == 2
-    assert "neither a build.toml nor a setup.py" in refused.stderr
-    assert "name them as `src` in build.toml" in refused.stderr
+    told = ("neither a build.toml nor a setup.py", "name them as `src` in build.toml")
+    ended(taken(here, {"CMakeLists.txt": ""}), 2, *told)
 
 
 def test_several_extensions_are_components_and_said(here: Path, runs: Runs) -> None:
     made = (cpp("fast.hash", "a.cpp"), cpp("fast.sum", "b.cpp", "a.cpp"), cpp("slow.sum", "c.cpp"))
     runs.by_backend["cpu"] = SetupRun(made)
-    assert taken(here, {"setup.py": "", "a.cpp": "", "b.cpp": "", "c.cpp": ""}).code == 0
+    ended(taken(here, files("a.cpp", "b.cpp", "c.cpp")), 0)
     kernel = read_kernel(here / "adder").build.kernel
     sources = {label: component.src for label, component in kernel.items()}
     assert sources == {"hash_cpu": ("a.cpp",), "sum_cpu": ("b.cpp",), "sum_cpu_2": ("c.cpp",)}
@@ -204,8 +199,7 @@ def test_the_cpu_extensions_of_the_run_for_cuda_count_where_the_other_fails(
         "cpu": SetupRun(error="OSError: CUDA_HOME environment variable is not set", line=7),
         "cuda": SetupRun((cuda("a", "a.cu"), cpp("b", "b.cpp"))),
     }
-    made = taken(here, {"setup.py": "", "a.cu": "", "b.cpp": ""})
-    assert made.code == 0
+    ended(taken(here, files("a.cu", "b.cpp")), 0)
     assert set(read_kernel(here / "adder").build.kernel) == {"adder_cpu", "adder_cuda"}
 
 
@@ -214,7 +208,7 @@ def test_a_backend_that_was_not_seen_is_said(here: Path, runs: Runs) -> None:
         "cpu": SetupRun((cpp("a", "a.cpp"),)),
         "cuda": SetupRun(error="Error: no\x1b[31m GPU", line=7),
     }
-    made = taken(here, {"setup.py": "", "a.cpp": "", "a.cu": ""})
+    made = taken(here, files("a.cpp", "a.cu"))
     assert "taken over: nothing for cuda: setup.py:7 ends with Error: no" in made.stdout
     assert "\x1b[31m" not in made.stdout
     assert any("write a component for CUDA, of a.cu" in line for line in todo(here))
@@ -224,10 +218,7 @@ def test_a_backend_that_was_not_seen_is_said(here: Path, runs: Runs) -> None:
     ("run", "said"),
     [
         (SetupRun(), "it makes no extension of torch.utils.cpp_extension"),
-        (
-            SetupRun(error="it exits with no GPU", line=3),
-            "for cpu, setup.py:3 ends with it exits with no GPU",
-        ),
+        (SetupRun(error="it exits", line=3), "for cpu, setup.py:3 ends with it exits"),
         (SetupRun((Extension("a", ("a.c",)),)), "it makes extensions that are not torch's"),
         (SetupRun((cpp("a", "gone.cpp"),)), "none of the sources of its extensions was found"),
     ],
@@ -236,30 +227,18 @@ def test_what_makes_no_extension_is_refused_with_the_reason(
     run: SetupRun, said: str, here: Path, runs: Runs
 ) -> None:
     runs.by_backend["cpu"] = run
-    made = taken(here, {"setup.py": "", "a.c": ""})
-    assert made.code == 1
-    assert said in made.stderr
+    ended(taken(here, files("a.c")), 1, said)
     assert not (here / "adder").exists()
 
 
 def test_paths_that_lead_out_are_left_out(here: Path, runs: Runs) -> None:
-    sources = (
-        "../../secret.cpp",
-        "/etc/passwd",
-        "in.cpp",
-        "link.cpp",
-        "sub/../in.cpp",
-        "/p/project/../x.cpp",
-        "a\0b",
-    )
-    runs.by_backend["cpu"] = SetupRun(
-        (cpp("a", *sources, include_dirs=("../x", ".", "vendor/lib")),)
-    )
-    write_tree(here / "old", {"setup.py": "", "in.cpp": "", "i/a.h": ""})
+    inside, out = ("in.cpp", "link.cpp", "sub/../in.cpp"), ("../../secret.cpp", "/etc/passwd")
+    sources, folders = (*out, *inside, "/p/project/../x.cpp", "a\0b"), ("../x", ".", "vendor/lib")
+    runs.by_backend["cpu"] = SetupRun((cpp("a", *sources, include_dirs=folders),))
+    write_tree(here / "old", files("in.cpp", "i/a.h"))
     (here / "secret.cpp").write_text("secret")
     (here / "old" / "link.cpp").symlink_to(here / "secret.cpp")
-    made = kci("init", "adder", "--from", "old", "-y", "--run")
-    assert made.code == 0, made.stderr
+    said = ended(kci("init", "adder", "--from", "old", "-y", "--run"), 0)
     assert "secret" not in "".join(path.read_text() for path in (here / "adder").rglob("*.cpp"))
     (component,) = read_kernel(here / "adder").build.kernel.values()
     assert (component.src, component.include) == (("in.cpp",), (".", "vendor/lib"))
@@ -272,23 +251,19 @@ def test_paths_that_lead_out_are_left_out(here: Path, runs: Runs) -> None:
         "'../x' lies outside",
         "the include directory 'vendor/lib' is empty: fetch it",
     ):
-        assert left in made.stdout
+        assert left in said
 
 
 def test_names_that_mean_harm_stay_one_line(here: Path, runs: Runs) -> None:
     evil = 'a\n[general]\nname = "evil"\x1b[31m'
     flags = ('-DX="\n[torch]"', "-DY")
-    run = SetupRun(
-        (cpp(evil, "a.cpp", extra_compile_args=flags), cpp(f"{evil}é", "b.cpp")),
-        package_dir={"x": "gone"},
-    )
-    runs.by_backend["cpu"] = run
-    made = taken(here, {"setup.py": "", "a.cpp": "", "b.cpp": ""})
-    assert made.code == 0, made.stderr
+    made = (cpp(evil, "a.cpp", extra_compile_args=flags), cpp(f"{evil}é", "b.cpp"))
+    runs.by_backend["cpu"] = SetupRun(made, package_dir={"x": "gone"})
+    said = ended(taken(here, files("a.cpp", "b.cpp")), 0)
     build = read_kernel(here / "adder").build
     assert build.general.name == "adder"
     assert build.kernel[next(iter(build.kernel))].cxx_flags == ('-DX="', '[torch]"', "-DY")
-    assert "\x1b[31m" not in made.stdout
+    assert "\x1b[31m" not in said
 
 
 @pytest.mark.parametrize(
@@ -303,8 +278,7 @@ def test_names_that_mean_harm_stay_one_line(here: Path, runs: Runs) -> None:
 )
 def test_a_license_is_never_invented(said: str, written: str, here: Path, runs: Runs) -> None:
     runs.by_backend["cpu"] = SetupRun((cpp("a", "a.cpp"),), license=said)
-    made = taken(here, {"setup.py": "", "a.cpp": ""})
-    assert made.code == 0, made.stderr
+    ended(taken(here, files("a.cpp")), 0)
     assert read_kernel(here / "adder").build.general.license == written
     assert any("write the license" in line for line in todo(here)) == (written == "other")
 
@@ -312,30 +286,21 @@ def test_a_license_is_never_invented(said: str, written: str, here: Path, runs: 
 def test_operators_that_are_registered_already_are_said(here: Path, runs: Runs) -> None:
     runs.by_backend["cpu"] = SetupRun((cpp("a", "a.cpp"),))
     text = '\nTORCH_LIBRARY(old, m) { m.def("add(Tensor a) -> Tensor"); }\n'
-    assert taken(here, {"setup.py": "", "a.cpp": text}).code == 0
-    assert (
-        "a.cpp:2: it registers operators: their namespace in a kernel is TORCH_EXTENSION_NAME"
-        in todo(here)
-    )
+    ended(taken(here, files() | {"a.cpp": text}), 0)
+    where = "their namespace in a kernel is TORCH_EXTENSION_NAME"
+    assert f"a.cpp:2: it registers operators: {where}" in todo(here)
 
 
 def test_a_package_below_src_is_found_without_being_named(here: Path, runs: Runs) -> None:
     runs.by_backend["cpu"] = SetupRun((cpp("old._C", "a.cpp"),))
-    assert taken(here, {"setup.py": "", "a.cpp": "", "src/old/__init__.py": "x = 1\n"}).code == 0
+    ended(taken(here, files("a.cpp") | {"src/old/__init__.py": "x = 1\n"}), 0)
     assert (here / "adder" / "torch-ext" / "adder" / "__init__.py").read_text() == "x = 1\n"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "[]",
-        "{",
-        '{"error": 1}',
-        '{"extensions": [{"name": 1, "sources": []}]}',
-        "[" * 100_000,
-        " " * 9_000_000,
-    ],
-)
+FORGED = ["[]", "{", '{"error": 1}', '{"extensions": [{"name": 1, "sources": []}]}']
+
+
+@pytest.mark.parametrize("answer", [*FORGED, "[" * 100_000, " " * 9_000_000])
 def test_a_forged_answer_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What setup.py can write in place of the answer is read as hostile data."""
 

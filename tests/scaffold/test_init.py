@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import kci
+from cli.runner import ended, kci
 from kci.scaffold.new_kernel import (
     FRAMEWORKS,
     OFFERED,
@@ -22,24 +22,22 @@ from kci.scaffold.new_kernel import (
 )
 from planning import parse_settings
 
+
+def on(*backends: str, framework: str = "") -> tuple[str, ...]:
+    """Options for a kernel of these backends."""
+    words = [word for backend in backends for word in ("--backend", backend)]
+    return (*(("--framework", framework) if framework else ()), *words)
+
+
 KINDS = {
-    "torch": ("--framework", "torch"),
-    "torch-rocm": ("--backend", "cuda", "--backend", "rocm"),
-    "torch-cpu": ("--backend", "cpu"),
-    "stable": (
-        "--stable-abi",
-        "2.11",
-        "--backend",
-        "cpu",
-        "--backend",
-        "cuda",
-        "--backend",
-        "rocm",
-    ),
-    "noarch": ("--framework", "torch-noarch"),
-    "tvm-ffi": ("--framework", "tvm-ffi"),
-    "tvm-ffi-cuda": ("--framework", "tvm-ffi", "--backend", "cuda"),
-    "tvm-ffi-both": ("--framework", "tvm-ffi", "--backend", "cpu", "--backend", "cuda"),
+    "torch": on(framework="torch"),
+    "torch-rocm": on("cuda", "rocm"),
+    "torch-cpu": on("cpu"),
+    "stable": ("--stable-abi", "2.11", *on("cpu", "cuda", "rocm")),
+    "noarch": on(framework="torch-noarch"),
+    "tvm-ffi": on(framework="tvm-ffi"),
+    "tvm-ffi-cuda": on("cuda", framework="tvm-ffi"),
+    "tvm-ffi-both": on("cpu", "cuda", framework="tvm-ffi"),
 }
 """Every kind that `kci init` offers."""
 
@@ -58,15 +56,13 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_created_and_nothing_is_found_in_it(kind: str, outside: Path) -> None:
-    made = kci("init", "my-kernel", "-y", *KINDS[kind])
-    assert made.code == 0, made.stderr
-    checked = kci("check", "my-kernel", "-v")
-    assert checked.stdout.startswith("2 files checked: 0 errors, 0 warnings"), checked.stderr
-    assert kci("matrix", "my-kernel").code == 0
-    assert kci("verify", "my-kernel").code == 0
-    assert kci("render", "--output", "my-kernel", "--check").code == 0
+    said = ended(kci("init", "my-kernel", "-y", *KINDS[kind]), 0)
+    checked = ended(kci("check", "my-kernel", "-v"), 0)
+    assert checked.startswith("2 files checked: 0 errors, 0 warnings")
+    for command in (("matrix",), ("verify",), ("render", "--check", "--output")):
+        ended(kci(*command, "my-kernel"), 0)
     files = [file for file in (outside / "my-kernel").rglob("*") if file.is_file()]
-    assert set(made.stdout.split()) == {str(file.relative_to(outside)) for file in files}
+    assert set(said.split()) == {str(file.relative_to(outside)) for file in files}
     for file in files:
         if ".github" not in file.parts:
             text = file.read_text()
@@ -78,23 +74,19 @@ def test_every_kind_is_created_and_nothing_is_found_in_it(kind: str, outside: Pa
 
 def test_the_settings_that_are_commented_out_are_valid(outside: Path) -> None:
     for framework in FRAMEWORKS:
-        text = new_kernel_files(choose("some-kernel", framework=framework), standalone=True)[
-            "kci.toml"
-        ]
+        chosen = choose("some-kernel", framework=framework)
+        text = new_kernel_files(chosen, standalone=True)["kci.toml"]
         lines = [
             line.removeprefix("# ") if re.match(r"# (\[|[a-z-]+ = )", line) else line
             for line in text.splitlines()
         ]
         assert lines != text.splitlines()
         settings = parse_settings("\n".join(lines).encode())
-        assert settings.limits
-        assert settings.tiers
-        assert settings.catalog
+        assert all((settings.limits, settings.tiers, settings.catalog))
 
 
 def test_what_was_chosen_is_in_the_files(outside: Path) -> None:
-    chosen = ("--backend", "cuda", "--stable-abi", "2.12")
-    assert kci("init", "fast-kernel", "-y", *chosen).code == 0
+    ended(kci("init", "fast-kernel", "-y", *on("cuda"), "--stable-abi", "2.12"), 0)
     data = tomllib.loads((outside / "fast-kernel" / "build.toml").read_text())
     assert data["general"]["backends"] == ["cuda"]
     assert data["torch"]["stable-abi"] == {"cuda": "2.12"}
@@ -111,26 +103,23 @@ def test_the_function_is_called_after_the_kernel(framework: str) -> None:
     assert "kernel.layers_op(" in taken["tests/test_layers.py"]
 
 
+EITHER = '"cuda" if torch.cuda.is_available() else "cpu"'
+
+
 @pytest.mark.parametrize(
     ("backends", "load", "tensor", "device"),
     [
         (("cpu",), ', backend="cpu")', '(4, 8, device="cpu")', '"cpu"'),
         (("cuda",), ")", '(4, 8, device="cuda")', '"cuda"'),
-        (
-            ("cuda", "cpu"),
-            ")",
-            "(4, 8, device=device)",
-            '"cuda" if torch.cuda.is_available() else "cpu"',
-        ),
+        (("cuda", "cpu"), ")", "(4, 8, device=device)", EITHER),
     ],
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_card_and_tests_take_the_device_that_the_kernel_is_for(
     framework: str, backends: tuple[str, ...], load: str, tensor: str, device: str
 ) -> None:
-    made = new_kernel_files(
-        choose("some-kernel", framework=framework, backends=backends), standalone=False
-    )
+    chosen = choose("some-kernel", framework=framework, backends=backends)
+    made = new_kernel_files(chosen, standalone=False)
     assert f'get_kernel("{{{{ repo_id }}}}", version={{{{ version }}}}{load}\n' in made["CARD.md"]
     assert f"x = torch.randn{tensor}\n" in made["CARD.md"]
     tests = made["tests/test_some_kernel.py"]
@@ -141,14 +130,12 @@ def test_card_and_tests_take_the_device_that_the_kernel_is_for(
 def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> None:
     subprocess.run(["git", "init", "-q", "."], cwd=outside, check=True)
     made = kci("init", "kernels/one", "-y")
-    assert made.code == 0, made.stderr
-    assert kci("init", "kernels/two", "-y", "--framework", "torch-noarch").code == 0
-    assert not (outside / "kernels" / "one" / "kci.toml").exists()
-    assert not (outside / "kernels" / "one" / ".github").exists()
-    assert "kci render" in made.stderr
-    assert len({line.index("#") for line in made.stderr.splitlines() if "  # " in line}) == 1, (
-        made.stderr
-    )
+    ended(made, 0, "kci render")
+    ended(kci("init", "kernels/two", "-y", "--framework", "torch-noarch"), 0)
+    for name in ("kci.toml", ".github"):
+        assert not (outside / "kernels" / "one" / name).exists()
+    signs = {line.index("#") for line in made.stderr.splitlines() if "  # " in line}
+    assert len(signs) == 1, made.stderr
     assert kci("render").code == 0
     assert kci("check", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
 
@@ -157,8 +144,8 @@ def test_kernels_made_side_by_side_are_answered_about(outside: Path) -> None:
     """Two kci.toml would be two repositories: the second kernel gets none, and init says how to
     make one of them.
     """
-    assert kci("init", "alpha", "-y", "--backend", "cpu").code == 0
-    made = kci("init", "beta", "-y", "--backend", "cpu")
+    ended(kci("init", "alpha", "-y", *on("cpu")), 0)
+    made = kci("init", "beta", "-y", *on("cpu"))
     assert "move alpha/kci.toml to ., and run `git init -b main` there" in made.stderr
     assert sorted(path.parent.name for path in outside.rglob("kci.toml")) == ["alpha"]
     assert kci("matrix").code == kci("plan").code == 0
@@ -170,12 +157,8 @@ def test_kernels_made_side_by_side_are_answered_about(outside: Path) -> None:
 def test_the_working_directory_is_filled(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (outside / "my-kernel").mkdir()
     monkeypatch.chdir(outside / "my-kernel")
-    made = kci("init", ".", "-y", "--backend", "cpu", "--repo-id", "acme/my-kernel")
-    assert (made.code, "KCI450" in made.stderr, "git init -b main" in made.stderr) == (
-        0,
-        True,
-        True,
-    ), made.stderr
+    made = kci("init", ".", "-y", *on("cpu"), "--repo-id", "acme/my-kernel")
+    ended(made, 0, "KCI450", "git init -b main")
     assert kci("check").code == 0
     texts = [file.read_text() for file in Path().rglob("*") if file.is_file()]
     assert sum("acme/my-kernel" in text for text in texts) >= 4
@@ -189,15 +172,9 @@ def test_nothing_is_overwritten(outside: Path) -> None:
     (outside / "file").write_text("mine")
     (outside / "link").symlink_to(outside / "elsewhere")
     for name in ("taken", "file", "link"):
-        refused = kci("init", name, "-y")
-        assert (refused.code, refused.stdout) == (2, "")
-        assert "nothing was written" in refused.stderr
-    assert sorted(path.name for path in outside.rglob("*")) == [
-        "file",
-        "link",
-        "notes.txt",
-        "taken",
-    ]
+        assert ended(kci("init", name, "-y"), 2, "nothing was written") == ""
+    there = sorted(path.name for path in outside.rglob("*"))
+    assert there == ["file", "link", "notes.txt", "taken"]
     assert (outside / "taken" / "notes.txt").read_text() == "mine"
 
 
@@ -212,9 +189,7 @@ def test_what_gets_there_first_stays(outside: Path, monkeypatch: pytest.MonkeyPa
         return real(arguments)
 
     monkeypatch.setattr(new_kernel, "check_kernels", meanwhile)
-    lost = kci("init", "raced", "-y")
-    assert lost.code == 1
-    assert "nothing was written" in lost.stderr
+    ended(kci("init", "raced", "-y"), 1, "nothing was written")
     assert [path.name for path in (outside / "raced").iterdir()] == ["theirs"]
     assert [path.name for path in outside.iterdir() if path.name != "raced"] == []
 
@@ -244,8 +219,8 @@ def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
         (("MyKernel",), "such as my-kernel"),
         (("x",), "such as my-kernel"),
         (("import",), "a keyword of Python"),
-        (("k1", "--framework", "tvm-ffi", "--backend", "rocm"), "for tvm-ffi: cpu, cuda"),
-        (("k1", "--framework", "torch", "--backend", "metal"), "for torch: cpu, cuda, rocm"),
+        (("k1", *on("rocm", framework="tvm-ffi")), "for tvm-ffi: cpu, cuda"),
+        (("k1", *on("metal", framework="torch")), "for torch: cpu, cuda, rocm"),
         (("k1", "--framework", "tvm-ffi", "--stable-abi", "2.11"), "no stable ABI"),
         (("k1", "--stable-abi", "2.9"), "from 2.11 to"),
         (("k1", "--stable-abi", "99.0"), "from 2.11 to"),
@@ -257,9 +232,7 @@ def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
 def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
     arguments: tuple[str, ...], said: str, outside: Path
 ) -> None:
-    refused = kci("init", "-y", *arguments)
-    assert refused.code == 2, refused.stderr
-    assert said in refused.stderr
+    ended(kci("init", "-y", *arguments), 2, said)
     assert list(outside.iterdir()) == []
 
 
@@ -278,13 +251,11 @@ def test_a_value_of_a_new_build_toml_is_toml() -> None:
     odd = 'a"b\\c\x7f\u2028\té'
     component = {
         "label": "x", "backend": "cpu", "sources": [odd], "headers": [], "include": [],
-        "cxx_flags": [odd],
-        "cuda_flags": [], "archs": [],
+        "cxx_flags": [odd], "cuda_flags": [], "archs": [],
     }  # fmt: skip
     values = {
         "name": "x", "license": odd, "repo_id": "a/b", "package": "x", "backends": ["cpu"],
-        "components": [component],
-        "left": [], "functions": [],
+        "components": [component], "left": [], "functions": [],
     }  # fmt: skip
     text = render_templates({"build.toml": "port/build.toml.j2"}, values)["build.toml"]
     read = tomllib.loads(text)
@@ -294,9 +265,8 @@ def test_a_value_of_a_new_build_toml_is_toml() -> None:
 def test_every_backend_that_is_offered_has_files() -> None:
     for framework, backends in OFFERED.items():
         for backend in backends:
-            files = new_kernel_files(
-                choose("some-kernel", framework=framework, backends=[backend]), standalone=False
-            )
+            chosen = choose("some-kernel", framework=framework, backends=[backend])
+            files = new_kernel_files(chosen, standalone=False)
             assert f'backends = ["{backend}"]' in files["build.toml"]
 
 
@@ -305,37 +275,28 @@ def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(outside: Path) 
     toml = outside / "old" / "build.toml"
     toml.write_text(toml.read_text().replace('"Apache-2.0"', '"my own"'))
     result = kci("init", "k1", "--from", "old", "-y")
-    assert result.code == 0
-    assert "k1/build.toml:" in result.stderr
-    assert "warning[KCI141]" in result.stderr
+    ended(result, 0, "k1/build.toml:", "warning[KCI141]")
     assert ".kci-" not in result.stderr
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Path) -> None:
     subprocess.run(["git", "init", "--quiet"], check=True)
-    made = kci("init", "kernels/k1", "-y", *KINDS[kind])
-    assert made.code == 0, made.stderr
+    said = ended(kci("init", "kernels/k1", "-y", *KINDS[kind]), 0)
     assert kci("matrix", "kernels/k1", "--format", "names").stdout
     assert kci("check", "kernels/k1").stdout.endswith(": 0 errors, 0 warnings, 0 infos\n")
-    written = {
-        str(file.relative_to(outside))
-        for file in outside.rglob("*")
-        if file.is_file() and ".git/" not in str(file)
-    }
-    assert set(made.stdout.split()) == written
-    declared = tomllib.loads((outside / "kernels" / "k1" / "build.toml").read_text())["general"][
-        "backends"
-    ]
-    assert built_backends(outside / "kernels" / "k1") == set(declared)
+    files = [file for file in outside.rglob("*") if file.is_file() and ".git" not in file.parts]
+    assert set(said.split()) == {str(file.relative_to(outside)) for file in files}
+    kernel = outside / "kernels" / "k1"
+    declared = tomllib.loads((kernel / "build.toml").read_text())["general"]["backends"]
+    assert built_backends(kernel) == set(declared)
 
 
 def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
     (outside / "kci.toml").symlink_to("nowhere/kci.toml")
     subprocess.run(["git", "init", "--quiet"], check=True)
     made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
-    assert made.code == 1
-    assert "kci.toml: error[" in made.stderr
+    ended(made, 1, "kci.toml: error[")
     assert "is ready" not in made.stderr
     assert not (outside / "nowhere").exists()
 
@@ -343,33 +304,17 @@ def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (
-            ("--backend", "rocm", "--stable-abi", "2.14"),
-            1,
-            "First fix what `kci check` reports. Then:",
-        ),
-        (
-            ("--framework", "torch-noarch", "--backend", "neuron"),
-            1,
-            "Nothing is built for neuron yet",
-        ),
-        (
-            ("--framework", "torch-noarch", "--backend", "cann", "--backend", "tpu"),
-            1,
-            "for cann, tpu yet",
-        ),
-        (
-            ("--framework", "torch-noarch", "--backend", "cpu", "--backend", "cann"),
-            0,
-            "--variant torch-cann` builds it",
-        ),
-        (("--backend", "cpu"), 0, "k1 is ready. Next:"),
+        ((*on("rocm"), "--stable-abi", "2.14"), 1, "First fix what `kci check` reports. Then:"),
+        (on("neuron", framework="torch-noarch"), 1, "Nothing is built for neuron yet"),
+        (on("cann", "tpu", framework="torch-noarch"), 1, "for cann, tpu yet"),
+        (on("cpu", "cann", framework="torch-noarch"), 0, "--variant torch-cann` builds it"),
+        (on("cpu"), 0, "k1 is ready. Next:"),
     ],
 )
 def test_only_what_is_ready_is_said_to_be(
     options: tuple[str, ...], code: int, said: str, outside: Path
 ) -> None:
     made = kci("init", "k1", "-y", *options)
-    assert (made.code, said in made.stderr) == (code, True), made.stderr
+    ended(made, code, said)
     assert ("is ready" in made.stderr) == (code == 0)
     assert kci("plan", "k1").code == code, "what comes next works, or was not said to"

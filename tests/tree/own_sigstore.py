@@ -31,6 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 ISSUER = "https://token.actions.githubusercontent.com"
 REQUEST_TOKEN = "request-token"
 GITHUB = "https://github.com/"
+_MEDIA = "application/vnd.dev.sigstore"
 _FULCIO = "1.3.6.1.4.1.57264.1."
 _CLAIMS = {8: "iss", 9: "job_workflow_ref", 12: "repository", 13: "sha", 14: "ref"}
 """Fulcio's extensions of a certificate, and the claim each is made from."""
@@ -57,28 +58,19 @@ class OwnSigstore:
     @property
     def environment(self) -> dict[str, str]:
         """What GitHub gives a job that has `id-token: write`."""
-        url = f"{self.url}/identity?api-version=2.0"
-        return {
-            "ACTIONS_ID_TOKEN_REQUEST_URL": url,
-            "ACTIONS_ID_TOKEN_REQUEST_TOKEN": REQUEST_TOKEN,
-        }
+        request = {"URL": f"{self.url}/identity?api-version=2.0", "TOKEN": REQUEST_TOKEN}
+        return {f"ACTIONS_ID_TOKEN_REQUEST_{name}": value for name, value in request.items()}
 
     def trust_config(self) -> str:
         """Which services sign, and what they are trusted by."""
         since = {"start": "2020-01-01T00:00:00Z"}
 
         def log(key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
-            public = {
-                "rawBytes": _b64(_spki(key)),
-                "keyDetails": "PKIX_ECDSA_P256_SHA_256",
-                "validFor": since,
-            }
-            return {
-                "baseUrl": self.url,
-                "hashAlgorithm": "SHA2_256",
-                "publicKey": public,
-                "logId": {"keyId": _b64(_key_id(key))},
-            }
+            kind = "PKIX_ECDSA_P256_SHA_256"
+            public = {"rawBytes": _b64(_spki(key)), "keyDetails": kind, "validFor": since}
+            log_id = {"keyId": _b64(_key_id(key))}
+            said = {"baseUrl": self.url, "hashAlgorithm": "SHA2_256", "logId": log_id}
+            return {**said, "publicKey": public}
 
         certificate = self.authority.public_bytes(serialization.Encoding.DER)
         authority = {
@@ -88,23 +80,20 @@ class OwnSigstore:
             "validFor": since,
         }
         service = {"url": self.url, "majorApiVersion": 1, "validFor": since, "operator": "test"}
-        return json.dumps(
-            {
-                "mediaType": "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json",
-                "trustedRoot": {
-                    "mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
-                    "tlogs": [log(self.log)],
-                    "certificateAuthorities": [authority],
-                    "ctlogs": [log(self.certificates)],
-                },
-                "signingConfig": {
-                    "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
-                    "caUrls": [service],
-                    "rekorTlogUrls": [service],
-                    "rekorTlogConfig": {"selector": "ANY"},
-                },
-            }
-        )
+        root = {
+            "mediaType": f"{_MEDIA}.trustedroot+json;version=0.1",
+            "tlogs": [log(self.log)],
+            "certificateAuthorities": [authority],
+            "ctlogs": [log(self.certificates)],
+        }
+        signing = {
+            "mediaType": f"{_MEDIA}.signingconfig.v0.2+json",
+            "caUrls": [service],
+            "rekorTlogUrls": [service],
+            "rekorTlogConfig": {"selector": "ANY"},
+        }
+        media = f"{_MEDIA}.clienttrustconfig.v0.1+json"
+        return json.dumps({"mediaType": media, "trustedRoot": root, "signingConfig": signing})
 
     def read(self, identity: str, audience: str) -> dict[str, Any]:
         """The claims of an identity that GitHub gave for an audience."""
@@ -123,10 +112,9 @@ class OwnSigstore:
                 claims = self.read(bearer, "sigstore")
             except jwt.InvalidTokenError as error:
                 return 401, {"message": f"no identity: {error}"}
-            request = x509.load_pem_x509_csr(
-                base64.b64decode(json.loads(body)["certificateSigningRequest"])
-            )
-            certificates = [self._certificate(request, claims), self.authority]
+            request = base64.b64decode(json.loads(body)["certificateSigningRequest"])
+            made = self._certificate(x509.load_pem_x509_csr(request), claims)
+            certificates = [made, self.authority]
             chain = [one.public_bytes(serialization.Encoding.PEM).decode() for one in certificates]
             return 201, {"signedCertificateEmbeddedSct": {"chain": {"certificates": chain}}}
         if path == "/api/v1/log/entries":
@@ -135,16 +123,9 @@ class OwnSigstore:
 
     def _identity(self, audience: str) -> str:
         now = int(time.time())
-        said = {
-            "iss": ISSUER,
-            "aud": audience,
-            "sub": "job",
-            "iat": now,
-            "nbf": now,
-            "exp": now + 300,
-            **self.claims,
-        }
-        return jwt.encode(said, self.issuer, "ES256")
+        said = {"iss": ISSUER, "aud": audience, "sub": "job"}
+        times = {"iat": now, "nbf": now, "exp": now + 300}
+        return jwt.encode({**said, **times, **self.claims}, self.issuer, "ES256")
 
     def _certificate(
         self, request: x509.CertificateSigningRequest, claims: dict[str, Any]
@@ -154,6 +135,8 @@ class OwnSigstore:
         identity = x509.UniformResourceIdentifier(GITHUB + claims["job_workflow_ref"])
         public = request.public_key()
         assert isinstance(public, ec.EllipticCurvePublicKey)
+        purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING])
+        authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.root.public_key())
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([]))
@@ -163,24 +146,14 @@ class OwnSigstore:
             .not_valid_before(now - timedelta(minutes=1))
             .not_valid_after(now + timedelta(minutes=10))
             .add_extension(_usage("digital_signature"), critical=True)
-            .add_extension(
-                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING]), critical=False
-            )
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.root.public_key()),
-                critical=False,
-            )
+            .add_extension(purpose, critical=False)
+            .add_extension(authority, critical=False)
             .add_extension(x509.SubjectAlternativeName([identity]), critical=True)
         )
         for number, claim in _CLAIMS.items():
-            text = (
-                claims[claim].encode()
-                if number not in (9, 12)
-                else (GITHUB + claims[claim]).encode()
-            )
-            extension = x509.UnrecognizedExtension(
-                x509.ObjectIdentifier(f"{_FULCIO}{number}"), _utf8(text)
-            )
+            text = _utf8(f"{GITHUB if number in (9, 12) else ''}{claims[claim]}".encode())
+            place = x509.ObjectIdentifier(f"{_FULCIO}{number}")
+            extension = x509.UnrecognizedExtension(place, text)
             builder = builder.add_extension(extension, critical=False)
         # The timestamp signs the certificate without itself.
         draft = builder.sign(self.root, hashes.SHA256())
@@ -191,11 +164,8 @@ class OwnSigstore:
     def _timestamp(self, certificate: bytes) -> bytes:
         """That the log of certificates has seen one: RFC 6962, section 3.2."""
         milliseconds = int(time.time() * 1000).to_bytes(8, "big")
-        entry = (
-            hashlib.sha256(_spki(self.root)).digest()
-            + len(certificate).to_bytes(3, "big")
-            + certificate
-        )
+        issuer = hashlib.sha256(_spki(self.root)).digest()
+        entry = issuer + len(certificate).to_bytes(3, "big") + certificate
         signature = _sign(self.certificates, b"\0\0" + milliseconds + b"\0\1" + entry + b"\0\0")
         stamp = b"\0" + _key_id(self.certificates) + milliseconds + b"\0\0"
         stamp += b"\4\3" + len(signature).to_bytes(2, "big") + signature
@@ -207,17 +177,13 @@ class OwnSigstore:
             content = proposed["spec"]["proposedContent"]
             envelope = json.loads(content["envelope"])
             (verifier,) = content["verifiers"]
-            payload = base64.b64decode(envelope["payload"])
-            proposed = proposed | {
-                "spec": {
-                    "envelopeHash": _digest(content["envelope"].encode()),
-                    "payloadHash": _digest(payload),
-                    "signatures": [
-                        {"signature": one["sig"], "verifier": verifier}
-                        for one in envelope["signatures"]
-                    ],
-                }
+            signed = [one["sig"] for one in envelope["signatures"]]
+            spec = {
+                "envelopeHash": _digest(content["envelope"].encode()),
+                "payloadHash": _digest(base64.b64decode(envelope["payload"])),
+                "signatures": [{"signature": one, "verifier": verifier} for one in signed],
             }
+            proposed = proposed | {"spec": spec}
         body = rfc8785.dumps(proposed)
         root = hashlib.sha256(b"\0" + body).digest()
         note = f"log.test\n1\n{_b64(root)}\n"
@@ -259,15 +225,9 @@ def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
 
 
 def _usage(kind: str) -> x509.KeyUsage:
-    kinds = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-    )
-    kinds += ("key_cert_sign", "crl_sign", "encipher_only", "decipher_only")
-    return x509.KeyUsage(**{name: name == kind for name in kinds})
+    kinds = "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
+    kinds += "key_cert_sign crl_sign encipher_only decipher_only"
+    return x509.KeyUsage(**{name: name == kind for name in kinds.split()})
 
 
 def _spki(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -292,14 +252,9 @@ def _digest(data: bytes) -> dict[str, str]:
 
 
 def _der(tag: int, data: bytes) -> bytes:
-    size = len(data)
-    length = bytes([size]) if size < 128 else bytes([0x80 + (size.bit_length() + 7) // 8])
-    return (
-        bytes([tag])
-        + length
-        + (b"" if size < 128 else size.to_bytes((size.bit_length() + 7) // 8, "big"))
-        + data
-    )
+    size, count = len(data), (len(data).bit_length() + 7) // 8
+    length = bytes([size]) if size < 128 else bytes([0x80 + count]) + size.to_bytes(count, "big")
+    return bytes([tag]) + length + data
 
 
 def _utf8(data: bytes) -> bytes:
@@ -338,9 +293,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving_sigstore(services: OwnSigstore) -> Iterator[OwnSigstore]:
     """Serve it on a free port of this machine."""
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), type("Handler", (_Handler,), {"services": services})
-    )
+    handler = type("Handler", (_Handler,), {"services": services})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     services.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

@@ -15,17 +15,13 @@ from kci.tree import merge as carry
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify
-from variants import CPU, CUDA, STABLE, make_artifact, make_variant
+from variants import CPU, CUDA, STABLE, artifact_of
 
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    files = [
-        make_artifact(tmp_path / name, make_variant(tmp_path / "src" / name, name))
-        for name in (CPU, STABLE)
-    ]
-    merge(files, tmp_path / "build")
+    merge([artifact_of(tmp_path, name) for name in (CPU, STABLE)], tmp_path / "build")
     return tmp_path / "build"
 
 
@@ -44,17 +40,12 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def add(tree: Path) -> None:
-    artifact = make_artifact(
-        tree.parent / "new", make_variant(tree.parent / "src" / "new", CUDA, archs=("9.0",))
-    )
-    merge([artifact], tree)
+    merge([artifact_of(tree.parent, CUDA, archs=("9.0",))], tree)
 
 
 def test_what_stays_keeps_its_inodes_and_is_not_read(tree: Path, hashed: list[str]) -> None:
     before = {path: path.stat().st_ino for path in (tree / CPU).rglob("*") if path.is_file()}
-    artifact = make_artifact(
-        tree.parent / "new", make_variant(tree.parent / "src" / "new", CUDA, archs=("9.0",))
-    )
+    artifact = artifact_of(tree.parent, CUDA, archs=("9.0",))
     hashed.clear()
     merge([artifact], tree)
     assert {path: path.stat().st_ino for path in before} == before
@@ -107,14 +98,15 @@ def test_a_file_system_without_links_gets_copies(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(1, "Operation not permitted")
 
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "f").write_text("1")
-    (tmp_path / "a" / "x.pyc").write_text("")
+    old, new = tmp_path / "a", tmp_path / "c"
+    (old / "b").mkdir(parents=True)
+    (old / "b" / "f").write_text("1")
+    (old / "x.pyc").write_text("")
     monkeypatch.setattr(carry.os, "link", refuse)
-    carry.link_or_copy(tmp_path / "a", tmp_path / "c")
-    assert (tmp_path / "c" / "b" / "f").read_text() == "1"
-    assert (tmp_path / "c" / "b" / "f").stat().st_ino != (tmp_path / "a" / "b" / "f").stat().st_ino
-    assert not (tmp_path / "c" / "x.pyc").exists()
+    carry.copy(old, new, linked=True)
+    assert (new / "b" / "f").read_text() == "1"
+    assert (new / "b" / "f").stat().st_ino != (old / "b" / "f").stat().st_ino
+    assert not (new / "x.pyc").exists()
 
 
 def test_the_checksums_cover_the_tree(tree: Path) -> None:

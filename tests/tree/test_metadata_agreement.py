@@ -59,14 +59,8 @@ RAW = [
 
 
 def places(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, inner in items:
+    listed = enumerate(value) if isinstance(value, list) else ()
+    for key, inner in value.items() if isinstance(value, dict) else listed:
         yield (*prefix, key)
         yield from places(inner, (*prefix, key))
 
@@ -82,9 +76,8 @@ def mutated(random_: random.Random) -> bytes:
             case 0:
                 del owner[last]
             case 1 if isinstance(owner, dict):
-                owner[random_.choice(["sha", "commit", "extra", "version", last + "x"])] = (
-                    owner.pop(last)
-                )
+                name = random_.choice(["sha", "commit", "extra", "version", last + "x"])
+                owner[name] = owner.pop(last)
             case _:
                 owner[last] = random_.choice(VALUES)
     raw = json.dumps(data, ensure_ascii=random_.random() < 0.5).encode("utf-8", "surrogatepass")
@@ -95,9 +88,8 @@ def mutated(random_: random.Random) -> bytes:
         case 1:
             return raw[: random_.randrange(len(raw))]
         case 2:
-            return raw.decode("utf-8", "replace").encode(
-                random_.choice(["utf-16", "utf-32", "utf-8-sig", "utf-16-le"])
-            )
+            encoding = random_.choice(["utf-16", "utf-32", "utf-8-sig", "utf-16-le"])
+            return raw.decode("utf-8", "replace").encode(encoding)
         case 3:
             changed = bytearray(raw)
             changed[random_.randrange(len(raw))] = random_.randrange(256)
@@ -148,12 +140,7 @@ def test_a_file_may_not_be_nested_without_end() -> None:
 
 
 def test_the_reference_reads_what_kci_writes(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {
-        "__init__.py": "",
-        "a.b": "1",
-        "a/b.py": "2",
-        "sub/metadata.json": "3",
-    }
+    files = {"__init__.py": "", "a.b": "1", "a/b.py": "2", "sub/metadata.json": "3"}
     directory = make_variant(tmp_path, files=files)
     ours = metadata.read_metadata(directory / "metadata.json")
     theirs = rust.Metadata.read_from_file(directory / "metadata.json")

@@ -15,17 +15,13 @@ import pytest
 
 import outside_tools
 from cli.runner import kci
-from kci.plan.plan import KernelPlan, Plan
 from kci.tree.merge import merge
 from tree.own_sigstore import Answer, OwnSigstore, serving_sigstore
-from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
+from variants import COMMIT, CPU, CUDA, STABLE, artifact_of, tree_plan
 
 WORKFLOW = "acme/norm/.github/workflows/publish.yml@refs/heads/main"
-SIGNED = [
-    f"{STABLE}/metadata.json.sigstore",
-    f"{CPU}/metadata.json.sigstore",
-    "kci-attestation.sigstore.json",
-]
+SIGNED = [f"{name}/metadata.json.sigstore" for name in (STABLE, CPU)]
+SIGNED.append("kci-attestation.sigstore.json")
 IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
 OWN = ("--repository", "acme/norm")
 
@@ -36,18 +32,10 @@ def sigstore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OwnSig
     for name in os.environ:
         if name.startswith(("ACTIONS_ID", "GITHUB_", "GITLAB", "CIRCLECI", "BUILDKITE")):
             monkeypatch.delenv(name)
-    claims = {
-        "repository": "acme/norm",
-        "job_workflow_ref": WORKFLOW,
-        "sha": COMMIT,
-        "ref": "refs/heads/main",
-    }
-    with serving_sigstore(OwnSigstore(**claims)) as running:
-        for name, value in {
-            **running.environment,
-            "GITHUB_ACTIONS": "true",
-            "GITHUB_WORKFLOW_REF": WORKFLOW,
-        }.items():
+    claims = {"repository": "acme/norm", "job_workflow_ref": WORKFLOW, "sha": COMMIT}
+    with serving_sigstore(OwnSigstore(**claims, ref="refs/heads/main")) as running:
+        job = {"GITHUB_ACTIONS": "true", "GITHUB_WORKFLOW_REF": WORKFLOW}
+        for name, value in (running.environment | job).items():
             monkeypatch.setenv(name, value)
         (tmp_path / "sigstore.json").write_text(running.trust_config())
         (tmp_path / "kci.toml").write_text(
@@ -58,15 +46,8 @@ def sigstore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OwnSig
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    files = [
-        make_artifact(tmp_path / name, make_variant(tmp_path / name, name))
-        for name in (CPU, STABLE)
-    ]
-    merge(
-        files,
-        tmp_path / "build",
-        Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, STABLE)),), commit=COMMIT),
-    )
+    files = [artifact_of(tmp_path, name) for name in (CPU, STABLE)]
+    merge(files, tmp_path / "build", tree_plan(CPU, STABLE, commit=COMMIT))
     return tmp_path / "build"
 
 
@@ -165,9 +146,8 @@ def test_only_the_settings_of_the_verifier_say_who_may_sign(
     )
     for place, name in (
         (tmp_path, "there/fetched/build"), (fetched, "build"), (fetched, "."),
-        (fetched / "sources" / "build", "."),
-        (fetched / "sources", "../build"), (fetched / "sources", "build"),
-        (tmp_path / "here", "link/build"),
+        (fetched / "sources" / "build", "."), (fetched / "sources", "../build"),
+        (fetched / "sources", "build"), (tmp_path / "here", "link/build"),
         (fetched, "sources/build"),
     ):  # fmt: skip
         assert verified(place, name) == (2, False), (place, name)
@@ -227,32 +207,23 @@ def always_the_first_entry() -> Spoiling:
     return spoil
 
 
-@pytest.mark.parametrize(
-    "spoiling",
-    [
-        instead("/identity", 403, {}),
-        instead("/api/v2/signingCert", 403, {"message": "not today"}),
-        instead(LOG, 503, {}),
-        instead("/identity", 200, {"value": "no token"}),
-        instead("/api/v2/signingCert", 201, {}),
-        other_promise,
-        always_the_first_entry,
-    ],
-    ids=[
-        "identity",
-        "certificate",
-        "log",
-        "no token",
-        "no certificate",
-        "promise",
-        "somebody else's entry",
-    ],
-)
+SPOILED = {
+    "identity": instead("/identity", 403, {}),
+    "certificate": instead("/api/v2/signingCert", 403, {"message": "not today"}),
+    "log": instead(LOG, 503, {}),
+    "no token": instead("/identity", 200, {"value": "no token"}),
+    "no certificate": instead("/api/v2/signingCert", 201, {}),
+    "promise": other_promise,
+    "somebody else's entry": always_the_first_entry,
+}
+
+
+@pytest.mark.parametrize("spoiling", SPOILED)
 def test_a_service_that_refuses_or_answers_wrongly_signs_nothing(
-    tree: Path, sigstore: OwnSigstore, spoiling: Callable[[], Spoiling]
+    tree: Path, sigstore: OwnSigstore, spoiling: str
 ) -> None:
     before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
-    sigstore.spoil = spoiling()
+    sigstore.spoil = SPOILED[spoiling]()
     done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     assert done.code == 1
     assert "Sigstore does not sign" in done.stderr
@@ -268,11 +239,7 @@ def test_a_trust_configuration_that_is_none(tree: Path, content: str | None) -> 
         place.unlink()
     else:
         place.write_text(content)
-    for command in (
-        ("sign", tree),
-        ("verify", tree, "--signatures", *OWN, "--trust-config", place, *IGNORED),
-    ):
-        done = kci(*command)
-        assert (done.code, f"{place} is not a trust configuration" in done.stderr) == (1, True), (
-            done.stderr
-        )
+    verify = ("verify", tree, "--signatures", *OWN, "--trust-config", place, *IGNORED)
+    for done in (kci("sign", tree), kci(*verify)):
+        assert done.code == 1
+        assert f"{place} is not a trust configuration" in done.stderr

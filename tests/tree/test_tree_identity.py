@@ -15,17 +15,14 @@ pytestmark = pytest.mark.usefixtures("no_git_environment")
 
 
 def git(directory: Path, *arguments: str) -> str:
-    command = [
-        "git",
-        "-c",
-        "user.name=t",
-        "-c",
-        "user.email=t@example.invalid",
-        "-C",
-        str(directory),
-        *arguments,
-    ]
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
+    command = ["git", *who, "-C", str(directory), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def head(repository: Path, dirty: bool = False) -> GitState:
+    """The commit that is checked out, changed or not."""
+    return GitState(git(repository, "rev-parse", "HEAD"), dirty)
 
 
 @pytest.fixture
@@ -49,7 +46,7 @@ def test_in_git_the_id_is_the_root_tree_and_not_the_commit(repository: Path) -> 
     assert unique_id(kernel) == tree[:7] != git(repository, "rev-parse", "HEAD")[:7]
     git(repository, "commit", "-q", "--allow-empty", "-m", "same tree, other commit")
     assert unique_id(kernel) == tree[:7]
-    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=False)
+    assert provenance(kernel) == head(repository)
 
 
 def test_only_tracked_changes_make_a_source_dirty(repository: Path) -> None:
@@ -60,7 +57,7 @@ def test_only_tracked_changes_make_a_source_dirty(repository: Path) -> None:
     assert unique_id(kernel) == clean
     (kernel / "build.toml").write_text("changed")
     assert unique_id(kernel) == f"{clean}_dirty"
-    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
+    assert provenance(kernel) == head(repository, dirty=True)
 
 
 def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(
@@ -76,26 +73,18 @@ def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(
         git(upstream, "add", ".")
         git(upstream, "commit", "-q", "-m", str(number))
     kernel = repository / "kernels" / "relu"
-    git(
-        repository,
-        "-c",
-        "protocol.file.allow=always",
-        "submodule",
-        "add",
-        "-q",
-        str(upstream),
-        "kernels/relu/up",
-    )
+    add = ("submodule", "add", "-q", str(upstream), "kernels/relu/up")
+    git(repository, "-c", "protocol.file.allow=always", *add)
     git(repository, "commit", "-q", "-a", "-m", "submodule")
     clean = unique_id(kernel)
-    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=False)
+    assert provenance(kernel) == head(repository)
     (kernel / "up" / "notes").write_text("untracked")
-    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=False)
+    assert provenance(kernel) == head(repository)
     git(kernel / "up", "checkout", "-q", "HEAD~1")
-    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
+    assert provenance(kernel) == head(repository, dirty=True)
     git(kernel / "up", "checkout", "-q", "-")
     (kernel / "up" / "scale.h").write_text("int scale = 3;\n")
-    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
+    assert provenance(kernel) == head(repository, dirty=True)
     assert unique_id(kernel) == clean
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import shutil
@@ -14,7 +13,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from cli.runner import kci
+from cli.runner import ended, kci
 from conftest import torch_kernel, write_noarch
 from kci.cli import compat
 from kci.errors import MissingToolError
@@ -25,7 +24,7 @@ from kci.publish.hub import TreeListing, hub_client, list_hub_tree, list_tree
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
 from kci.watch.coverage import Coverage, CoverageState, coverage
-from variants import make_variant, variant_digest
+from variants import make_variant, signature, variant_digest
 
 OLD, NEW = "torch212-cxx11-cpu-x86_64-linux", "torch213-cxx11-cpu-x86_64-linux"
 SURPLUS = "torch29-cxx11-cpu-x86_64-linux"
@@ -45,6 +44,16 @@ def tree_with(tree: Path, *names: str) -> Path:
     return tree
 
 
+def listed(tree: Path, *entries: tuple[str, str, str]) -> None:
+    """A manifest of variants, by digest and fingerprint."""
+    present = tuple(
+        Present(name, digest, "cpu", Origin("a"), fingerprint=fingerprint)
+        for name, digest, fingerprint in entries
+    )
+    manifest = Manifest("some-kernel", 1, None, present, (), complete=True)
+    (tree / MANIFEST_NAME).write_bytes(encode(manifest))
+
+
 def states(found: Coverage) -> dict[str, str]:
     return {item.variant: str(item.state) for item in found.variants}
 
@@ -53,10 +62,9 @@ def test_missing_present_and_surplus(tmp_path: Path, matrix: KernelMatrix) -> No
     tree = tree_with(tmp_path / "tree", NEW, SURPLUS)
     (tree / "benchmarks").mkdir()
     found = coverage(matrix, list_tree(tree))
-    assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
-    assert [item.variant for item in found.variants] == [OLD, NEW, SURPLUS], (
-        "what needs work comes first"
-    )
+    # What needs work comes first.
+    states_in_order = [(OLD, "missing"), (NEW, "present"), (SURPLUS, "surplus")]
+    assert [*states(found).items()] == states_in_order
     assert found.has_gaps
     assert not coverage(matrix, list_tree(tree_with(tree, OLD))).has_gaps, "surplus is no gap"
 
@@ -91,7 +99,7 @@ def no_digest(variant: Path) -> None:
 
 
 def signature_of_other_metadata(variant: Path) -> None:
-    (variant / "metadata.json.sigstore").write_bytes(bundle(b"other"))
+    (variant / "metadata.json.sigstore").write_text(signature(b"other"))
 
 
 def no_signature(variant: Path) -> None:
@@ -122,34 +130,11 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(
 ) -> None:
     tree = tree_with(tmp_path / "tree", OLD)
     make_variant(tree, NEW, name="some-kernel", version=7)
-    entries = tuple(
-        Present(name, "x", "cpu", Origin("a"), fingerprint=f"of {name}") for name in (OLD, NEW)
-    )
-    (tree / MANIFEST_NAME).write_bytes(
-        encode(Manifest("some-kernel", 1, None, entries, (), complete=True))
-    )
+    listed(tree, *((name, "x", f"of {name}") for name in (OLD, NEW)))
     assert states(coverage(matrix, list_tree(tree))) == {OLD: "present", NEW: "stale"}
     found = coverage(matrix, list_tree(tree), {OLD})
     assert states(found) == {OLD: "stale", NEW: "stale"}
     assert "version 7, build.toml has 1" in found.variants[1].reason
-
-
-# --- signatures -----------------------------------------------------------------------------------
-
-
-def bundle(signed: bytes) -> bytes:
-    """A Sigstore bundle with as much of a certificate as matters here."""
-    digest = {
-        "algorithm": "SHA2_256",
-        "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode(),
-    }
-    return json.dumps(
-        {
-            "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
-            "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}},
-            "messageSignature": {"messageDigest": digest, "signature": "MEQ="},
-        }
-    ).encode()
 
 
 # --- the Hub --------------------------------------------------------------------------------------
@@ -195,9 +180,8 @@ def test_a_repository_is_compared_by_digest_without_downloading_libraries(
     tmp_path: Path, matrix: KernelMatrix
 ) -> None:
     tree = tree_with(tmp_path / "build", NEW, SURPLUS)
-    (tree / NEW / "metadata.json.sigstore").write_bytes(
-        bundle((tree / NEW / "metadata.json").read_bytes())
-    )
+    metadata = tree / NEW / "metadata.json"
+    (tree / NEW / "metadata.json.sigstore").write_text(signature(metadata.read_bytes()))
     recorded, holding = on_hub(tmp_path)
     found = coverage(matrix, holding)
     assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
@@ -219,9 +203,12 @@ def test_where_it_looks_on_the_hub(
 ) -> None:
     kernel = written(tmp_path, f'[general.hub]\nrepo-id = "acme/k"{said}\n')
     looked: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        compat, "list_hub_tree", lambda *where: looked.append(where) or list_tree(tmp_path)
-    )
+
+    def look(*where: str) -> TreeListing:
+        looked.append((where[0], where[1]))
+        return list_tree(tmp_path)
+
+    monkeypatch.setattr(compat, "list_hub_tree", look)
     done = kci("compat", "coverage", kernel, "--hub", named)
     assert looked == [("acme/k", asked)], done.stderr
 
@@ -235,15 +222,13 @@ def written(folder: Path, hub: str = "") -> Path:
 
 def test_the_command_fails_on_a_gap(tmp_path: Path) -> None:
     tree_with(written(tmp_path) / "build", "torch-cpu")
-    done = kci("compat", "coverage", tmp_path)
-    assert (done.code, "1 of 1 expected variants are there" in done.stdout) == (0, True)
+    said = ended(kci("compat", "coverage", tmp_path), 0)
+    assert "1 of 1 expected variants are there" in said
     (tmp_path / "build" / "torch-cpu" / "_ops.py").write_text("changed")
-    result = kci("compat", "coverage", tmp_path, "--format", "json")
-    assert result.code == 1
-    answer = json.loads(result.stdout)
+    answer = json.loads(ended(kci("compat", "coverage", tmp_path, "--format", "json"), 1))
     assert answer["counts"]["corrupt"] == 1
-    assert "_ops.py changed" in answer["coverage"]["variants"][0]["reason"]
-    assert answer["coverage"]["variants"][0]["state"] == CoverageState.CORRUPT
+    first = answer["coverage"]["variants"][0]
+    assert (first["state"], "_ops.py changed" in first["reason"]) == (CoverageState.CORRUPT, True)
 
 
 def test_what_was_not_asked_about_is_no_surplus(tmp_path: Path) -> None:
@@ -253,10 +238,8 @@ def test_what_was_not_asked_about_is_no_surplus(tmp_path: Path) -> None:
     tree_with(tmp_path / "build", "torch-cpu", "torch-cuda", SURPLUS)
     for tier in ("release", "pr", "compat"):
         shown = kci("compat", "coverage", f"{tmp_path}[cpu]", "--tier", tier, "--format", "json")
-        found = {
-            item["variant"]: item["state"]
-            for item in json.loads(shown.stdout)["coverage"]["variants"]
-        }
+        variants = json.loads(shown.stdout)["coverage"]["variants"]
+        found = {item["variant"]: item["state"] for item in variants}
         assert found == {"torch-cpu": "present", SURPLUS: "surplus"}, tier
 
 
@@ -265,16 +248,7 @@ def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path:
     plan = json.loads(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
     (today,) = plan["kernels"][0]["fingerprints"].values()
     for fingerprint, code in ((today, 0), ("0" * len(today), 1)):
-        entry = Present(
-            "torch-cpu",
-            variant_digest(tree / "torch-cpu"),
-            "cpu",
-            Origin("a"),
-            fingerprint=fingerprint,
-        )
-        (tree / MANIFEST_NAME).write_bytes(
-            encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True))
-        )
+        listed(tree, ("torch-cpu", variant_digest(tree / "torch-cpu"), fingerprint))
         done = kci("compat", "coverage", tmp_path)
         assert (done.code, "other sources" in done.stdout) == (code, bool(code))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.watch.causes import cause_of, error_line, excerpt, is_outage
-from kci.watch.decide import ActionKind, FailureTracker, decide, people_to_notify
+from kci.watch.decide import ActionKind, FailureTracker, IssueAction, decide, people_to_notify
 from kci.watch.history import Failure, LegOutcome, LegResult, RecordedRun, group_results, leg_key
 from kci.watch.issue_text import mark
 
@@ -29,35 +30,31 @@ def run(
     `again` fails in both looks, `flake` in the first one only.
     """
     keys = {"cpu": CPU, "cuda": CUDA, "norm": NORM, "next": NEXT}
-    told = {keys[name]: what for name, what in legs.items()}
-    texts = {
-        leg: ERROR if what in ("fail", "again", "flake") else what for leg, what in told.items()
-    }
-    failures = {leg: Failure(leg, text, replay=f"kci build {leg.split(' ')[0]}", machine=machine)
-                for leg, text in texts.items() if text not in ("pass", "unknown")}  # fmt: skip
-    return RecordedRun(
-        run=number,
-        at="2026-11-21T03:17:00+00:00",
-        catalog=catalog,
-        commit=commit,
-        passed=tuple(leg for leg, what in told.items() if what in ("pass", "flake")),
-        failed=tuple(failure for leg, failure in failures.items() if told[leg] != "flake"),
-        unknown=tuple(leg for leg, what in told.items() if what == "unknown"),
-        earlier=tuple(
-            failure for leg, failure in failures.items() if told[leg] in ("again", "flake")
-        ),
-    )
+    made: dict[str, list[Any]] = {"passed": [], "failed": [], "unknown": [], "earlier": []}
+    for name, what in legs.items():
+        leg, text = keys[name], ERROR if what in ("fail", "again", "flake") else what
+        failure = Failure(leg, text, replay=f"kci build {leg.split(' ')[0]}", machine=machine)
+        if what in ("pass", "flake"):
+            made["passed"].append(leg)
+        elif what == "unknown":
+            made["unknown"].append(leg)
+        else:
+            made["failed"].append(failure)
+        if what in ("again", "flake"):
+            made["earlier"].append(failure)
+    kinds = {kind: tuple(found) for kind, found in made.items()}
+    return RecordedRun(number, "2026-11-21T03:17:00+00:00", catalog=catalog, commit=commit, **kinds)
 
 
 def story(*days: dict[str, str]) -> str:
     """What is done after each day: the kind and number of legs, or `-`."""
     watch = FailureTracker(POLICY)
+
+    def said(one: IssueAction) -> str:
+        return f"{'flaky ' if one.flaky else ''}{one.kind} {len(one.legs)}"
+
     done = [watch.step(run(number, **day)) for number, day in enumerate(days)]
-    said = [
-        [f"{'flaky ' if one.flaky else ''}{one.kind} {len(one.legs)}" for one in actions]
-        for actions in done
-    ]
-    return " | ".join(", ".join(day) or "-" for day in said)
+    return " | ".join(", ".join(map(said, actions)) or "-" for actions in done)
 
 
 FAIL, AGAIN, FLAKE, PASS = {"cpu": "fail"}, {"cpu": "again"}, {"cpu": "flake"}, {"cpu": "pass"}
@@ -131,9 +128,8 @@ def test_what_is_flaky_has_one_issue_and_is_closed_in_the_end() -> None:
 def test_a_second_look_on_the_same_machine_proves_nothing() -> None:
     watch = FailureTracker(POLICY)
     assert watch.step(run(1, cpu="again", machine="gpu-1")) == []
-    assert [item.kind for item in watch.step(run(2, cpu="fail", machine="gpu-1"))] == [
-        ActionKind.OPEN
-    ], "another day"
+    (other_day,) = watch.step(run(2, cpu="fail", machine="gpu-1"))
+    assert other_day.kind is ActionKind.OPEN
     assert len(FailureTracker(POLICY).step(run(1, cpu="again", machine=""))) == 1
 
 
@@ -163,11 +159,8 @@ def test_a_leg_that_a_catalog_brings_fails_because_of_that_catalog() -> None:
 
 def test_a_leg_that_the_catalog_no_longer_has_waits_for_a_pass_of_its_successor() -> None:
     days = [run(1, cpu="again")]
-    days += [
-        run(3, catalog="d", cuda="pass"),
-        run(4, catalog="d", cuda="pass"),
-        run(5, catalog="d", next="pass"),
-    ]
+    days += [run(number, catalog="d", cuda="pass") for number in (3, 4)]
+    days.append(run(5, catalog="d", next="pass"))
     watch = FailureTracker(POLICY)
     done = [[str(action.kind) for action in watch.step(made)] for made in days]
     assert done == [["open"], [], ["update"], ["close"]]
@@ -199,18 +192,14 @@ def test_what_is_new_is_looked_at_again_in_two_legs_of_a_kernel() -> None:
     watch.step(run(1, cpu="pass", cuda="pass", norm="pass", next="pass"))
     broken = run(2, cpu="fail", cuda="fail", norm="fail", next="fail")
     assert watch.suspects(broken) == sorted([CPU, CUDA, NORM]), "two of one kernel, of two backends"
-    seen = replace(
-        broken,
-        earlier=tuple(failure for failure in broken.failed if failure.leg in (CPU, CUDA, NORM)),
-    )
+    earlier = tuple(one for one in broken.failed if one.leg in (CPU, CUDA, NORM))
+    seen = replace(broken, earlier=earlier)
     assert watch.suspects(seen) == [NEXT]
     (opened,) = watch.step(replace(seen, failed=broken.failed))
-    assert opened.legs == tuple(sorted([CPU, CUDA, NORM, NEXT])), (
-        "the leg that was looked at once follows the others"
-    )
-    assert watch.suspects(run(3, cpu="fail", norm="error: something else")) == [NORM], (
-        "what has an issue is no suspect"
-    )
+    # The leg that was looked at once follows the others.
+    assert opened.legs == tuple(sorted([CPU, CUDA, NORM, NEXT]))
+    later = run(3, cpu="fail", norm="error: something else")
+    assert watch.suspects(later) == [NORM], "what has an issue is no suspect"
 
 
 @pytest.mark.parametrize(
@@ -242,25 +231,20 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_line_of_a_log_is_told_as_text(text: str) -> None:
-    results = [
-        LegResult(
-            run=number, at="2026-11-21T03:17:00+00:00", kernel="relu", variant="torch-cpu",
-            system="x86_64-linux",
-            outcome=LegOutcome.FAILED, error=text, catalog=text[:5000], commit=text[:5000],
-        )
-        for number in (1, 2)
-    ]  # fmt: skip
-    runs = group_results(results)
-    (action,) = decide(runs, FailureTracker(POLICY))
+    result = LegResult(
+        run=1, at="2026-11-21T03:17:00+00:00", kernel="relu", variant="torch-cpu",
+        system="x86_64-linux", outcome=LegOutcome.FAILED, error=text, catalog=text[:5000],
+        commit=text[:5000],
+    )  # fmt: skip
+    (action,) = decide(group_results([result, replace(result, run=2)]), FailureTracker(POLICY))
     assert len(action.title) <= 200
     assert len(action.body) < 10_000
     assert re.sub("[\n\u200b]", "", action.title + action.body).isprintable()
     assert "@everyone" not in action.title + action.body
     assert action.body.count("-->") == 1
     told = action.body.splitlines()
-    outside = " ".join(
-        re.sub(r"`[^`]*`", "", line) for line in told[1:] if not line.startswith("    ")
-    )
+    lines = [line for line in told[1:] if not line.startswith("    ")]
+    outside = " ".join(re.sub(r"`[^`]*`", "", line) for line in lines)
     assert "evil" not in outside
     assert "fixes #1" not in outside
     assert outside.count("</details>") == 1

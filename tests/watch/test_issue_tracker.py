@@ -61,16 +61,14 @@ def follow(
     tracker: Tracker, runs: list[RecordedRun], policy: Decisions = POLICY
 ) -> list[list[str]]:
     """What is done after each run."""
-    return [
-        apply_actions(latest(runs[:number], policy), tracker) for number in range(1, len(runs) + 1)
-    ]
+    numbers = range(1, len(runs) + 1)
+    return [apply_actions(latest(runs[:number], policy), tracker) for number in numbers]
 
 
 def test_an_issue_is_opened_updated_and_closed() -> None:
     tracker = Tracker()
-    done = follow(
-        tracker, days(FAIL, FAIL, FAIL, BOTH, BOTH, {"cpu": "pass", "norm": "pass"}, PASS)
-    )
+    passing = {"cpu": "pass", "norm": "pass"}
+    done = follow(tracker, days(FAIL, FAIL, FAIL, BOTH, BOTH, passing, PASS))
     assert [[line.split(" ")[0].rstrip(":") for line in lines] for lines in done] == [
         [], ["opened"], [], [], ["updated"], ["closed"], [],
     ]  # fmt: skip
@@ -95,13 +93,9 @@ def test_a_lost_history_closes_nothing() -> None:
 
 
 def test_a_mark_counts_at_the_beginning_only() -> None:
-    assert (
-        TrackedIssue(1, "open", "t", "> <!-- kci-cause: 0123456789ab since run 1 -->").key is None
-    )
-    assert TrackedIssue(1, "open", "t", "<!-- kci-cause: 0123456789ab since run 1 -->\nx").key == (
-        "0123456789ab",
-        1,
-    )
+    made = "<!-- kci-cause: 0123456789ab since run 1 -->"
+    for body, key in ((f"> {made}", None), (f"{made}\nx", ("0123456789ab", 1))):
+        assert TrackedIssue(1, "open", "t", body).key == key
 
 
 # --- GitHub ---------------------------------------------------------------------------------------
@@ -125,35 +119,21 @@ class Gh:
 
 
 def told(number: int, **more: Any) -> dict[str, Any]:
-    return {
-        "number": number,
-        "state": "open",
-        "title": "t",
-        "body": "b",
-        "user": {"login": BOT},
-        **more,
-    }
+    said = {"number": number, "state": "open", "title": "t", "body": "b", "user": {"login": BOT}}
+    return said | more
 
 
 def test_issues_of_others_and_pull_requests_are_left_alone() -> None:
-    gh = Gh(
-        [
-            told(1),
-            told(2, user={"login": "mallory"}),
-            told(3, pull_request={}),
-            told(4, body=None, state="closed"),
-        ]
-    )
-    found = list(GitHubIssues("acme/kernels", BOT, gh).issues())
-    assert [(issue.number, issue.is_open, issue.body) for issue in found] == [
-        (1, True, "b"),
-        (4, False, None),
-    ]
+    others = [told(2, user={"login": "mallory"}), told(3, pull_request={})]
+    gh = Gh([told(1), *others, told(4, body=None, state="closed")])
+    issues = GitHubIssues("acme/kernels", gh).issues()
+    found = [(issue.number, issue.is_open, issue.body) for issue in issues]
+    assert found == [(1, True, "b"), (4, False, None)]
 
 
 def test_changes_are_sent_as_json() -> None:
     gh = Gh()
-    issues = GitHubIssues("acme/kernels", BOT, gh)
+    issues = GitHubIssues("acme/kernels", gh)
     issues.create("t", "b")
     issues.edit(3, "t", "b")
     issues.close(3, "t", "b")
@@ -167,15 +147,15 @@ def test_changes_are_sent_as_json() -> None:
 
 def test_a_refusal_is_said() -> None:
     with pytest.raises(FindingsError, match="POST repos/acme/kernels/issues: HTTP 403: no"):
-        GitHubIssues("acme/kernels", BOT, Gh(code=1)).create("t", "b")
+        GitHubIssues("acme/kernels", Gh(code=1)).create("t", "b")
     with pytest.raises(FindingsError, match="not the name of a repository"):
-        GitHubIssues("acme/kernels/../x", BOT)
+        GitHubIssues("acme/kernels/../x")
 
     def missing(*_: Any, **__: Any) -> Any:
         raise FileNotFoundError
 
     with pytest.raises(MissingToolError, match="command line"):
-        GitHubIssues("acme/kernels", BOT, missing).create("t", "b")
+        GitHubIssues("acme/kernels", missing).create("t", "b")
 
 
 # --- two runs at once, and histories of other versions --------------------------------------------
@@ -199,9 +179,8 @@ def test_an_issue_that_no_decision_is_about_is_closed() -> None:
     tracker = Tracker()
     tracker.create("relu: old words", f"{mark('0' * 12, 2)}\nold")
     runs = days(PASS, AGAIN, AGAIN)
-    assert apply_actions(latest(runs), tracker) == ["opened: relu: no member named 'x'"], (
-        "what was not read can name it"
-    )
+    # What was not read can name it.
+    assert apply_actions(latest(runs), tracker) == ["opened: relu: no member named 'x'"]
     assert tracker.open_numbers() == [1, 2]
     assert apply_actions(latest(runs), tracker, (5, 9)) == [], "it began before the history does"
     done = apply_actions(latest(runs), tracker, (1, 3))

@@ -12,9 +12,8 @@ import pytest
 
 from kci.watch.causes import cause_of, outage_class
 
-TABLE: dict[str, Any] = tomllib.loads(
-    (Path(__file__).parent / "messages.toml").read_text(encoding="utf-8")
-)
+TEXT = Path(__file__).with_name("messages.toml").read_text(encoding="utf-8")
+TABLE: dict[str, Any] = tomllib.loads(TEXT)
 VARIANT = "torch215-cxx11-cpu-x86_64-linux"
 PARTS = ("fitted", "held-out", "held-out-again", "held-out-third")
 MESSAGES = [message for part in PARTS for message in TABLE.get(part, [])]
@@ -34,12 +33,8 @@ def test_a_failure_is_no_outage_and_has_its_cause(message: dict[str, str]) -> No
 
 
 def test_a_loader_for_which_a_machine_has_no_memory_is_an_outage() -> None:
-    assert (
-        outage_class(
-            "ImportError: _relu.abi3.so: cannot map zero-fill pages: Cannot allocate memory"
-        )
-        == "memory"
-    )
+    said = "ImportError: _relu.abi3.so: cannot map zero-fill pages: Cannot allocate memory"
+    assert outage_class(said) == "memory"
 
 
 @pytest.mark.parametrize(

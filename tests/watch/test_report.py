@@ -18,38 +18,28 @@ VARIANT, SYSTEM = "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux"
 
 
 def key(kernel: str = "relu", torch: str = "2.13", compute: str = "", part: str = "cpu") -> str:
-    return leg_key(
-        kernel, f"torch{torch.replace('.', '')}-cxx11-{part}-{SYSTEM}", SYSTEM, torch, compute
-    )
+    variant = f"torch{torch.replace('.', '')}-cxx11-{part}-{SYSTEM}"
+    return leg_key(kernel, variant, SYSTEM, torch, compute)
 
 
 def run(
-    number: int,
-    outcomes: dict[str, str],
-    *,
-    commit: str = "c0ffee",
-    catalog: str = "one",
-    day: int | None = None,
+    number: int, outcomes: dict[str, str], *, commit: str = "c0ffee", catalog: str = "one"
 ) -> RecordedRun:
     """A run from `pass`, `unknown`, or an error's text for each leg."""
+
+    def failure(leg: str, what: str) -> Failure:
+        replay = f"kci build {leg.split(' ', maxsplit=1)[0]}"
+        return Failure(leg, what, "https://example.invalid/log", replay, f"one\n{what}")
+
+    failed = [failure(*item) for item in outcomes.items() if item[1] not in ("pass", "unknown")]
     return RecordedRun(
         number,
-        f"2026-11-{day or number:02d}T03:17:00+00:00",
+        f"2026-11-{number:02d}T03:17:00+00:00",
         catalog=catalog,
         commit=commit,
         passed=tuple(leg for leg, what in outcomes.items() if what == "pass"),
         unknown=tuple(leg for leg, what in outcomes.items() if what == "unknown"),
-        failed=tuple(
-            Failure(
-                leg,
-                what,
-                "https://example.invalid/log",
-                f"kci build {leg.split(' ')[0]}",
-                f"one\n{what}",
-            )
-            for leg, what in outcomes.items()
-            if what not in ("pass", "unknown")
-        ),
+        failed=tuple(failed),
     )
 
 
@@ -74,11 +64,10 @@ def test_a_cell_says_since_when_a_leg_fails_and_what_was_new_then() -> None:
     cell = only(grid(*runs))
     assert cell.since is not None
     assert cell.before is not None
-    assert cell.state is CellState.FAILS
+    assert cell.failure is not None
+    assert (cell.state, cell.failure.excerpt) == (CellState.FAILS, "one\nerror: x")
     assert (cell.since.run, cell.before.run, cell.runs, cell.days) == (3, 2, 3, 3)
     assert cell.began.endswith("New then: commit aaa to bbb; catalog one to two.")
-    assert cell.failure is not None
-    assert cell.failure.excerpt == "one\nerror: x"
 
 
 def test_a_leg_that_the_catalog_no_longer_has_is_left_out() -> None:
@@ -92,34 +81,19 @@ def test_a_leg_that_the_catalog_no_longer_has_is_left_out() -> None:
 
 
 def test_kernels_that_fail_come_first_and_numbers_in_names_count() -> None:
-    names = {
-        "kernel-10": "pass",
-        "kernel-2": "pass",
-        "a": "unknown",
-        "z-10": "error: x",
-        "z-9": "error: y",
-    }
+    names = {"kernel-10": "pass", "kernel-2": "pass", "a": "unknown"}
+    names |= {"z-10": "error: x", "z-9": "error: y"}
     made = grid(run(1, {key(name): what for name, what in names.items()}))
-    assert [kernel.kernel for kernel in made.kernels] == [
-        "z-9",
-        "z-10",
-        "a",
-        "kernel-2",
-        "kernel-10",
-    ]
+    order = [kernel.kernel for kernel in made.kernels]
+    assert order == ["z-9", "z-10", "a", "kernel-2", "kernel-10"]
 
 
 def test_failures_of_one_cause_are_one_line() -> None:
-    legs = {
-        key("relu"): "a.cu:3: error: gone",
-        key("norm"): "b.cu:8: error: gone",
-        key("other"): "error: else",
-    }
+    legs = {key("relu"): "a.cu:3: error: gone", key("norm"): "b.cu:8: error: gone"}
+    legs[key("other")] = "error: else"
     made = grid(*[run(number, legs) for number in (1, 2, 3)])
-    assert [(cause.cause, cause.kernels, cause.is_open) for cause in made.causes] == [
-        ("gone", ("norm", "relu"), True),
-        ("else", ("other",), True),
-    ]
+    causes = [(cause.cause, cause.kernels, cause.is_open) for cause in made.causes]
+    assert causes == [("gone", ("norm", "relu"), True), ("else", ("other",), True)]
     assert not grid(run(1, legs)).causes[0].is_open
 
 
@@ -157,9 +131,8 @@ def hostile_runs(kernels: int, columns: int) -> list[RecordedRun]:
 
 def test_markdown_cannot_be_broken_out_of() -> None:
     text = markdown_report(grid(*hostile_runs(1, 2)), HOSTILE)
-    outside = re.sub(
-        r"`[^`]*`", "", "\n".join(line for line in text.splitlines() if not line.startswith("    "))
-    )
+    lines = [line for line in text.splitlines() if not line.startswith("    ")]
+    outside = re.sub(r"`[^`]*`", "", "\n".join(lines))
     assert "<script" not in outside
     assert "<img" not in outside
     assert "@everyone" not in text
@@ -170,10 +143,8 @@ def test_markdown_cannot_be_broken_out_of() -> None:
 def test_markdown_has_a_table_for_each_backend_and_the_failures() -> None:
     legs = {key(): "pass", key(compute="13.0", part="cu130"): "error: x"}
     text = markdown_report(grid(run(1, legs)), "t")
-    assert (
-        "\n## cpu\n\n| kernel | cpu torch 2.13 x86\\_64-linux |\n| --- | --- |\n| relu | ✓ 0 d |\n"
-        in text
-    )
+    head = "| kernel | cpu torch 2.13 x86\\_64-linux |\n| --- | --- |\n"
+    assert f"\n## cpu\n\n{head}| relu | ✓ 0 d |\n" in text
     assert "\n## cuda\n" in text
     assert "    error: x\n" in text
     assert "    kci build relu\n" in text

@@ -12,6 +12,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from buildkit import wait_for
 
@@ -54,9 +55,8 @@ class Cluster:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
         (folder / "cgroup.conf").write_text("")
-        (folder / "gres.conf").write_text(
-            "Name=gpu File=/dev/null\n"
-        )  # Slurm counts it and gives it away, and that is all
+        # Slurm counts it and gives it away, and that is all.
+        (folder / "gres.conf").write_text("Name=gpu File=/dev/null\n")
         self.host = host
         (folder / "slurm.conf").write_text(
             f"""\
@@ -100,13 +100,9 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
         """Start one of the daemons."""
         log = (self.folder / f"{name}.out").open("ab")
         with log:
-            self.processes[name] = subprocess.Popen(
-                [name, *arguments],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            silent: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            command = [name, *arguments]
+            self.processes[name] = subprocess.Popen(command, env=self.environment, **silent)
 
     def start_node(self) -> None:
         """Start the node's daemon."""
@@ -129,21 +125,17 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """
     made = Cluster(folder)
     try:
-        socket_file = f"{folder}/munge.socket"
-        made.start(
-            "munged", "--foreground", "--force", f"--key-file={folder}/munge.key",
-            f"--socket={socket_file}",
-            f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munge.log",
-            f"--seed-file={folder}/munge.seed",
-        )  # fmt: skip
+        kept = {"key-file": "key", "socket": "socket", "pid-file": "pid"}
+        kept |= {"log-file": "log", "seed-file": "seed"}
+        files = [f"--{option}={folder}/munge.{name}" for option, name in kept.items()]
+        made.start("munged", "--foreground", "--force", *files)
         made.start("slurmctld", "-D", "-i")
         made.start_node()
         try:
             wait_for(lambda: "idle" in made.ask("sinfo", "-h", "-o", "%T"), "the node to be idle")
         except AssertionError:
-            said = [
-                path.read_text(errors="replace")[-300:] for path in sorted(folder.glob("*.out"))
-            ]
+            logs = sorted(folder.glob("*.out"))
+            said = [path.read_text(errors="replace")[-300:] for path in logs]
             raise NoClusterError(" ".join(said)) from None
         yield made
     finally:

@@ -5,6 +5,7 @@ that follow.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import tempfile
@@ -14,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli.runner import kci
+from buildkit import program
+from cli.runner import ended, kci
 from conftest import read_yaml, write_noarch
 from kci.config.settings import Publish
 from kci.errors import UnsafeError
@@ -23,7 +25,7 @@ from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, SkippedVariant, Te
 from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline, gitlab_data, render_gitlab
 from kci.workflows.render import Inputs
 from outside_tools import schema_errors
-from planning import leg
+from planning import leg, whole_plan
 
 HUB = Publish()
 
@@ -42,28 +44,25 @@ def test_a_merge_request_is_compared_with_what_it_is_merged_with(
     """GitLab tells the target's newest commit where the pipeline is of the merged result, which has
     all of it.
     """
-    (tmp_path / "kci").write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/calls"\necho "{}"\n')
-    (tmp_path / "kci").chmod(0o755)
+    program(tmp_path, "kci", 'echo "$@" >> "$(dirname "$0")/calls"\necho "{}"')
     script = read_yaml(render_gitlab(Inputs(()))[GITLAB_FILE])["kci-plan"]["script"][-1]
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "KCI_TIER": "pr", **variables}
-    subprocess.run(["sh", "-eu", "-c", script], cwd=tmp_path, env=env, check=True)
+    assert shell("-eu", script, tmp_path, KCI_TIER="pr", **variables).returncode == 0
     plan = (tmp_path / "calls").read_text().splitlines()[0].split()
     assert (plan[plan.index("--affected") + 1] if "--affected" in plan else None) == base
 
 
 def document(legs: list[Any], **more: Any) -> Plan:
     """A plan of some legs, of which every kernel is at a directory of its name."""
-    names = sorted({item.kernel for item in legs})
-    kernels = tuple(
-        KernelPlan(
-            name,
-            name,
-            1,
-            tuple(variant for item in legs if item.kernel == name for variant in item.variants),
-        )
-        for name in names
-    )
-    return Plan(1, "release", kernels, tuple(legs), commit="0" * 40, **more)
+    made = whole_plan(legs)
+    kernels = sorted(made.kernels, key=lambda kernel: kernel.name)
+    placed = tuple(msgspec.structs.replace(kernel, path=kernel.name) for kernel in kernels)
+    return msgspec.structs.replace(made, kernels=placed, commit="0" * 40, **more)
+
+
+def pipeline(*legs: Any, purpose: Purpose | None = None, **more: Any) -> dict[str, Any]:
+    """The jobs of the pipeline of such a plan."""
+    publish = HUB if purpose else None
+    return jobs(child_pipeline(document([*legs], **more), publish, purpose))
 
 
 def jobs(text: str) -> dict[str, Any]:
@@ -85,10 +84,7 @@ def named(text: str) -> dict[str, Any]:
     return {
         name: job
         for name, job in found.items()
-        if isinstance(job, dict)
-        and not name.startswith(".")
-        and name not in no_jobs
-        and not name.endswith(": record")
+        if isinstance(job, dict) and name not in no_jobs and not re.search(r"^\.|: record$", name)
     }
 
 
@@ -106,10 +102,26 @@ def written(job: dict[str, Any], file: str) -> dict[str, Any]:
 
 def build_of(job: dict[str, Any]) -> str:
     """The command that builds, without what looks at how it ends."""
-    (line,) = (line for line in job["script"] if "kci build" in line)
-    return (
-        str(line).removeprefix("{ ").removesuffix(" || echo $? > kci-failed; } 2>&1 | tee kci-log")
-    )
+    (line,) = (str(line) for line in job["script"] if "kci build" in line)
+    return line.removeprefix("{ ").removesuffix(" || echo $? > kci-failed; } 2>&1 | tee kci-log")
+
+
+def planned(job: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """The variants of each kernel in the plan that a job merges."""
+    kernels = written(job, "kci-planned.json")["kernels"]
+    return [(item["name"], item["planned"]) for item in kernels]
+
+
+def recorded(job: dict[str, Any]) -> list[str]:
+    """The kernels of the legs in the plan that a gate judges."""
+    return [item["kernel"] for item in written(job, "kci-records/kci-plan.json")["legs"]]
+
+
+def shell(how: str, script: str, place: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder, with what programs are there."""
+    env = {"PATH": f"{place}:/usr/bin:/bin", **env}
+    command = ["sh", how, "-c", script]
+    return subprocess.run(command, cwd=place, env=env, check=False, capture_output=True, text=True)
 
 
 def variants(count: int) -> list[str]:
@@ -117,46 +129,38 @@ def variants(count: int) -> list[str]:
 
 
 def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
-    found = jobs(
-        child_pipeline(
-            document([leg("torch-cpu", "a"), leg("torch-cuda", "a"), leg("torch-cpu", "b")])
-        )
-    )
+    found = pipeline(leg("torch-cpu", "a"), leg("torch-cuda", "a"), leg("torch-cpu", "b"))
     assert set(found) == {"a: torch-cpu", "a: torch-cuda", "b: torch-cpu", "a: merge", "b: merge"}
     assert [item["job"] for item in found["a: merge"]["needs"]] == ["a: torch-cpu", "a: torch-cuda"]
     assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
-    plan = written(found["a: merge"], "kci-planned.json")
-    assert [(item["name"], item["planned"]) for item in plan["kernels"]] == [
-        ("a", ["torch-cpu", "torch-cuda"])
-    ]
+    assert planned(found["a: merge"]) == [("a", ["torch-cpu", "torch-cuda"])]
     assert build_of(found["a: torch-cpu"]) == (
         "kci build --variant torch-cpu --tier release --container none --pack kci-artifacts "
-        "--output kci-build "
-        "--failures kci-artifacts --objects-from kci-objects --objects-to "
-        "kci-objects/objects.a.torch-cpu.tar "
-        "--stop-after 57 -- a"
+        "--output kci-build --failures kci-artifacts --objects-from kci-objects --objects-to "
+        "kci-objects/objects.a.torch-cpu.tar --stop-after 57 -- a"
     )
 
 
 def test_images_limits_and_tags_are_the_plans() -> None:
-    legs = [
+    arm = "torch213-cxx11-cpu-aarch64-linux"
+    found = pipeline(
         leg("torch-cpu", image="docker.io/x:1", timeout=77, max_jobs=3, cores=2),
         leg("torch-cuda", runner=("self-hosted", "big")),
         leg("torch-rocm", runner=RunnerGroup("amd", ("gpu",))),
         leg("torch-xpu", runner=RunnerGroup("intel")),
-        leg(
-            "torch213-cxx11-cpu-aarch64-linux", system="aarch64-linux", runner=("ubuntu-24.04-arm",)
-        ),
-    ]
-    found = jobs(child_pipeline(document(legs)))
+        leg(arm, system="aarch64-linux", runner=("ubuntu-24.04-arm",)),
+    )
     cpu = found["k: torch-cpu"]
     assert (cpu["image"], cpu["timeout"], "tags" in cpu) == ("docker.io/x:1", "77 minutes", False)
     assert build_of(cpu).startswith("NVCC_THREADS=2 kci build ")
     assert " --jobs 3 " in build_of(cpu)
-    assert found["k: torch-cuda"]["tags"] == ["self-hosted", "big"]
-    assert found["k: torch-rocm"]["tags"] == ["gpu"]
-    assert found["k: torch-xpu"]["tags"] == ["intel"]
-    assert found["k: torch213-cxx11-cpu-aarch64-linux"]["tags"] == ["saas-linux-small-arm64"]
+    for name, tags in (
+        ("torch-cuda", ["self-hosted", "big"]),
+        ("torch-rocm", ["gpu"]),
+        ("torch-xpu", ["intel"]),
+        (arm, ["saas-linux-small-arm64"]),
+    ):
+        assert found[f"k: {name}"]["tags"] == tags
 
 
 def split_legs(parts: int) -> list[Leg]:
@@ -170,16 +174,12 @@ def split_legs(parts: int) -> list[Leg]:
 
 
 def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:
-    found = jobs(
-        child_pipeline(document([*split_legs(2), leg("torch-cpu", "b", kind=Kind.NOARCH)]))
-    )
+    found = pipeline(*split_legs(2), leg("torch-cpu", "b", kind=Kind.NOARCH))
     *parts, link = (job for name, job in found.items() if "cpu-x86_64" in name)
     assert [job["stage"] for job in (*parts, link)] == ["parts", "parts", "build"]
     names = [f"a: {item.name}" for item in split_legs(2)]
-    assert [link["needs"], found["a: merge"]["needs"]] == [
-        names[:2],
-        [{"job": names[2], "artifacts": True}],
-    ]
+    assert link["needs"] == names[:2]
+    assert found["a: merge"]["needs"] == [{"job": names[2], "artifacts": True}]
     assert link["when"] == "always", "a part that failed is compiled by the link"
     for job in parts:
         assert job["artifacts"]["paths"] == job["cache"]["paths"]
@@ -191,15 +191,13 @@ def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:
 
 
 def test_more_parts_than_needs_may_list_are_waited_for_as_a_stage() -> None:
-    link = list(jobs(child_pipeline(document(split_legs(51)))).values())[-2]
+    link = list(pipeline(*split_legs(51)).values())[-2]
     assert "--link" in build_of(link)
     assert "needs" not in link
 
 
 def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none() -> None:
-    job = jobs(child_pipeline(document([leg("torch-cpu", "a")]), HUB, Purpose.PUBLISH))[
-        "a: torch-cpu"
-    ]
+    job = pipeline(leg("torch-cpu", "a"), purpose=Purpose.PUBLISH)["a: torch-cpu"]
     assert job["cache"] == {
         "key": "objects.a.torch-cpu-$CI_COMMIT_REF_SLUG",
         "fallback_keys": ["objects.a.torch-cpu-$CI_DEFAULT_BRANCH"],
@@ -217,20 +215,9 @@ def _after_first_line(job: dict[str, Any], variables: dict[str, str]) -> bool:
         pack = Path(folder) / job["cache"]["paths"][0]
         pack.parent.mkdir()
         pack.touch()
-        env = {
-            "PATH": "/usr/bin:/bin",
-            "CI_COMMIT_REF_NAME": "x",
-            "CI_DEFAULT_BRANCH": "main",
-            **variables,
-        }
-        done = subprocess.run(
-            ["sh", "-eu", "-c", job["script"][0]],
-            cwd=folder,
-            env=env,
-            check=True,
-            capture_output=True,
-        )
-        assert (b"taking objects of x or main" in done.stdout) is pack.exists()
+        env = {"CI_COMMIT_REF_NAME": "x", "CI_DEFAULT_BRANCH": "main", **variables}
+        done = shell("-eu", job["script"][0], Path(folder), **env)
+        assert (done.returncode, "taking objects of x or main" in done.stdout) == (0, pack.exists())
         return pack.exists()
 
 
@@ -246,20 +233,15 @@ def _after_first_line(job: dict[str, Any], variables: dict[str, str]) -> bool:
 def test_a_job_that_ended_itself_is_started_again_and_one_that_failed_is_not(
     tmp_path: Path, said: str, code: int, expected: int
 ) -> None:
-    job = jobs(child_pipeline(document([leg("torch-cpu", "a")])))["a: torch-cpu"]
+    job = pipeline(leg("torch-cpu", "a"))["a: torch-cpu"]
     assert job["retry"] == {"max": 2, "when": "runner_system_failure", "exit_codes": 75}
-    (tmp_path / "kci").write_text(f"#!/bin/sh\necho '{said}' >&2\nexit {code}\n")
-    (tmp_path / "kci").chmod(0o755)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(
-        ["sh", "-e", "-c", "\n".join(job["script"])], cwd=tmp_path, env=env, check=False
-    )
-    assert done.returncode == expected
+    program(tmp_path, "kci", f"echo '{said}' >&2\nexit {code}")
+    assert shell("-e", "\n".join(job["script"]), tmp_path).returncode == expected
 
 
 @pytest.mark.parametrize(("count", "listed"), [(50, True), (51, False)])
 def test_beyond_what_needs_may_list_the_whole_stage_is_waited_for(count: int, listed: bool) -> None:
-    found = jobs(child_pipeline(document([leg(name) for name in variants(count)])))
+    found = pipeline(*map(leg, variants(count)))
     assert ("needs" in found["k: merge"]) is listed
     assert gitlab_data().max_needs == 50
 
@@ -270,44 +252,33 @@ def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> 
     done = kci("plan", tmp_path, "--format", "json")
     assert done.code == 1
     (tmp_path / "plan.json").write_text(done.stdout)
-    shown = kci(
-        "render", "--ci", "gitlab", "--from-plan", tmp_path / "plan.json", "--output", tmp_path
-    )
-    assert shown.code == 0, shown.stderr
-    found = jobs(shown.stdout)
+    plan = ("--from-plan", tmp_path / "plan.json")
+    found = jobs(ended(kci("render", "--ci", "gitlab", *plan, "--output", tmp_path), 0))
     (bad,) = [name for name in found if name.endswith(": check")]
     assert found[bad]["script"][-1] == "false"
     assert "good: merge" in found
 
 
+ON_GPU = TestLeg(
+    "k", "dir/k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30
+)
+
+
 def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
-    test = TestLeg(
-        "k", "dir/k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30
-    )
-    found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB, Purpose.PUBLISH))
+    built = leg("torch-cuda")
+    found = pipeline(built, tests=(ON_GPU,), purpose=Purpose.PUBLISH)
     tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
-    assert (tested["tags"], tested["needs"], tested["timeout"]) == (
-        ["gpu"],
-        ["k: merge"],
-        "30 minutes",
-    )
+    assert (tested["tags"], tested["needs"]) == (["gpu"], ["k: merge"])
+    assert tested["timeout"] == "30 minutes"
     assert ("--python" in tested["script"][-1], "image" in tested) == (True, False)
-    hosted = msgspec.structs.replace(
-        test, name="cpu-x86_64-linux", backend="cpu", runner=("ubuntu-24.04",)
-    )
-    on_cpu = jobs(child_pipeline(document([leg("torch-cuda")], tests=(hosted,))))[
-        "k: test cpu-x86_64-linux"
-    ]
-    assert (on_cpu["image"], "tags" in on_cpu, "--python" in on_cpu["script"][-1]) == (
-        gitlab_data().image,
-        False,
-        False,
-    )
+    there = {"name": "cpu-x86_64-linux", "backend": "cpu", "runner": ("ubuntu-24.04",)}
+    hosted = msgspec.structs.replace(ON_GPU, **there)
+    on_cpu = pipeline(built, tests=(hosted,))["k: test cpu-x86_64-linux"]
+    assert (on_cpu["image"], "tags" in on_cpu) == (gitlab_data().image, False)
+    assert "--python" not in on_cpu["script"][-1]
     assert published["script"][-1] == "kci publish kci-tree --kernel k"
     assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
-    assert "k: publish" not in jobs(
-        child_pipeline(document([leg("torch-cuda")]), HUB, Purpose.KEEP)
-    )
+    assert "k: publish" not in pipeline(built, purpose=Purpose.KEEP)
     assert published["id_tokens"]["HF_OIDC_ID_TOKEN"]["aud"] == "https://huggingface.co"
     assert published["environment"] == "hub"
     assert not any("id_tokens" in job for name, job in found.items() if name != "k: publish")
@@ -332,9 +303,8 @@ def test_a_push_keeps_trees_and_goes_on_from_those_that_are_kept() -> None:
     assert kept(None) == {"tree": None, "list": None}, "a merge request"
     assert kept(Purpose.KEEP) == {"tree": "push", "list": "pull-push"}
     assert kept(Purpose.KEEP, *SKIPPED) == {"tree": "pull-push", "list": "pull-push"}
-    assert kept(Purpose.PUBLISH, *SKIPPED) == {"tree": "pull", "list": "pull"}, (
-        "a tag leaves what branches keep"
-    )
+    pulled = {"tree": "pull", "list": "pull"}
+    assert kept(Purpose.PUBLISH, *SKIPPED) == pulled, "a tag leaves what branches keep"
 
 
 def test_a_kernel_that_has_not_changed_has_jobs_only_where_it_is_published_or_tested() -> None:
@@ -342,24 +312,11 @@ def test_a_kernel_that_has_not_changed_has_jobs_only_where_it_is_published_or_te
     plan = msgspec.structs.replace(document([]), kernels=(kernel,), skipped=SKIPPED)
     assert jobs(child_pipeline(plan, HUB, Purpose.KEEP)) == {}
     assert jobs(child_pipeline(plan, HUB, Purpose.PUBLISH)).keys() == {"k: merge", "k: publish"}
-    test = TestLeg(
-        "k",
-        "k",
-        "cuda-x86_64-linux",
-        "cuda",
-        "x86_64-linux",
-        ("torch-cuda",),
-        ("gpu",),
-        30,
-        run="7",
-    )
+    test = msgspec.structs.replace(ON_GPU, path="k", run="7")
     tested = jobs(child_pipeline(msgspec.structs.replace(plan, tests=(test,)), HUB, Purpose.KEEP))
     assert tested.keys() == {"k: merge", "k: test cuda-x86_64-linux"}
     assert tested["k: merge"]["needs"] == []
-    assert written(tested["k: merge"], "kci-planned.json")["kernels"][0]["planned"] == [
-        "torch-cpu",
-        "torch-cuda",
-    ]
+    assert planned(tested["k: merge"]) == [("k", ["torch-cpu", "torch-cuda"])]
 
 
 def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> None:
@@ -367,30 +324,19 @@ def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> Non
     text = child_pipeline(plan, HUB, Purpose.PUBLISH)
     assert gate_of(text)["dependencies"] == ["a: record", "b: record"]
     assert gate_of(text)["when"] == "always"
-    assert [
-        item["kernel"] for item in written(gate_of(text), "kci-records/kci-plan.json")["legs"]
-    ] == ["a", "b"]
     publisher = jobs(text)["b: publish"]
-    assert [item["kernel"] for item in written(publisher, "kci-records/kci-plan.json")["legs"]] == [
-        "b"
-    ]
+    assert (recorded(gate_of(text)), recorded(publisher)) == (["a", "b"], ["b"])
     words = ("tar -xf", "kci gate kci-records --kernel b --tree kci-tree ", "kci publish kci-tree")
-    places = [
-        next(i for i, line in enumerate(publisher["script"]) if word in line) for word in words
-    ]
+    script = [*enumerate(publisher["script"])]
+    places = [next(place for place, line in script if word in line) for word in words]
     assert places == sorted(places), "what is published is what the gate has seen"
 
 
 @pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
 def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
     found = named(child_pipeline(document([leg("torch-cpu", path=path)])))
-    script = build_of(found["k: torch-cpu"])
-    shown = subprocess.run(
-        ["sh", "-c", script.replace("kci build", 'printf "%s\\n"')],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    script = build_of(found["k: torch-cpu"]).replace("kci build", 'printf "%s\\n"')
+    shown = shell("-e", script, Path("/"))
     assert shown.stdout.splitlines()[-2:] == ["--", path]
 
 
@@ -420,27 +366,26 @@ def add_kernel(place: Path) -> Path:
 def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_path: Path) -> None:
     add_kernel(tmp_path / "kernels" / "one")
     (tmp_path / ".git").mkdir()
-    assert kci("render", "--ci", "gitlab", "--output", tmp_path, tmp_path / "kernels").code == 0
+    render = ("render", "--ci", "gitlab", "--output", tmp_path)
+    ended(kci(*render, tmp_path / "kernels"), 0)
     text = (tmp_path / GITLAB_FILE).read_text()
     assert "#   kci render kernels --ci gitlab\n" in text
     assert jobs(text).keys() == {"kci-plan", "kci"}
-    assert kci("render", "--ci", "gitlab", "--check", "--output", tmp_path).code == 0
+    ended(kci(*render, "--check"), 0)
     (tmp_path / "kci.toml").write_text('[pull-request]\ntier = "all"\n')
-    checked = kci("render", "--ci", "gitlab", "--check", "--output", tmp_path)
-    assert (checked.code, "KCI401" in checked.stderr) == (1, True)
-    assert '+      variables: { KCI_TIER: "all"' in checked.stdout
+    checked = ended(kci(*render, "--check"), 1, "KCI401")
+    assert '+      variables: { KCI_TIER: "all"' in checked
     (tmp_path / GITLAB_FILE).write_text(text + "# mine\n")
-    assert kci("render", "--ci", "gitlab", "--output", tmp_path).code == 1
+    ended(kci(*render), 1)
 
 
 @pytest.mark.rule("KCI454", triggers=True)
 def test_what_no_job_of_gitlab_does_is_told(tmp_path: Path) -> None:
     add_kernel(tmp_path / "one")
     (tmp_path / "kci.toml").write_text('[pull-request]\ncomment = true\n[publish]\non = "push"\n')
-    done = kci("render", "--ci", "gitlab", "--output", tmp_path)
-    assert done.code == 0
-    for key in ("pull-request.comment", "publish.on"):
-        assert f"GitLab's file has nothing for `{key}` of kci.toml" in done.stderr
+    keys = ("pull-request.comment", "publish.on")
+    told = (f"GitLab's file has nothing for `{key}` of kci.toml" for key in keys)
+    ended(kci("render", "--ci", "gitlab", "--output", tmp_path), 0, *told)
 
 
 @pytest.mark.rule("KCI454", triggers=False)
@@ -451,19 +396,16 @@ def test_what_gitlab_has_jobs_for_is_not_told(tmp_path: Path) -> None:
 
 
 def test_tags_start_a_pipeline_only_where_something_is_published() -> None:
-    without, with_hub = (
-        render_gitlab(Inputs(()))[GITLAB_FILE],
-        render_gitlab(Inputs((), publish=HUB))[GITLAB_FILE],
-    )
+    without = render_gitlab(Inputs(()))[GITLAB_FILE]
+    with_hub = render_gitlab(Inputs((), publish=HUB))[GITLAB_FILE]
     assert "CI_COMMIT_TAG" not in without
     assert with_hub.count("if: $CI_COMMIT_TAG") == 2
     assert "--purpose" in without
 
 
 def test_a_plan_belongs_to_gitlab(tmp_path: Path) -> None:
-    assert kci("render", "--from-plan", tmp_path / "x").code == 2
-    missing = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "x")
+    plan = ("--from-plan", tmp_path / "x")
+    ended(kci("render", *plan), 2)
+    ended(kci("render", "--ci", "gitlab", *plan), 1)
     (tmp_path / "x").write_text("{}")
-    wrong = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "x")
-    assert (missing.code, wrong.code) == (1, 1)
-    assert "kci plan --format json" in wrong.stderr
+    ended(kci("render", "--ci", "gitlab", *plan), 1, "kci plan --format json")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import noarch_kernel, program, wait_for, write_tree
-from cli.runner import kci
+from cli.runner import ended, kci
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.snakemake import SNAKEFILE, render_snakemake
@@ -32,9 +32,8 @@ pytestmark = [
 
 
 def git(folder: Path, *words: str) -> None:
-    subprocess.run(
-        ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True
-    )
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", "-C", folder, *who, *words], check=True)
 
 
 def commit(folder: Path) -> None:
@@ -45,16 +44,13 @@ def commit(folder: Path) -> None:
 
 
 def snakemake(
-    folder: Path,
-    *words: str,
-    kci: str = OWN,
-    only: str = "*",
+    folder: Path, *words: str, kci: str = OWN, only: str = "*",
     environment: dict[str, str] | None = None,
-):  # type: ignore[no-untyped-def]
+):  # type: ignore[no-untyped-def] # fmt: skip
     """Snakemake as a user starts it in the repository's root."""
+    config = ("--config", f"kci={kci}", f"only={only}")
     return subprocess.Popen(
-        [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), "--config", f"kci={kci}",
-            f"only={only}"],
+        [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), *config],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
@@ -67,10 +63,8 @@ def run(folder: Path, *words: str, **how: object) -> tuple[int, str]:
 
 
 def rendered(folder: Path, *kernels: str) -> str:
-    done = kci(
-        "render", *(folder / name for name in kernels), "--ci", "snakemake", "--output", folder
-    )
-    assert done.code == 0, done.stderr
+    places = [folder / name for name in kernels]
+    ended(kci("render", *places, "--ci", "snakemake", "--output", folder), 0)
     return (folder / SNAKEFILE).read_text()
 
 
@@ -80,6 +74,8 @@ def jobs(said: str) -> list[str]:
 
 
 NO_LOAD = "[plan]\nload = []\n"
+CODE = "just-python/torch-ext/just_python/__init__.py"
+TREE = "kci-out/trees/just-python"
 
 
 @pytest.fixture
@@ -109,31 +105,20 @@ def test_a_run_builds_what_changed_and_makes_the_tree_of_kci_run(
     assert (code, jobs(said)) == (0, EVERY), said
     status = subprocess.check_output(["git", "-C", repository, "status", "--short"], text=True)
     assert status.split() == ["??", SNAKEFILE], "what a run leaves is no change of the sources"
-    done = kci(
-        "run",
-        repository / "just-python",
-        "--into",
-        tmp_path / "tree",
-        KCI_CACHE=str(tmp_path / "cache"),
-    )
-    assert done.code == 0, done.stderr
-    made, own = repository / "kci-out" / "trees" / "just-python", tmp_path / "tree"
+    made, own = repository / TREE, tmp_path / "tree"
+    kernel, cache = repository / "just-python", str(tmp_path / "cache")
+    ended(kci("run", kernel, "--into", own, KCI_CACHE=cache), 0)
     assert read_manifest(made).complete
-    # The manifest, which has a digest in SHA256SUMS, says when a variant was built.
-    files = [
-        {
-            path.relative_to(tree): path.read_bytes()
-            for path in tree.glob("*/**/*")
-            if path.is_file()
-        }
-        for tree in (made, own)
-    ]
-    assert files[0] == files[1]
-    assert len(files[0]) > 4
+
+    def files(tree: Path) -> dict[Path, bytes]:
+        """All but the manifest, which says when a variant was built, and its digest at the top."""
+        there = (path for path in tree.glob("*/**/*") if path.is_file())
+        return {path.relative_to(tree): path.read_bytes() for path in there}
+
+    assert files(made) == files(own)
+    assert len(files(made)) > 4
     assert "Nothing to be done" in run(repository)[1]
-    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text(
-        "more = 1\n"
-    )
+    (repository / CODE).write_text("more = 1\n")
     assert jobs(run(repository)[1]) == EVERY
     text = (repository / SNAKEFILE).read_text()
     assert len(text.splitlines()) < 160
@@ -142,12 +127,12 @@ def test_a_run_builds_what_changed_and_makes_the_tree_of_kci_run(
 
 def test_a_narrowed_run_makes_a_whole_tree_of_what_it_names(repository: Path) -> None:
     assert run(repository, only="*-cuda")[0] == 0
-    manifest = read_manifest(repository / "kci-out" / "trees" / "just-python")
+    manifest = read_manifest(repository / TREE)
     assert [entry.variant for entry in manifest.present] == ["torch-cuda"]
     code, said = run(repository)
     assert code == 0
     assert "build_just_python_torch_cuda" not in jobs(said)
-    assert len(read_manifest(repository / "kci-out" / "trees" / "just-python").present) == 2
+    assert len(read_manifest(repository / TREE).present) == 2
     code, said = run(repository, only="nothing-*")
     assert code == 1
     assert "KCI217" in said
@@ -157,16 +142,15 @@ def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: P
     """Without retries the tree is not made; with one the leg is tried once more, and the others are
     not.
     """
-    fails = (
-        f'case "$*" in *torch-cuda*) test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit '
-        "4; };; esac"
-    )
+    tried = tmp_path / "tried"
+    first = f"test -e {tried} || {{ touch {tried}; exit 4; }}"
+    fails = f'case "$*" in *torch-cuda*) {first};; esac'
     own = program(tmp_path, "own", f'{fails}\nexec {OWN} "$@"')
     code, said = run(repository, "--cores", "1", "--keep-going", kci=str(own))
     assert code == 1
     assert "build_just_python_torch_cuda" in said
-    assert not (repository / "kci-out" / "trees" / "just-python").exists()
-    (tmp_path / "tried").unlink()
+    assert not (repository / TREE).exists()
+    tried.unlink()
     code, said = run(repository, "--cores", "1", "--retries", "1", kci=str(own))
     assert code == 0, said
     leg = "build_just_python_torch_cuda"
@@ -177,10 +161,8 @@ def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_
     waits = f'case "$*" in *torch-cuda*--pack*) touch {tmp_path}/waits; sleep 600;; esac'
     first = snakemake(repository, kci=str(program(tmp_path, "own", f'{waits}\nexec {OWN} "$@"')))
     wait_for((tmp_path / "waits").exists, "the leg to begin")
-    wait_for(
-        (repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar").exists,
-        "the other leg",
-    )
+    other = repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar"
+    wait_for(other.exists, "the other leg")
     code, said = run(repository)
     assert code == 1
     assert "Directory cannot be locked" in said
@@ -193,25 +175,13 @@ def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_
 
 
 def test_a_kernel_with_an_error_is_red(repository: Path) -> None:
-    (repository / "just-python" / "torch-ext" / "just_python" / "__init__.py").write_text(
-        "import numpy\n"
-    )
+    (repository / CODE).write_text("import numpy\n")
     assert run(repository)[0] == 1
-    assert not (repository / "kci-out" / "trees" / "just-python").exists()
+    assert not (repository / TREE).exists()
 
 
-HOSTILE = [
-    "$(touch pwned)",
-    "a;touch pwned",
-    "a'b",
-    'a"b',
-    "`touch pwned`",
-    "a b",
-    "-x",
-    "*",
-    "{input}",
-    "a{b",
-]
+HOSTILE = ["$(touch pwned)", "a;touch pwned", "a'b", 'a"b', "`touch pwned`"]
+HOSTILE += ["a b", "-x", "*", "{input}", "a{b"]
 
 
 def named_kernels(folder: Path, *names: str) -> None:
@@ -231,14 +201,11 @@ def test_no_name_becomes_a_part_of_a_shell_line(tmp_path: Path) -> None:
     named_kernels(folder, *HOSTILE)
     rendered(folder, *HOSTILE)
     words = tmp_path / "words"
-    noted = program(
-        tmp_path,
-        "noted",
-        f'printf "%s\\n" "$1" "$@" . >> {words}\ntest "$1" = plan || exit 1\nexec {OWN} "$@"',
-    )
-    artifacts = [
-        f"kci-out/artifacts/kci-k-{number}-torch-cpu.tar" for number in range(len(HOSTILE))
-    ]
+    note = f'printf "%s\\n" "$1" "$@" . >> {words}'
+    script = f'{note}\ntest "$1" = plan || exit 1\nexec {OWN} "$@"'
+    noted = program(tmp_path, "noted", script)
+    numbers = range(len(HOSTILE))
+    artifacts = [f"kci-out/artifacts/kci-k-{number}-torch-cpu.tar" for number in numbers]
     assert run(folder, "--cores", "1", "--keep-going", *artifacts, kci=str(noted))[0] == 1
     told = [said.splitlines() for said in words.read_text().removesuffix(".\n").split("\n.\n")]
     (planned,) = (said for said in told if said[0] == "plan")
@@ -254,17 +221,15 @@ def test_an_expression_or_a_line_break_is_refused(path: str) -> None:
 
 
 def test_a_plan_that_was_made_before_is_taken(repository: Path) -> None:
-    made = kci(
-        "plan", repository / "just-python", "--format", "json", "--fingerprints", "--only", "*-cpu"
-    )
+    options = ("--format", "json", "--fingerprints", "--only", "*-cpu")
+    made = kci("plan", repository / "just-python", *options)
     (repository / "plan.json").write_text(made.stdout)
-    done = subprocess.run(
-        [SNAKEMAKE, "--nocolor", "--cores", "1", "--dry-run", "--config", "plan=plan.json",
-            "kci=/no/kci"],
-        cwd=repository, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "build_just_python_torch_cpu" in jobs(done.stdout + done.stderr)
-    assert "build_just_python_torch_cuda" not in jobs(done.stdout + done.stderr)
+    config = ("--config", "plan=plan.json", "kci=/no/kci")
+    command = [SNAKEMAKE, "--nocolor", "--cores", "1", "--dry-run", *config]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    shown = jobs(done.stdout + done.stderr)
+    assert "build_just_python_torch_cpu" in shown
+    assert "build_just_python_torch_cuda" not in shown
 
 
 def test_fifty_kernels_are_one_file(tmp_path: Path) -> None:
@@ -277,18 +242,16 @@ def test_fifty_kernels_are_one_file(tmp_path: Path) -> None:
     assert len([name for name in jobs(said) if name.startswith("build_")]) == 50
 
 
+SPLIT = '[[limits]]\nkernel = "split"\nbackend = "cpu"\n'
+
+
 def test_parts_are_rules_and_the_link_takes_them(tmp_path: Path) -> None:
     """What a person asks of kci.toml is what Snakemake asks the cluster for."""
-    folder = write_tree(
-        tmp_path / "repo", {f"split/{name}": text for name, text in SOURCES.items()}
-    )
-    limits = (
-        '[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 3\nmax-jobs = 2\n'
-        "timeout-minutes = 77\n"
-    )
-    (folder / "kci.toml").write_text(
-        limits + '[runners.cpu.x86_64-linux]\nlabels = ["x"]\ncpus = 8\nmemory-gb = 30\n'
-    )
+    sources = {f"split/{name}": text for name, text in SOURCES.items()}
+    folder = write_tree(tmp_path / "repo", sources)
+    limits = f"{SPLIT}parts = 3\nmax-jobs = 2\ntimeout-minutes = 77\n"
+    runner = '[runners.cpu.x86_64-linux]\nlabels = ["x"]\ncpus = 8\nmemory-gb = 30\n'
+    (folder / "kci.toml").write_text(limits + runner)
     commit(folder)
     rendered(folder, "split")
     code, said = run(folder, "--cores", "8", "--dry-run", "--printshellcmds", only="*-cpu-x86_64-*")
@@ -303,19 +266,13 @@ def test_parts_are_rules_and_the_link_takes_them(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("as_users_compile")
 def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
     split = SplitKernel(tmp_path)
-    (tmp_path / "kci.toml").write_text(
-        f'{NO_LOAD}[[limits]]\nkernel = "split"\nbackend = "cpu"\nparts = 2\n'
-    )
+    (tmp_path / "kci.toml").write_text(f"{NO_LOAD}{SPLIT}parts = 2\n")
     # The id says whether the checkout is clean, and the compiler's notes would change that in the
     # middle of the run.
     (tmp_path / ".gitignore").write_text("made.txt\ncache/\n")
     commit(tmp_path)
     rendered(tmp_path, "split")
-    environment = {
-        **os.environ,
-        "CXX": str(split.compiler),
-        "KCI_CACHE": str(split.cache),
-    }
+    environment = {**os.environ, "CXX": str(split.compiler), "KCI_CACHE": str(split.cache)}
     code, said = run(tmp_path, only=VARIANT, environment=environment)
     assert code == 0, said
     assert set(split.made().values()) == {1}, split.made()
@@ -327,9 +284,8 @@ def test_a_test_runs_on_the_machine_that_kci_toml_names(repository: Path) -> Non
     (repository / "kci.toml").write_text(NO_LOAD + '[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
     rendered(repository, "just-python")
     planned = run(repository, "--cores", "1", "--dry-run")[1]
-    assert re.search(
-        r"rule test_just_python_cuda\w*:\n(?: .*\n)*? +resources: .*gpu=1, mem_mb=16384", planned
-    ), planned
+    rule = r"rule test_just_python_cuda\w*:\n(?: .*\n)*? +resources: .*gpu=1, mem_mb=16384"
+    assert re.search(rule, planned), planned
     code, said = run(repository)
     assert code == 1
     assert any(name.startswith("test_just_python_cuda") for name in jobs(said))
@@ -344,14 +300,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip(f"Slurm does not start here: {error}")
 
 
-EXECUTOR = (
-    "--executor",
-    "slurm",
-    "--slurm-status-command",
-    "squeue",
-    "--slurm-init-seconds-before-status-checks",
-    "2",
-)
+EXECUTOR = ("--executor", "slurm", "--slurm-status-command", "squeue")
+EXECUTOR += ("--slurm-init-seconds-before-status-checks", "2")
 
 
 @pytest.mark.slow
@@ -366,4 +316,4 @@ def test_a_real_slurm_builds_the_legs(slurm: Cluster, repository: Path, tmp_path
     code, said = run(repository, *words, environment=environment)
     assert code == 0, said
     assert jobs(said) == EVERY
-    assert read_manifest(repository / "kci-out" / "trees" / "just-python").complete
+    assert read_manifest(repository / TREE).complete

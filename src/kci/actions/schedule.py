@@ -34,8 +34,6 @@ from kci.watch.issue_tracker import GitHubIssues, apply_actions
 from kci.watch.report import make_grid, markdown_report
 from kci.watch.scheduled_leg import MAX_SECOND_LOOKS, blank_result, second_look, write_results
 
-BOT = "github-actions[bot]"
-
 
 def main() -> None:
     """Run the step that the input names."""
@@ -89,7 +87,7 @@ def report() -> None:
             print(f"{action.kind} {action.id}: {printable(action.title)}")
         return
     recorded = (watch.runs[0].run, watch.runs[-1].run) if watch.runs and not problems else None
-    for line in apply_actions(actions, GitHubIssues(repository, BOT), recorded):
+    for line in apply_actions(actions, GitHubIssues(repository), recorded):
         print(printable(line))
 
 

@@ -130,7 +130,7 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         with writing(history):
             new = len(append(history, runs))
     elif runs:
-        new = HistoryBranch(remote_url(Path(), "origin"), BRANCH).record(runs)
+        new = HistoryBranch(remote_url(Path(), "origin")).record(runs)
     print_diagnostics(problems)
     what = f"{count(len(leg_results), 'result')} of {count(len({run.run for run in runs}), 'run')}"
     answer(f"{what}; {count(new, 'new file')} in {history or BRANCH}")

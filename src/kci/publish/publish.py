@@ -180,12 +180,9 @@ class Publisher(Frozen):
                         for path in before.keys() | part.keys()
                         if before.get(path) != part.get(path)
                     )
-                    message = (
-                        f"another publisher has changed {other} on {self.name}@{goal.branch} "
-                        "meanwhile"
-                    )
+                    message = f"another publisher has changed {other} on {self.name}@{goal.branch}"
                     hint = "find out which of the two is right, then publish that one again"
-                    raise rule_error("KCI812", message, hint=hint)
+                    raise rule_error("KCI812", f"{message} meanwhile", hint=hint)
                 before, sent = part, changes
                 add = {path: final_goal.files[path] for path in (*changes.added, *changes.changed)}
                 commit = self.target.commit(

@@ -133,10 +133,8 @@ def make_variant_dir(
             Path(directory).chmod(0o755)
         replacement.commit()
         # still locked: a waiting build would replace what is read here
-        return leg_for(
-            final,
-            system=variant.system,
-            builder=built.builder,
+        return replace(
+            leg_for(final, system=variant.system, builder=built.builder),
             attempt=options.attempt,
             run=options.run,
             seconds=round(built.seconds, 1),
@@ -207,10 +205,9 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     run_in_container(_in_container(request, image), log)
     if artifact:
         return BuiltLeg(directory, read_leg(artifact), artifact)
-    record = leg_for(
-        directory,
-        system=variant.system,
-        builder=choose_builder(options.builder, variant),
+    builder = choose_builder(options.builder, variant)
+    record = replace(
+        leg_for(directory, system=variant.system, builder=builder),
         attempt=options.attempt,
         run=options.run,
         seconds=round(time.monotonic() - began, 1),

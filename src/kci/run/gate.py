@@ -35,7 +35,7 @@ from kci.run.records import (
 )
 from kci.tree.manifest import Manifest
 from kci.utils.atomic import Log
-from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.bounded_json import VersionedRecord, read_record
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line, count
 
@@ -44,7 +44,6 @@ _Key = TypeVar("_Key")
 _Place = TypeVar("_Place", "TreePlace", "ObjectsPlace")
 
 INDEX_FILE = "kci-trees.json"
-SCHEMA = 1
 KEPT_DAYS = 60
 """Days that trees and objects count. Actions that upload them ask GitHub to keep them for
 as long."""
@@ -75,7 +74,7 @@ class ObjectsPlace(KeptObjects):
             raise ValueError(f"there are no objects in {self.artifact!r} of run {self.run!r}")
 
 
-class TreeIndex(Frozen):
+class TreeIndex(VersionedRecord):
     """The newest tree of each kernel."""
 
     trees: dict[NameOfKernel, TreePlace] = {}
@@ -85,10 +84,9 @@ class TreeIndex(Frozen):
     """Attempt of the uploading run; the newest counts."""
     objects: dict[NameOfKernel, dict[Text, ObjectsPlace]] = {}
     """Objects by kernel and leg, of pushes to the branch only."""
-    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
+        super().__post_init__()
         for kernel, place in self.trees.items():
             if place.manifest.kernel != kernel:
                 raise ValueError(f"the tree of {kernel!r} is one of {place.manifest.kernel!r}")

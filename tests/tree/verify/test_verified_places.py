@@ -12,7 +12,7 @@ from cli.runner import kci
 from conftest import write_noarch
 from kci.tree.merge import merge
 from kci.tree.verify import verify
-from variants import make_artifact, make_variant
+from variants import artifact_of
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def sources(tmp_path: Path) -> Path:
 
 
 def built(place: Path, into: Path) -> Path:
-    merge([make_artifact(place / "artifacts", make_variant(place / "parts", "torch-cpu"))], into)
+    merge([artifact_of(place, "torch-cpu")], into)
     return into
 
 
@@ -40,9 +40,8 @@ def test_sources_without_binaries_are_said_to_be_that(sources: Path) -> None:
 @pytest.mark.parametrize("name", ["build", "result"])
 def test_the_binaries_of_a_kernel_are_looked_at(sources: Path, tmp_path: Path, name: str) -> None:
     tree = built(tmp_path, sources / name)
-    assert kci("verify", sources).stdout.startswith(
-        f"{sources}: sources, {name} (1 variant)\n1 verified: 0 errors"
-    )
+    said = f"{sources}: sources, {name} (1 variant)\n1 verified: 0 errors"
+    assert kci("verify", sources).stdout.startswith(said)
     corrupt(tree)
     done = kci("verify", sources, "--format", "json")
     assert done.code == 1

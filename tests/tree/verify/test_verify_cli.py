@@ -10,7 +10,7 @@ import pytest
 
 from cli.runner import kci
 from kci.tree.manifest import Manifest
-from variants import make_variant
+from variants import make_variant, tree_plan
 
 
 @pytest.fixture(autouse=True)
@@ -23,31 +23,17 @@ def test_pack_then_merge_then_verify(tmp_path: Path) -> None:
     variant = make_variant(tmp_path, "torch-cpu")
     done = kci("pack", variant, "-o", tmp_path / "out/kci-gated-norm-torch-cpu.tar.zst")
     assert (done.code, done.stdout) == (0, f"{tmp_path}/out/kci-gated-norm-torch-cpu.tar.zst\n")
-    plan = {
-        "schema": 1,
-        "tier": "pr",
-        "kernels": [{"name": "gated-norm", "path": ".", "version": 1, "planned": ["torch-cpu"]}],
-    }
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
-    done = kci(
-        "merge",
-        tmp_path / "out",
-        "--into",
-        tmp_path / "build",
-        "--plan",
-        tmp_path / "plan.json",
-        "--json",
-    )
+    plan = tmp_path / "plan.json"
+    plan.write_bytes(msgspec.json.encode(tree_plan("torch-cpu")))
+    build = tmp_path / "build"
+    done = kci("merge", tmp_path / "out", "--into", build, "--plan", plan, "--json")
     answer = json.loads(done.stdout)
     assert done.code == 0
     assert (answer["schema"], answer["complete"]) == (1, True)
     msgspec.convert(answer["manifests"][0], Manifest)
-    done = kci("verify", tmp_path / "build")
-    assert (done.code, done.stdout, done.stderr) == (
-        0,
-        f"{tmp_path}/build: tree (1 variant)\n1 verified: 0 errors, 0 warnings, 0 infos\n",
-        "",
-    )
+    done = kci("verify", build)
+    told = f"{build}: tree (1 variant)\n1 verified: 0 errors, 0 warnings, 0 infos\n"
+    assert (done.code, done.stdout, done.stderr) == (0, told, "")
 
 
 def test_a_variant_that_was_changed_can_be_sealed_anew(tmp_path: Path) -> None:
@@ -73,10 +59,8 @@ def test_exit_codes_of_safety_and_usage(tmp_path: Path) -> None:
 def test_findings_in_every_format(tmp_path: Path) -> None:
     variant = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "import numpy  # <b>|\n"})
     done = kci("verify", variant)
-    assert (done.code, done.stdout) == (
-        1,
-        f"{variant}: variant\n1 verified: 1 error, 0 warnings, 0 infos\n",
-    )
+    told = f"{variant}: variant\n1 verified: 1 error, 0 warnings, 0 infos\n"
+    assert (done.code, done.stdout) == (1, told)
     assert "__init__.py:1:1: error[KCI771]: it imports numpy" in done.stderr
     done = kci("verify", variant, "--format", "json")
     assert done.code == 1

@@ -27,14 +27,17 @@ def rules(path: Path) -> list[str]:
     return [item.rule for item in verify(path) if item.rule.startswith("KCI7")]
 
 
+def ignored(rule: str, path: str, reason: str) -> str:
+    return f'[[lint.ignore]]\nrule = "{rule}"\npath = "{path}"\nreason = "{reason}"\n'
+
+
 def test_an_entry_holds_for_a_source_file(repository: Path) -> None:
     assert rules(repository) == ["KCI771"]
-    entry = '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "{}"\n'
-    (repository / "kci.toml").write_text(entry.format("our users have numpy"))
+    (repository / "kci.toml").write_text(ignored("KCI771", "torch-ext/*", "our users have numpy"))
     assert rules(repository) == []
     (suppressed,) = verify_with_suppressions(repository).suppressed
     assert (suppressed.diagnostic.rule, suppressed.reason) == ("KCI771", "our users have numpy")
-    (repository / "kci.toml").write_text(entry.format(" "))
+    (repository / "kci.toml").write_text(ignored("KCI771", "torch-ext/*", " "))
     assert rules(repository) == ["KCI771"], "without a reason it does not count"
 
 
@@ -42,10 +45,9 @@ def test_kci_toml_suppressions_in_trees(repository: Path) -> None:
     variant = make_variant(repository / "build", "torch-cpu", files={"__init__.py": BAD})
     assert rules(variant) == ["KCI771"]
     (repository / "kci.toml").write_text(
-        '[[lint.ignore]]\nrule = "KCI771"\npath = "build/*/__init__.py"\n'
-        'reason = "numpy is there"\n'
-        '[[lint.ignore]]\nrule = "KCI723"\npath = "build"\nreason = "made by hand"\n'
-        '[[lint.ignore]]\nrule = "KCI107"\npath = "build.toml"\nreason = "not about trees"\n'
+        ignored("KCI771", "build/*/__init__.py", "numpy is there")
+        + ignored("KCI723", "build", "made by hand")
+        + ignored("KCI107", "build.toml", "not about trees")
     )
     assert rules(variant) == ["KCI771"], "it may have come with the tree"
     assert verify(variant, kernel=repository) == []
@@ -53,17 +55,15 @@ def test_kci_toml_suppressions_in_trees(repository: Path) -> None:
     done = kci("verify", repository, "--format", "json")
     answer = json.loads(done.stdout)
     assert answer["diagnostics"] == []
-    assert sorted(item["reason"] for item in answer["suppressed"]) == [
-        "made by hand",
-        "numpy is there",
-    ]
+    reasons = sorted(item["reason"] for item in answer["suppressed"])
+    assert reasons == ["made by hand", "numpy is there"]
     assert "2 suppressed" in done.stderr
     assert "because: numpy is there" in kci("verify", repository, "-v").stderr
 
 
 def test_a_tree_cannot_suppress_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = make_variant(tmp_path / "build", "torch-cpu", files={"__init__.py": BAD})
-    ignore = '[[lint.ignore]]\nrule = "KCI771"\npath = "*"\nreason = "trust me"\n'
+    ignore = ignored("KCI771", "*", "trust me")
     (variant / "kci.toml").write_text(ignore)
     for place in (tmp_path / "build", tmp_path):
         (place / "kci.toml").write_text(ignore)
