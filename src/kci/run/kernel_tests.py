@@ -31,8 +31,7 @@ from kci.errors import FindingsError, KciError, MissingToolError, UsageError, on
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
 from kci.plan.inputs.kernel_inputs import MARKER
 from kci.plan.workspace import Workspace
-from kci.run.loader import load_alone, python_path
-from kci.run.loader_environment import LoaderEnvironment, why_incompatible
+from kci.run.loader import LoaderEnvironment, load_alone, python_path, why_incompatible
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.cache import make_once
 from kci.utils.frozen import Frozen
