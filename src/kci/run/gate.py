@@ -302,7 +302,7 @@ class GateRow(Frozen):
 
 
 def merge_row(kernel: str, error: str, variant: str = "") -> GateRow:
-    """What the merge of a kernel lacks."""
+    """A row about the merge of a kernel."""
     return GateRow(kernel, variant, f"{kernel} / merge", error)
 
 
