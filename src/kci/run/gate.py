@@ -302,7 +302,7 @@ class GateRow(Frozen):
 
 
 def merge_row(kernel: str, error: str, variant: str = "") -> GateRow:
-    """A row about the merge of a kernel."""
+    """The row for a fault of the merge of a kernel."""
     return GateRow(kernel, variant, f"{kernel} / merge", error)
 
 
