@@ -8,7 +8,7 @@ import pytest
 
 from kci.errors import MissingToolError
 from kci.matrix.variants import parse_variant_name
-from kci.run.loader_environment import LoaderEnvironment, probe, why_incompatible
+from kci.run.loader import LoaderEnvironment, probe, why_incompatible
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from kci.run.loader_environment import LoaderEnvironment, probe, why_incompatibl
 def test_which_environment_can_load_a_variant(
     monkeypatch: pytest.MonkeyPatch, name: str, fits: bool
 ) -> None:
-    monkeypatch.setattr("kci.run.loader_environment.this_system", lambda: "x86_64-linux")
+    monkeypatch.setattr("kci.run.loader.this_system", lambda: "x86_64-linux")
     environment = LoaderEnvironment(torch="2.13.1", toolkit="13.1", backend="cuda")
     assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
@@ -48,14 +48,14 @@ def test_versions_may_have_more_than_numbers(
     monkeypatch: pytest.MonkeyPatch, name: str, fits: bool
 ) -> None:
     """Builds of the night, and those of AMD and NVIDIA."""
-    monkeypatch.setattr("kci.run.loader_environment.this_system", lambda: "x86_64-linux")
+    monkeypatch.setattr("kci.run.loader.this_system", lambda: "x86_64-linux")
     for torch in ("2.15.0.dev20261020", "2.15.0a0"):
         environment = LoaderEnvironment(torch=torch, toolkit="7.1.25424-4179531dcd", backend="rocm")
         assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
 
 def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kci.run.loader_environment._SECONDS", 0.1)
+    monkeypatch.setattr("kci.run.loader._SECONDS", 0.1)
     (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "python").chmod(0o755)
     with pytest.raises(MissingToolError, match="does not answer"):
