@@ -15,7 +15,7 @@ from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
 from kci.publish.hub_branch import HubKernel
-from kci.publish.publish import Publication, Publisher, PublishState
+from kci.publish.publish import PublishedBranch, Publisher, PublishState
 from kci.publish.targets import hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub
 from publish.test_publish import OTHER, REPO, hub, make_tree, there
@@ -34,10 +34,10 @@ def publish(tree: Path, *options: str) -> Result:
     return kci("publish", tree, "--repo-id", REPO, "--create-pr", *options)
 
 
-def propose(tree: Path) -> Publication:
+def propose(tree: Path) -> PublishedBranch:
     stranger = HubKernel(REPO, lambda: STRANGER)
     publisher = Publisher(stranger, REPO, propose=True, wait=lambda _seconds: None)
-    return publisher.publish(read_release(tree), "v1")
+    return publisher.publish(read_release(tree), "v1")[0]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_what_was_accepted_is_not_proposed_again(
 def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tmp_path: Path) -> None:
     hub.fail("POST .*/commit/", None, after=True)
     done = propose(make_tree(tmp_path))
-    assert (done.builds.state, done.builds.proposal) == (PublishState.PROPOSED, "refs/pr/1")
+    assert (done.state, done.proposal) == (PublishState.PROPOSED, "refs/pr/1")
     assert len(hub[REPO].proposals) == 1
 
 

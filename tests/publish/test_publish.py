@@ -32,7 +32,7 @@ from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
 from kci.publish.hub import hub_client, publisher_access, reader_access
 from kci.publish.hub_branch import HubKernel
-from kci.publish.publish import ATTEMPTS, Publication, Publisher, PublishState
+from kci.publish.publish import ATTEMPTS, PublishedBranch, Publisher, PublishState
 from kci.tree.identity import GitState, file_hash
 from kci.tree.manifest import encode as encode_manifest
 from kci.tree.manifest import read_manifest
@@ -525,10 +525,10 @@ def noted(_item: object) -> None:
 
 def commit_goal(
     tree: Path, wait: Callable[[float], None] = noted, log: Callable[[str], None] = noted
-) -> Publication:
+) -> PublishedBranch:
     """Publish; it waits as far as it can tell."""
     publisher = Publisher(HubKernel(REPO, lambda: TOKEN), REPO, log=log, wait=wait)
-    return publisher.publish(read_release(tree), "v1")
+    return publisher.publish(read_release(tree), "v1")[0]
 
 
 @pytest.mark.parametrize("status", [500, 502, 504, None])
@@ -536,7 +536,7 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
     hub: FakeHub, tmp_path: Path, status: int | None
 ) -> None:
     hub.fail("POST .*/commit/", status, after=True)
-    done = commit_goal(make_tree(tmp_path)).builds
+    done = commit_goal(make_tree(tmp_path))
     assert (done.state, done.commit) == (PublishState.PUBLISHED, hub[REPO].branches["v1"])
     assert done.changes.added
     assert len(hub.asked("POST .*/commit/v1")) == 1
@@ -554,7 +554,7 @@ def test_a_commit_that_did_not_land_is_made_again(
     hub.fail("POST .*/commit/", status, **headers)
     waits: list[float] = []
     done = commit_goal(make_tree(tmp_path), waits.append)
-    assert (done.builds.state, waits) == (PublishState.PUBLISHED, [expected])
+    assert (done.state, waits) == (PublishState.PUBLISHED, [expected])
     assert len(hub.asked("PUT /lfs/")) == 2
 
 
@@ -632,7 +632,7 @@ def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> N
     """The parent is stale, and theirs stay."""
     meanwhile(hub, there("torch-rocm"))
     log: list[str] = []
-    done = commit_goal(make_tree(tmp_path), log=log.append).builds
+    done = commit_goal(make_tree(tmp_path), log=log.append)
     kept = ("torch-rocm",)
     assert (done.state, done.changes.kept_variants) == (PublishState.PUBLISHED, kept)
     assert {"torch-rocm", "torch-cpu", "torch-cuda"} <= below(hub)
@@ -654,7 +654,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(
 ) -> None:
     tree = make_tree(tmp_path)
     meanwhile(hub, tree_files(tree), "twin")
-    assert commit_goal(tree).builds.state is PublishState.PUBLISHED
+    assert commit_goal(tree).state is PublishState.PUBLISHED
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "twin"
 
 
@@ -706,7 +706,7 @@ def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path
     theirs = there("torch-rocm")
     hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
     done = commit_goal(make_tree(tmp_path))
-    assert done.builds.changes.kept_variants == ("torch-rocm",)
+    assert done.changes.kept_variants == ("torch-rocm",)
     assert {"torch-rocm", "torch-cpu"} <= below(hub)
 
 
@@ -748,7 +748,7 @@ def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> N
     assert len(hub[REPO].objects) == 1
     hub.log.clear()
     done = commit_goal(tree)
-    assert done.builds.state is PublishState.PUBLISHED
+    assert done.state is PublishState.PUBLISHED
     assert len(hub.asked("PUT /lfs/")) == 2
     assert set(names) <= below(hub)
 
@@ -768,7 +768,7 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
 
     hub.hooks.append(together)
     with ThreadPoolExecutor() as pool:
-        found = [*pool.map(lambda given: commit_goal(given).builds, [tree, tree])]
+        found = [*pool.map(commit_goal, [tree, tree])]
     assert [item.state for item in found] == [PublishState.PUBLISHED] * 2
     assert len({item.commit for item in found}) == 1
     assert sum(message.startswith("gated-norm") for message in hub[REPO].messages.values()) == 1

@@ -10,7 +10,7 @@ from buildkit import program
 from conftest import failure
 from kci.errors import MissingToolError
 from kci.matrix.variants import parse_variant_name
-from kci.run.loader_environment import LoaderEnvironment, probe, why_incompatible
+from kci.run.loader import LoaderEnvironment, probe, why_incompatible
 
 CUDA_AND_ROCM = {
     (("2.13.1",), "13.1", "cuda"): {
@@ -39,14 +39,14 @@ def test_which_environment_can_load_a_variant(
     monkeypatch: pytest.MonkeyPatch, torches: tuple[str, ...], toolkit: str, backend: str,
     name: str, fits: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("kci.run.loader_environment.this_system", lambda: "x86_64-linux")
+    monkeypatch.setattr("kci.run.loader.this_system", lambda: "x86_64-linux")
     for torch in torches:
         environment = LoaderEnvironment(torch=torch, toolkit=toolkit, backend=backend)
         assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
 
 def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kci.run.loader_environment._SECONDS", 0.1)
+    monkeypatch.setattr("kci.run.loader._SECONDS", 0.1)
     hangs = program(tmp_path, "python", "exec sleep 60\n")
     failure(MissingToolError, "does not answer", probe, hangs)
 

@@ -26,12 +26,12 @@ from kci.plan.github_limits import (
 )
 from kci.plan.plan import MAX_MATRIX, allowances
 from kci.publish.targets import require_branches
-from kci.run.gate import INDEX_FILE, KEPT_DAYS, TreeIndex, next_index, today
+from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
-from kci.utils.suggest import count, first_of
-from kci.watch.issue_tracker import GitHubApi, run_artifacts
+from kci.utils.suggest import count
+from kci.watch.issue_tracker import GitHubApi, without_lost
 
 MAX_INPUT = 120 * 1024
 """Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has
@@ -154,39 +154,9 @@ def earlier_trees() -> TreeIndex:
         common.warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
     if os.environ.get("GH_TOKEN"):
-        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"]))
+        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"]), common.warn)
     index = replace(index, attempt=ci_run().attempt or 1)
     place = common.runner_temp() / "kci-plan"
     write_record(place / INDEX_FILE, index)
     common.set_outputs(folder=place, file_name=f"run-plan.{index.attempt}")
     return index
-
-
-def without_lost(index: TreeIndex, api: GitHubApi) -> TreeIndex:
-    """The index without the trees that are no longer in their runs, as far as GitHub says so."""
-    names: dict[str, list[str]] = {}
-    for run in sorted({place.run for place in index.trees.values()}):
-        try:
-            names[run] = [
-                item.name for item in run_artifacts(api, int(run or 0)) if not item.expired
-            ]
-        except kci.KciError as error:
-            if "HTTP 404" in error.message:  # as of a run that was deleted
-                names[run] = []
-            else:
-                common.warn(
-                    f"it is unknown whether the trees of run {run} are still there: {error.message}"
-                )
-    there = {
-        kernel: place
-        for kernel, place in index.trees.items()
-        if place.run not in names
-        or any(name.startswith(f"tree.{kernel}.") for name in names[place.run])
-    }
-    if lost := sorted(index.trees.keys() - there.keys()):
-        gone = f"deleted, or kept for less than {KEPT_DAYS} days"
-        common.warn(
-            f"the tree of {first_of(lost, 3)} is gone: its artifact was {gone}; it is built once "
-            "more"
-        )
-    return replace(index, trees=there)

@@ -42,6 +42,6 @@ def main() -> None:
         print(f"{repo_id}@{part.branch}: {part.state} {part.commit} {part.proposal}".rstrip())
         changes = (part.changes.added, part.changes.changed, part.changes.deleted)
         rows.append((repo_id, part.branch, part.state, *map(len, changes), part.commit[:12]))
-    common.set_outputs(commit=published.publication.builds.commit, url=published.url)
+    common.set_outputs(commit=published.branches[0].commit, url=published.url)
     headers = ("repository", "branch", "state", "added", "changed", "deleted", "commit")
     common.add_table("Would be published" if published.dry_run else "Published", headers, rows)

@@ -22,7 +22,7 @@ from kci.run.kernel_tests import (
     split_testable,
     torch_of,
 )
-from kci.run.loader_environment import probe
+from kci.run.loader import probe
 from kci.run.records import TEST_FILE, record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.utils.cache import default_cache

@@ -73,6 +73,7 @@ class FileName(click.Path):
 
 
 PATH = FileName(path_type=Path)
+FOLDER = FileName(path_type=Path, exists=True, file_okay=False)
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -218,7 +218,7 @@ def show_findings(
     findings: Sequence[Diagnostic],
     output: str,
     *,
-    what: str = "",
+    what: str,
     suppressed: Sequence[SuppressedFinding] = (),
     looked_at: Sequence[str] = (),
     places: Sequence[VerifiedPlace] = (),
@@ -250,7 +250,7 @@ def show_findings(
 
 
 def count_findings(
-    findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()
+    findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding]
 ) -> str:
     """A summary line: `what`, and the number of findings by severity."""
     counts = Counter(item.severity for item in findings)

@@ -211,11 +211,9 @@ _LEAST_TEXT = 24
 """The width of the wrapped column at which others are dropped."""
 
 
-def table(
-    headers: Sequence[str], rows: Iterable[Iterable[object]], layout: Layout | None = None
-) -> str:
+def table(headers: Sequence[str], rows: Iterable[Iterable[object]], layout: Layout) -> str:
     """A table as text, fitted to the terminal; its natural width in files and pipes."""
-    lines = table_lines(headers, rows, terminal_width(), layout or Layout())
+    lines = table_lines(headers, rows, terminal_width(), layout)
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
@@ -288,11 +286,6 @@ def terminal_width() -> int | None:
     import shutil
 
     return shutil.get_terminal_size().columns
-
-
-def variant_label(variant: str, system: str) -> str:
-    """A variant's name with its system, which noarch names lack."""
-    return variant if variant.endswith(system) else f"{variant} ({system})"
 
 
 def paragraph(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from kci.cli import CommandGroup, FileName, file_option, format_option, option
+from kci.cli import FOLDER, CommandGroup, FileName, file_option, format_option, option
 from kci.cli._output import Layout, answer, print_diagnostics, print_json, table
 from kci.cli._workspace import TIER, load_workspace
 from kci.config.discovery import find_settings
@@ -36,7 +36,7 @@ from kci.watch.report import make_grid, markdown_report
 _HISTORY = click.option(
     "--history",
     required=True,
-    type=FileName(path_type=Path, exists=True, file_okay=False),
+    type=FOLDER,
     help="The directory of the history.",
 )
 

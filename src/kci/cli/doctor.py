@@ -44,18 +44,19 @@ def command(kernels: tuple[str, ...]) -> None:
     )
     catalog = workspace.catalog if workspace else load_catalog()
     checks = examine_machine(default_cache(), catalog, declared or BACKENDS)
-    settings = _settings(workspace) if workspace else []
-    publishing = hub_settings(workspace) if workspace else []
+    settings: list[str] = []
+    publishing: list[str] = []
+    if workspace:
+        own = workspace.settings
+        short = read_recorded_options(own.root).short
+        settings, publishing = settings_text(own.settings, short=short), hub_settings(workspace)
     answer(click.style("This machine", bold=True))
     rows = [(item.name, item.health, item.detail) for item in checks]
     answer(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
     for item in checks:
         if item.remedy:
-            answer(
-                paragraph(
-                    f"{click.style(f'for {item.name}', fg=_COLORS[item.health])}: {item.remedy}"
-                )
-            )
+            who = click.style(f"for {item.name}", fg=_COLORS[item.health])
+            answer(paragraph(f"{who}: {item.remedy}"))
     if workspace:
         answer(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):
@@ -63,11 +64,6 @@ def command(kernels: tuple[str, ...]) -> None:
                 answer(f"\n{click.style(title, bold=True)}")
             for line in lines:
                 answer(paragraph(f"- {line}"))
-
-
-def _settings(workspace: Workspace) -> list[str]:
-    settings = workspace.settings
-    return settings_text(settings.settings, short=read_recorded_options(settings.root).short)
 
 
 def _workspace(kernels: tuple[str, ...]) -> Workspace | None:

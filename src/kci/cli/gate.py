@@ -81,21 +81,17 @@ def command(
         write_record(trees, index_after(ended, run_id, now))
     if junit:
         write_atomic(junit, _junit(run, rows))
-    _show(run, rows)
-    return int(bool(rows))
-
-
-def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
     if sentence := left_out_sentence(run.plan):
         say(sentence)
-    if rows:
-        cells = [(row.kernel, row.variant or "-", row.job, printable(row.error)) for row in rows]
-        answer(table(("kernel", "variant", "job", "error"), cells, Layout(cut=("error",))))
-        for command in sorted({row.replay for row in rows if row.replay}):
-            answer(f"on your machine: {printable_lines(command)}")
-        say(f"{count(len(rows), 'thing')} of what was planned did not happen")
-        return
-    answer(success_summary(run.plan))
+    if not rows:
+        answer(success_summary(run.plan))
+        return 0
+    cells = [(row.kernel, row.variant or "-", row.job, printable(row.error)) for row in rows]
+    answer(table(("kernel", "variant", "job", "error"), cells, Layout(cut=("error",))))
+    for command in sorted({row.replay for row in rows if row.replay}):
+        answer(f"on your machine: {printable_lines(command)}")
+    say(f"{count(len(rows), 'thing')} of what was planned did not happen")
+    return 1
 
 
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:

@@ -98,8 +98,9 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     name = Path(os.path.normpath(target.absolute())).name
     new_kernel.require_name(name)
     require_new(target)
-    beside = kernels_beside(target, origin) if not enclosing_repository(target) else []
-    standalone = not enclosing_repository(target) and not beside
+    alone = not enclosing_repository(target)
+    beside = kernels_beside(target, origin) if alone else []
+    standalone = alone and not beside
     if origin:
         chosen, made = _convert(
             origin, target, name, choices, may_run=may_run, standalone=standalone
@@ -117,9 +118,8 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     for path in written if not origin or options().verbose else ():
         answer(target / path)
     if draft:
-        answer(
-            click.style(f"{target} is a draft: {count(len(made.todo), 'thing')} left", bold=True)
-        )
+        title = f"{target} is a draft: {count(len(made.todo), 'thing')} left"
+        answer(click.style(title, bold=True))
     for line in made.todo:
         answer(f"  {line}")
     notes = [item for item in findings if draft or item.severity is Severity.INFO]
@@ -129,14 +129,9 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
         say(f"`{lists}` reports {count(len(notes), 'more finding')}")
     faulty = not draft and bool(errors_in(findings))
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
-    listed = "do what is listed above" if draft else ""
-    todo = (
-        "fix what `kci check` reports"
-        if faulty
-        else "add what a variant needs"
-        if unusable
-        else listed
-    )
+    todo = "do what is listed above" if draft else ""
+    if faulty or unusable:
+        todo = "fix what `kci check` reports" if faulty else "add what a variant needs"
     if not options().quiet:
         say(_next(target, chosen, todo, standalone=standalone))
         click.echo(_one_repository(beside), nl=False, err=True)
@@ -159,13 +154,10 @@ def _ask(choices: dict[str, Any]) -> None:
         choices["backends"] = backends.replace(",", " ").split()
     if not choices["stable_abi"] and framework == "torch":
         oldest = new_kernel.OLDEST_STABLE_ABI.text
-        answer(
-            f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary "
-            "for each torch version."
-        )
-        choices["stable_abi"] = (
-            oldest if click.confirm("Build for the stable ABI", default=False) else None
-        )
+        without = "Without it: one binary for each torch version."
+        answer(f"  The stable ABI: one binary for torch {oldest} and newer. {without}")
+        if click.confirm("Build for the stable ABI", default=False):
+            choices["stable_abi"] = oldest
 
 
 def _convert(
@@ -178,16 +170,14 @@ def _convert(
     standalone: bool,
 ) -> tuple[NewKernel, ConvertedProject]:
     if not origin.is_dir():
-        raise UsageError(
-            f"{origin}: there is no such directory", "name the directory of the project with --from"
-        )
+        hint = "name the directory of the project with --from"
+        raise UsageError(f"{origin}: there is no such directory", hint)
     has_build_toml = (origin / BUILD_TOML).is_file()
     for choice, value in choices.items():
         if value and (has_build_toml or choice != "repo_id"):
             hint = f"kci takes over what {origin} has: change it afterwards"
-            raise UsageError(
-                f"--{choice.removesuffix('s').replace('_', '-')} is not for --from", hint
-            )
+            given = choice.removesuffix("s").replace("_", "-")
+            raise UsageError(f"--{given} is not for --from", hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         if adopted.settings and standalone:
@@ -236,17 +226,13 @@ def _one_repository(beside: list[Path]) -> str:
 
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
-    lines = [
-        f"\n{target} is written. First {todo}. Then:" if todo else f"\n{target} is ready. Next:"
-    ]
+    lines = [f"\n{target} is ready. Next:"]
+    if todo:
+        lines = [f"\n{target} is written. First {todo}. Then:"]
+    here = "." if standalone else str(target)
     if standalone:
-        lines += [
-            f"  cd {target}",
-            "  git init -b main && git add . && git commit -m 'A new kernel'",
-        ]
-        here = "."
-    else:
-        here = str(target)
+        lines += [f"  cd {target}"]
+        lines += ["  git init -b main && git add . && git commit -m 'A new kernel'"]
     lines += [
         f"  kci run {here}      # build what this machine can build",
         f"  kci test {here}     # load it, and run its tests",

@@ -16,7 +16,6 @@ from kci.cli._output import (
     print_json,
     table,
     terminal_width,
-    variant_label,
 )
 from kci.cli._workspace import (
     ALLOW_EMPTY,
@@ -40,15 +39,13 @@ from kci.utils.suggest import count
 if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
 
-FORMATS = ["table", "json", "names", "github", "markdown"]
-
 
 @kci_command("matrix")
 @KERNELS
 @selection_options
 @SYSTEM
 @ALLOW_EMPTY
-@format_option(*FORMATS)
+@format_option("table", "json", "names", "github", "markdown")
 @flag("--explain", "Also list every candidate, kept or dropped, with rule, reason and place.")
 def command(
     kernels: tuple[str, ...], output: str, explain: bool, allow_empty: bool, **selection: Any
@@ -129,7 +126,7 @@ def explanation_text(kernel: KernelMatrix) -> str:
 def _block(reasons: BackendReasons) -> str:
     across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
-    names = [variant_label(kept.variant, kept.system) for kept in reasons.kept]
+    names = [_label(kept) for kept in reasons.kept]
     width = max(map(len, names), default=0)
     for name, kept in zip(names, reasons.kept, strict=True):
         place = places([(kept.path, kept.line)])
@@ -147,6 +144,11 @@ def _block(reasons: BackendReasons) -> str:
     return "\n".join(lines)
 
 
+def _label(kept: KeptCandidate) -> str:
+    # noarch names lack the system
+    return kept.variant if kept.variant.endswith(kept.system) else f"{kept.variant} ({kept.system})"
+
+
 def _wrapped(text: str, across: int, indent: str = _INDENT) -> list[str]:
     from textwrap import TextWrapper
 
@@ -162,7 +164,7 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
         kept = [
             (
                 "kept",
-                variant_label(one.variant, one.system),
+                _label(one),
                 one.reason,
                 places([(one.path, one.line)]),
             )

@@ -71,26 +71,23 @@ def command(place: Path, kernel: Path | None, leave_out: str | None, **target_op
         print_diagnostics(warnings)
     if not options().quiet:
         for part in published.branches:
-            answer("\n".join(_text(published.target.repo_id, part, options().verbose)))
+            answer("\n".join(_text(published.target.repo_id, part)))
 
 
-def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
+def _text(repo_id: str, part: PublishedBranch) -> list[str]:
     changes = part.changes
     at = f" at {part.commit[:12]}" if part.commit else ""
     at += f" in {part.proposal}" if part.proposal else ""
-    counts = (
-        f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, "
-        f"{len(changes.deleted)} deleted"
-    )
-    lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} unchanged"]
+    counts = f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed"
+    counts += f", {len(changes.deleted)} deleted, {changes.unchanged} unchanged"
+    lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}"]
     if README in changes.changed:
         lines.append(f"  replaced: {README}, the front page")
     lines += [f"  removed: {name}" for name in changes.removed_variants]
     lines += [f"  kept, not in the tree: {name}" for name in changes.kept_variants]
     whole = tuple(f"build/{name}/" for name in changes.removed_variants)
     lines += [f"  deleted: {path}" for path in changes.deleted if not path.startswith(whole)]
-    if verbose:
-        lines += [f"  added: {path}" for path in changes.added] + [
-            f"  changed: {path}" for path in changes.changed
-        ]
+    if options().verbose:
+        lines += [f"  added: {path}" for path in changes.added]
+        lines += [f"  changed: {path}" for path in changes.changed]
     return lines

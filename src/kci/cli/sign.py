@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import FileName, kci_command
+from kci.cli import FOLDER, kci_command
 from kci.cli._output import answer
 from kci.config.discovery import find_settings
 from kci.tree.sigstore import SigningContext
@@ -15,13 +15,7 @@ from kci.tree.top_level import sign_tree
 
 
 @kci_command("sign")
-@click.argument(
-    "trees",
-    nargs=-1,
-    required=True,
-    type=FileName(path_type=Path, exists=True, file_okay=False),
-    metavar="TREE...",
-)
+@click.argument("trees", nargs=-1, required=True, type=FOLDER, metavar="TREE...")
 def command(trees: tuple[Path, ...]) -> None:
     """Sign each merged TREE with the identity of the CI run, by Sigstore.
 

@@ -28,7 +28,7 @@ from kci.run.kernel_tests import (
     split_testable,
     torch_of,
 )
-from kci.run.loader_environment import probe
+from kci.run.loader import probe
 from kci.run.records import record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME
@@ -95,14 +95,14 @@ def command(
     if not kernel:
         place = _kernel_or_tree(place)
     tree, sources = locate_tree(place, kernel)
-    isolation = not no_isolation and not python
+    own = python or (Path(sys.executable) if no_isolation else None)
     torch = None if torch is None else _minor(torch)
     workspace = _workspace(sources)
     names, tested = _job(tree, names) if leg is not None else (names, "")
     reports: list[TestReport] = []
     try:
         directories = select_variants(tree, names)
-        environment = None if isolation else probe(python or Path(sys.executable))
+        environment = probe(own) if own else None
         variants, reasons = split_testable(directories, environment)
         if not variants:
             # A leg tests what was verified before; else the variants are verified first
@@ -115,9 +115,8 @@ def command(
                 sources,
                 progress_log(),
                 cache=default_cache(),
-                isolation=isolation,
                 torch=torch or torch_of(workspace, directory.name),
-                python=python,
+                python=own,
                 keyword=keyword,
             )
             reports.append(report)
@@ -130,10 +129,8 @@ def command(
         raise
     kernel_name = reports[0].kernel
     untestable = reasons if not python else {}
-    reports += [
-        TestReport(kernel_name, name, TestState.NOT_RUN, output=why)
-        for name, why in untestable.items()
-    ]
+    for name, why in untestable.items():
+        reports.append(TestReport(kernel_name, name, TestState.NOT_RUN, output=why))
     wrong = first_failure(reports, allow_empty=allow_empty)
     if record:
         write_record(record, record_tests(kernel_name, leg or "test", tested, reports, wrong))
@@ -144,11 +141,7 @@ def command(
 
 
 def _kernel_or_tree(place: Path) -> Path:
-    if (
-        (place / BUILD_TOML).is_file()
-        or (place / FILE_NAME).is_file()
-        or any(place.glob(f"*/{FILE_NAME}"))
-    ):
+    if any(any(place.glob(name)) for name in (BUILD_TOML, FILE_NAME, f"*/{FILE_NAME}")):
         return place
     below = find_kernels([str(place)])
     if len(below) > 1:
@@ -159,9 +152,8 @@ def _kernel_or_tree(place: Path) -> Path:
 def _job(tree: Path, names: Sequence[str]) -> tuple[tuple[str, ...], str]:
     manifest = read_manifest(tree)
     if not manifest:
-        raise FindingsError(
-            f"{tree} is not a merged tree: it has no manifest", "`kci merge` makes one"
-        )
+        message = f"{tree} is not a merged tree: it has no manifest"
+        raise FindingsError(message, "`kci merge` makes one")
     present = tuple(name for name in names if name in manifest.digests)
     return present, tree_under_test(manifest.digests, names)
 
@@ -197,7 +189,6 @@ def _show(reports: Sequence[TestReport]) -> None:
 def _workspace(sources: Path | None) -> Workspace | None:
     # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
-        workspace = load_workspace(str(sources)) if sources else None
-        if workspace and workspace.only_kernel():
+        if sources and (workspace := load_workspace(str(sources))).only_kernel():
             return workspace
     return None

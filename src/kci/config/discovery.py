@@ -13,16 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kci.config.document import Document, read_document
 from kci.config.reader import BUILD_TOML, Kernel, read_as, read_kernel
 from kci.config.settings import KCI_TOML, Ignore, Settings
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.utils.frozen import Frozen
 
 
-class FaultyKernel(msgspec.Struct, frozen=True):
+class FaultyKernel(Frozen):
     """A kernel directory without a usable build.toml."""
 
     path: str
@@ -173,7 +172,7 @@ def _walk(top: Path) -> Iterator[str]:
             yield os.path.relpath(os.path.join(directory, BUILD_TOML), top)  # noqa: PTH118
 
 
-class RepositorySettings(msgspec.Struct, frozen=True):
+class RepositorySettings(Frozen):
     """The settings of a kernel, and the file that they come from."""
 
     settings: Settings = Settings()
@@ -281,7 +280,7 @@ def settings_schema() -> dict[str, Any]:
     return schema
 
 
-class SuppressedFinding(msgspec.Struct, frozen=True):
+class SuppressedFinding(Frozen):
     """A finding that kci.toml suppresses."""
 
     diagnostic: Diagnostic

@@ -5,15 +5,12 @@ Annotations are not postponed, because msgspec would compile each of them at eve
 
 from collections.abc import Mapping
 
-import msgspec
-
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, Backend, Version
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 
-class BackendFacts(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
-):
+class BackendFacts(Frozen, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """Facts about one backend; those about one version of it stand in other data files, by the
     backend's name.
     """
@@ -79,7 +76,7 @@ class BackendFacts(
     usual: tuple[str, ...] = ()
 
 
-class _BackendTable(Dated, frozen=True):
+class _BackendTable(Dated):
     backend: dict[Backend, BackendFacts]
 
 
@@ -118,7 +115,7 @@ def needs_device(backend: str) -> bool:
     return backend in BACKENDS and bool(BACKENDS[backend].device)
 
 
-class LoaderFloors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+class LoaderFloors(Frozen, forbid_unknown_fields=True, rename="kebab"):
     """Releases of the `kernels` library, as `major.minor.patch`."""
 
     any: str
@@ -129,7 +126,7 @@ class LoaderFloors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     """For metadata with a list of upstreams."""
 
 
-class Floors(Dated, frozen=True):
+class Floors(Dated):
     """`floors.toml`: the oldest supported versions."""
 
     python: Version
@@ -144,14 +141,14 @@ class Floors(Dated, frozen=True):
 floors = shipped("matrix/catalog/data/floors.toml", Floors)
 
 
-class PythonPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PythonPackage(Frozen, forbid_unknown_fields=True):
     """The package and modules of a `python-depends` name."""
 
     package: str
     imports: tuple[str, ...]
 
 
-class DependsTable(Dated, frozen=True):
+class DependsTable(Dated):
     """`python-depends.toml`: the reference's curated names."""
 
     general: dict[str, PythonPackage]

@@ -355,7 +355,7 @@ def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Versi
     ]
 
 
-class _Licenses(Dated, frozen=True):
+class _Licenses(Dated):
     identifiers: frozenset[str]
 
 

@@ -5,19 +5,19 @@ Annotations are not postponed, because msgspec would compile each of them at eve
 
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from kci.config.facts import BACKENDS
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import Backend, Depend, KernelName, StableAbi, Version
+from kci.utils.frozen import Frozen
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 DEFAULT_PYEXT = ("py", "pyi")
 
 
-class KernelDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+class KernelDependency(Frozen, forbid_unknown_fields=True, rename="kebab"):
     """Another kernel on the Hub: exactly one of `version` and `revision` says which state of it."""
 
     repo_id: str
@@ -32,13 +32,11 @@ class KernelDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             raise ValueError("a kernel dependency needs exactly one of `version` and `revision`")
 
 
-class Table(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True
-):
+class Table(Frozen, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
     """A table of build.toml or kci.toml."""
 
 
-class Hub(Table, frozen=True):
+class Hub(Table):
     """`[general.hub]`: where the kernel is published."""
 
     repo_id: str | None = None
@@ -47,7 +45,7 @@ class Hub(Table, frozen=True):
     """The branch to publish to; without it, `v` and the kernel's version."""
 
 
-class BackendGeneral(Table, frozen=True):
+class BackendGeneral(Table):
     """`[general.xpu]` and `[general.neuron]`: dependencies of that backend's variants."""
 
     python_depends: tuple[str, ...] | None = None
@@ -56,7 +54,7 @@ class BackendGeneral(Table, frozen=True):
     """Other kernels that this backend's variants load."""
 
 
-class CudaGeneral(BackendGeneral, frozen=True):
+class CudaGeneral(BackendGeneral):
     """`[general.cuda]`: bounds on the CUDA version, and dependencies of the CUDA variants."""
 
     minver: Version | None = None
@@ -65,14 +63,14 @@ class CudaGeneral(BackendGeneral, frozen=True):
     """The newest CUDA version to build for, such as `13.0`."""
 
 
-class TpuGeneral(Table, frozen=True):
+class TpuGeneral(Table):
     """`[general.tpu]`: dependencies of the TPU variants."""
 
     python_depends: tuple[str, ...] | None = None
     """Python packages that the TPU variants need."""
 
 
-class General(Table, frozen=True):
+class General(Table):
     """`[general]`: what the kernel is."""
 
     name: KernelName
@@ -111,7 +109,7 @@ class General(Table, frozen=True):
 GENERAL_BACKENDS = tuple(sorted(BACKENDS.keys() & set(General.__struct_fields__)))
 
 
-class Torch(Table, frozen=True):
+class Torch(Table):
     """`[torch]`: a kernel with compiled code that registers torch ops."""
 
     src: tuple[str, ...] = ()
@@ -131,7 +129,7 @@ class Torch(Table, frozen=True):
     with one for each."""
 
 
-class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TorchNoarch(Frozen, forbid_unknown_fields=True, omit_defaults=True):
     """`[torch-noarch]`: a kernel of Python only.
 
     Its reader in the reference has no case conversion, so its two list keys are snake_case.
@@ -149,7 +147,7 @@ class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return getattr(self, BACKENDS[backend].archs.replace("-", "_"), None)
 
 
-class TvmFfi(Table, frozen=True):
+class TvmFfi(Table):
     """`[tvm-ffi]`: a kernel with compiled code behind the tvm-ffi interface."""
 
     src: tuple[str, ...]
@@ -165,7 +163,7 @@ class TvmFfi(Table, frozen=True):
 Framework = Torch | TorchNoarch | TvmFfi
 
 
-class AnyComponent(Table, frozen=True, tag_field="backend"):
+class AnyComponent(Table, tag_field="backend"):
     """Keys of every `[kernel.<label>]`."""
 
     depends: tuple[Depend, ...]
@@ -199,11 +197,11 @@ class AnyComponent(Table, frozen=True, tag_field="backend"):
         return getattr(self, getattr(BACKENDS[self.backend], fact).replace("-", "_"), None)
 
 
-class CpuComponent(AnyComponent, frozen=True, tag="cpu"):
+class CpuComponent(AnyComponent, tag="cpu"):
     """`[kernel.<label>]` with `backend = "cpu"`."""
 
 
-class CudaComponent(AnyComponent, frozen=True, tag="cuda"):
+class CudaComponent(AnyComponent, tag="cuda"):
     """`[kernel.<label>]` with `backend = "cuda"`."""
 
     cuda_capabilities: tuple[str, ...] | None = None
@@ -215,11 +213,11 @@ class CudaComponent(AnyComponent, frozen=True, tag="cuda"):
     """Leave the component out with an older CUDA version."""
 
 
-class MetalComponent(AnyComponent, frozen=True, tag="metal"):
+class MetalComponent(AnyComponent, tag="metal"):
     """`[kernel.<label>]` with `backend = "metal"`."""
 
 
-class RocmComponent(AnyComponent, frozen=True, tag="rocm"):
+class RocmComponent(AnyComponent, tag="rocm"):
     """`[kernel.<label>]` with `backend = "rocm"`."""
 
     rocm_archs: tuple[str, ...] | None = None
@@ -228,7 +226,7 @@ class RocmComponent(AnyComponent, frozen=True, tag="rocm"):
     """Flags for the HIP compiler."""
 
 
-class XpuComponent(AnyComponent, frozen=True, tag="xpu"):
+class XpuComponent(AnyComponent, tag="xpu"):
     """`[kernel.<label>]` with `backend = "xpu"`."""
 
     sycl_flags: tuple[str, ...] | None = None
@@ -238,7 +236,7 @@ class XpuComponent(AnyComponent, frozen=True, tag="xpu"):
 Component = CpuComponent | CudaComponent | MetalComponent | RocmComponent | XpuComponent
 
 
-class Build(Table, frozen=True):
+class Build(Table):
     """A complete build.toml, always in its edition-5 form. It has exactly one framework table."""
 
     general: General

@@ -16,6 +16,7 @@ from kci.config.model import GENERAL_BACKENDS, Build
 from kci.config.values import Backend, quoted
 from kci.diagnostics import Diagnostic, Related, Severity, finding, in_file_order
 from kci.errors import FindingsError
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import to_type
 from kci.utils.suggest import command_line, one_of, suggestion
 
@@ -224,7 +225,7 @@ EDITION = 5
 """The edition of `Kernel.build`, whatever the file's edition."""
 
 
-class Kernel(msgspec.Struct, frozen=True):
+class Kernel(Frozen):
     """A kernel directory with a valid build.toml."""
 
     directory: str

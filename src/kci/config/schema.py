@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kci.config.model import Build
+from kci.utils.bounded_json import encode_file
 from kci.utils.shipped import Dated, shipped
 from kci.version import REPOSITORY
 
@@ -68,10 +69,10 @@ def document_schema(
 
 def schema_text(schema: dict[str, Any]) -> str:
     """Format a schema as the text of a file."""
-    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
+    return encode_file(schema).decode()
 
 
-class _ValueSchemas(Dated, frozen=True):
+class _ValueSchemas(Dated):
     definition: dict[str, dict[str, Any]]
 
 

@@ -21,7 +21,7 @@ from kci.config.values import (
 )
 
 
-class RowTable(Table, frozen=True):
+class RowTable(Table):
     """A `[[row]]`: one torch and backend, at several compute versions and systems."""
 
     torch: Version
@@ -36,14 +36,14 @@ class RowTable(Table, frozen=True):
     """The index that has the release: `test`, `nightly/cu132`, or an address."""
 
 
-class EditionRow(RowTable, frozen=True):
+class EditionRow(RowTable):
     """A `[[row]]` of kci's own catalog."""
 
     tvm_ffi_unknown_since: str | None = None
     """The day since which no source says whether it still has its tvm-ffi."""
 
 
-class ChangeTable(Table, frozen=True):
+class ChangeTable(Table):
     """A `[[change]]` of the rows that an expression selects."""
 
     where: str
@@ -51,7 +51,7 @@ class ChangeTable(Table, frozen=True):
     tvm_ffi: Version | None = None
 
 
-class OverlayTable(Table, frozen=True):
+class OverlayTable(Table):
     """Changes to the catalog."""
 
     replace: bool = False
@@ -65,14 +65,14 @@ class OverlayTable(Table, frozen=True):
     """Rows to add; each replaces an equal row of the table, or goes to its end."""
 
 
-class KernelOverlay(OverlayTable, frozen=True):
+class KernelOverlay(OverlayTable):
     """An `[[overlay]]` of kci.toml."""
 
     kernel: str | None = None
     """The name of a kernel; without it, every kernel."""
 
 
-class OverlayFile(OverlayTable, frozen=True):
+class OverlayFile(OverlayTable):
     """An overlay in a separate file."""
 
     edition: str | None = None
@@ -84,7 +84,7 @@ EXTENSIONS = ".github/kci"
 """The folder of a repository's own steps and jobs."""
 
 
-class Machine(Table, frozen=True):
+class Machine(Table):
     """A kind of runner. Keys that are left out keep their default."""
 
     labels: tuple[str, ...] | None = None
@@ -104,7 +104,7 @@ Machines = dict[RunnerKind, dict[System, Machine]]
 """Runners that build or test, by backend and system. A backend's own entry precedes `any`."""
 
 
-class BackendImages(Table, frozen=True):
+class BackendImages(Table):
     """Build images by system, or by system and compute version (`{compute}`); other versions get
     kci's image.
     """
@@ -116,7 +116,7 @@ class BackendImages(Table, frozen=True):
     less."""
 
 
-class Limit(Table, frozen=True):
+class Limit(Table):
     """Limits of the legs of one kernel, one backend, or both.
 
     Later entries override earlier ones, key by key.
@@ -136,7 +136,7 @@ class Limit(Table, frozen=True):
     """How many legs share the objects of a variant; without it, one builds all of it."""
 
 
-class UserTier(Table, frozen=True):
+class UserTier(Table):
     """A custom tier: what its base tier builds, narrowed.
 
     Different keys narrow, entries of one list widen.
@@ -153,7 +153,7 @@ class UserTier(Table, frozen=True):
     """Select a subset in which every pair of torch, compute version and system still occurs."""
 
 
-class PlanTable(Table, frozen=True):
+class PlanTable(Table):
     """How variants are distributed over jobs."""
 
     group: Grouping = Grouping.VARIANT
@@ -162,14 +162,14 @@ class PlanTable(Table, frozen=True):
     is torch."""
 
 
-class Nix(Table, frozen=True):
+class Nix(Table):
     """`[nix]`: variants for the nix builder, which kci's own builders do not compile."""
 
     systems: tuple[System, ...] = ()
     backends: tuple[Backend, ...] = ()
 
 
-class Checkout(Table, frozen=True):
+class Checkout(Table):
     """How the jobs of rendered files fetch the repository."""
 
     submodules: bool = True
@@ -178,7 +178,7 @@ class Checkout(Table, frozen=True):
     """The secret with a token that may read private submodules."""
 
 
-class PullRequest(Table, frozen=True):
+class PullRequest(Table):
     """The builds of a pull request."""
 
     tier: str = "pr"
@@ -188,7 +188,7 @@ class PullRequest(Table, frozen=True):
     """True if a comment shows the results of the runs."""
 
 
-class Tell(Table, frozen=True):
+class Tell(Table):
     """People to notify about failed legs of scheduled runs."""
 
     who: tuple[str, ...]
@@ -202,7 +202,7 @@ class Tell(Table, frozen=True):
         return fnmatchcase(kernel, self.kernel) and fnmatchcase(variant, self.variant)
 
 
-class Decisions(Table, frozen=True):
+class Decisions(Table):
     """When scheduled runs lead to issues."""
 
     carry_out: bool = True
@@ -210,7 +210,7 @@ class Decisions(Table, frozen=True):
     tell: tuple[Tell, ...] = ()
 
 
-class Schedule(Table, frozen=True):
+class Schedule(Table):
     """The time of the scheduled run, and the consequences of its results."""
 
     cron: str | None = None
@@ -219,7 +219,7 @@ class Schedule(Table, frozen=True):
     issues: Decisions = Decisions()
 
 
-class Publish(Table, frozen=True):
+class Publish(Table):
     """Where a release goes. A kernel's own `general.hub` overrides this."""
 
     repo_prefix: str | None = None
@@ -257,14 +257,14 @@ class Publish(Table, frozen=True):
         )
 
 
-class ActionPin(Table, frozen=True):
+class ActionPin(Table):
     """The commit that an action is pinned to, and the version that its comment names."""
 
     sha: str
     version: str = ""
 
 
-class Actions(Table, frozen=True):
+class Actions(Table):
     """`[actions]`: where rendered workflows get kci and other actions from."""
 
     repository: str | None = None
@@ -275,7 +275,7 @@ class Actions(Table, frozen=True):
     """Commits of other actions, by `owner/name`."""
 
 
-class Ignore(Table, frozen=True):
+class Ignore(Table):
     """A rule that does not hold in some files, and why."""
 
     rule: str
@@ -284,13 +284,13 @@ class Ignore(Table, frozen=True):
     reason: str
 
 
-class LintSettings(Table, frozen=True):
+class LintSettings(Table):
     """`[lint]`."""
 
     ignore: tuple[Ignore, ...] = ()
 
 
-class DeclaredInputs(Table, frozen=True):
+class DeclaredInputs(Table):
     """Files outside of a kernel's directory that its sources may include."""
 
     paths: tuple[str, ...]
@@ -299,7 +299,7 @@ class DeclaredInputs(Table, frozen=True):
     """The name of a kernel; without it, every kernel."""
 
 
-class Signing(Table, frozen=True):
+class Signing(Table):
     """`[signing]`: who may sign a tree or an artifact, and what an attestation has to name."""
 
     repository: str | None = None
@@ -312,7 +312,7 @@ class Signing(Table, frozen=True):
     one."""
 
 
-class Settings(Table, frozen=True):
+class Settings(Table):
     """A complete kci.toml."""
 
     runners: Machines = {}

@@ -9,7 +9,6 @@ from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
@@ -17,9 +16,10 @@ from kci.config.model import Build
 from kci.config.reader import BUILD_TOML, EDITION, NOARCH_KEYS, interpret, parse_kernel
 from kci.diagnostics import Span, finding
 from kci.errors import FindingsError
+from kci.utils.frozen import Frozen
 
 
-class Update(msgspec.Struct, frozen=True):
+class Update(Frozen):
     """The rewrite of one file by `kci update`."""
 
     path: str

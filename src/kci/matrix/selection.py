@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
 from msgspec.structs import astuple, replace
 
 from kci.config.document import KeyPath
@@ -30,9 +29,10 @@ from kci.matrix.variants import (
     Variant,
     variant_name,
 )
+from kci.utils.frozen import Frozen
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(Frozen):
     """The reason why a candidate is dropped."""
 
     rule: str

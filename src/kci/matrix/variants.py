@@ -18,12 +18,12 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict, replace
 
 from kci.config.facts import BACKENDS, HOST
 from kci.config.values import SYSTEMS, Backend, Version
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
 
@@ -36,7 +36,7 @@ class Kind(enum.StrEnum):
     NOARCH = "noarch"
 
 
-class VariantName(msgspec.Struct, frozen=True):
+class VariantName(Frozen):
     """The parts of a variant name. Versions are `major.minor`; `system` is None for noarch."""
 
     kind: Kind
@@ -170,7 +170,7 @@ Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
 """Text that is safe to print and to render."""
 
 
-class ObjectUse(msgspec.Struct, frozen=True):
+class ObjectUse(Frozen):
     """Number of objects that a build of a variant reused and compiled."""
 
     found: Annotated[int, Meta(ge=0)]
@@ -205,7 +205,7 @@ def _escaped(text: str) -> str:
     )
 
 
-class Variant(msgspec.Struct, frozen=True):
+class Variant(Frozen):
     """A named build output and its toolchain."""
 
     name: str
@@ -247,7 +247,7 @@ def must_load(name: str) -> bool:
     )
 
 
-class DroppedCandidate(msgspec.Struct, frozen=True):
+class DroppedCandidate(Frozen):
     """A candidate that is not built, with the deciding rule and place."""
 
     system: str
@@ -260,7 +260,7 @@ class DroppedCandidate(msgspec.Struct, frozen=True):
     line: int
 
 
-class KeptCandidate(msgspec.Struct, frozen=True):
+class KeptCandidate(Frozen):
     """The reason why a variant is kept, for `--explain`."""
 
     variant: str
@@ -270,7 +270,7 @@ class KeptCandidate(msgspec.Struct, frozen=True):
     line: int
 
 
-class KernelMatrix(msgspec.Struct, frozen=True):
+class KernelMatrix(Frozen):
     """The kept and dropped candidates of one kernel in one tier."""
 
     name: str
@@ -297,7 +297,7 @@ class KernelMatrix(msgspec.Struct, frozen=True):
         return [by_name[name] for name in sorted(by_name)]
 
 
-class Matrix(msgspec.Struct, frozen=True):
+class Matrix(Frozen):
     """The matrices of several kernels."""
 
     tier: str

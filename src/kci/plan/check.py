@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from kci.config.discovery import (
@@ -41,9 +40,10 @@ from kci.plan.inputs.source_tree import SourceTree, SourceTrees
 from kci.plan.plan import UnplannedVariant
 from kci.plan.settings_lints import lint_settings
 from kci.plan.workspace import Choice, Workspace, tier_errors
+from kci.utils.frozen import Frozen
 
 
-class CheckResult(msgspec.Struct, frozen=True):
+class CheckResult(Frozen):
     """The files that were checked, and the findings."""
 
     files: tuple[str, ...]

@@ -8,11 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from kci.plan.plan import Key
-from kci.utils.bounded_json import read_json, reading, require_schema
+from kci.utils.bounded_json import encode_file, read_json, reading, require_schema
 from kci.utils.frozen import Frozen
 
 SCHEMA = 1
@@ -57,5 +56,4 @@ def read_durations(path: Path) -> tuple[Duration, ...]:
 def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
     """The bytes of a durations file in which the latest replace earlier ones."""
     entries = {(entry.kernel, entry.variant): entry for entry in (*earlier, *latest)}
-    text = msgspec.json.encode(_File(SCHEMA, tuple(sorted(entries.values()))))
-    return msgspec.json.format(text, indent=2) + b"\n"
+    return encode_file(_File(SCHEMA, tuple(sorted(entries.values()))))

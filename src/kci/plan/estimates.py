@@ -18,12 +18,13 @@ from kci.matrix.catalog.runners import default_prices
 from kci.matrix.variants import Kind, Matrix, Variant
 from kci.plan.inputs.kernel_inputs import active
 from kci.plan.plan import Leg, Role
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 _CUTLASS = "cutlass"
 
 
-class _Estimates(Dated, frozen=True):
+class _Estimates(Dated):
     object: dict[str, int]
     spread: float
     fixed: int
@@ -95,7 +96,7 @@ def estimate_minutes(size: Size, backend: str, compilers: Callable[[bool], int])
     return data.fixed + math.ceil(seconds / 60)
 
 
-class Part(msgspec.Struct, frozen=True):
+class Part(Frozen):
     """The share of one kernel, backend and system in an estimate."""
 
     kernel: str
@@ -106,7 +107,7 @@ class Part(msgspec.Struct, frozen=True):
     costs: dict[str, float]
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class Estimate(Frozen):
     """The estimate of a plan."""
 
     legs: int

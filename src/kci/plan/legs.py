@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from kci.config.discovery import same_names
@@ -47,6 +46,7 @@ from kci.plan.plan import (
     runs_on,
     shard_of,
 )
+from kci.utils.frozen import Frozen
 
 
 class Assignment(NamedTuple):
@@ -164,7 +164,7 @@ def _label(part: Sequence[Assignment], grouping: Grouping) -> str:
     return f"{'-'.join(sorted({item.variant.backend for item in part}))}-{first.system}"
 
 
-class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
+class PlanOptions(Frozen, kw_only=True):
     """The options of `make_plan`."""
 
     container: bool | str = True

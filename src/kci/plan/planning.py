@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from kci.config.discovery import tree_place, tree_suppressions
@@ -26,9 +25,10 @@ from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Key, Plan
 from kci.plan.workspace import Choice, Workspace
+from kci.utils.frozen import Frozen
 
 
-class PlanRequest(PlanOptions, frozen=True, kw_only=True):
+class PlanRequest(PlanOptions, kw_only=True):
     """The options of `plan_run`, which sets `skip` and the fields after it."""
 
     choice: Choice = Choice()
@@ -47,7 +47,7 @@ class PlanRequest(PlanOptions, frozen=True, kw_only=True):
     allow_empty: bool = False
 
 
-class PlannedRun(msgspec.Struct, frozen=True):
+class PlannedRun(Frozen):
     """A plan, its estimate and findings."""
 
     plan: Plan

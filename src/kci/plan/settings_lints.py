@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import msgspec
-
 from kci.config.discovery import RepositorySettings
 from kci.config.document import KeyPath
 from kci.config.file_lints import LintFinding, Lints, findings_of
@@ -17,6 +15,7 @@ from kci.config.settings import Machine, Settings
 from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, rules
 from kci.matrix.catalog.runners import hosted_runners
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import nearest, one_of
 
@@ -155,7 +154,7 @@ def tier_unknown(subject: _Subject) -> Iterator[LintFinding]:
             yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, names)
 
 
-class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Value(Frozen, forbid_unknown_fields=True):
     at: tuple[str, ...]
     expected: str
     keys: bool = False
@@ -170,7 +169,7 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return bool(texts) and all(re.fullmatch(self.pattern, text, re.ASCII) for text in texts)
 
 
-class _ValueTable(Dated, frozen=True):
+class _ValueTable(Dated):
     value: tuple[_Value, ...]
 
 

@@ -182,11 +182,7 @@ def front_page(text: str, source: Path = Path(README)) -> LocalFile:
 def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> bool:
     """True if a plain page would replace one that kci did not write."""
     mark = _PLAIN.encode()
-    return (
-        page.data is not None
-        and mark in page.data
-        and (there.size > MAX_BYTES or mark not in read(README))
-    )
+    return mark in (page.data or b"") and (there.size > MAX_BYTES or mark not in read(README))
 
 
 def _changed_error(path: Path) -> FindingsError:

@@ -217,9 +217,8 @@ def _variant(directory: Path, fingerprint: str | None) -> ListedVariant:
     try:
         metadata = read_sealed(directory).metadata
     except KciError as error:
-        return ListedVariant(
-            name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", "")
-        )
+        problem = error.message.replace(f"{directory}/", "").replace(f"{directory} ", "")
+        return ListedVariant(name, problem=problem)
     problem, signature = "", directory / SIGNATURE
     if signature.exists():
         try:
@@ -247,12 +246,11 @@ def listed_files(
     client: Any, repo_id: str, revision: str, folder: str | None = None
 ) -> list[HubFile]:
     """The files of a kernel repository or of a folder in it; errors of the client pass through."""
-    entries = client.list_repo_tree(
-        repo_id, folder, recursive=True, revision=revision, repo_type="kernel"
-    )
     return [
         HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs else None, entry.blob_id)
-        for entry in entries
+        for entry in client.list_repo_tree(
+            repo_id, folder, recursive=True, revision=revision, repo_type="kernel"
+        )
         if hasattr(entry, "size")
     ]
 
@@ -317,10 +315,13 @@ def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Rea
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
         return ""
-    covered = {
-        path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)
-    }
-    actual = make_digest({path: _sha256(files[path], read) for path in covered})
+    actual = make_digest(
+        {
+            path: _sha256(file, read)
+            for path, file in files.items()
+            if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)
+        }
+    )
     return first_of([message for _, message in validate(digest, actual)], 3)
 
 

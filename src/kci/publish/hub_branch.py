@@ -71,7 +71,7 @@ class HubKernel(Frozen):
     def files(self, commit: str) -> dict[str, HubFile]:
         """The files of a commit, by path."""
         listing = self._ask(lambda api: listed_files(api, self.repo_id, commit))
-        return {file.path: file for file in sorted(listing, key=lambda file: file.path)}
+        return {file.path: file for file in listing}
 
     def read(self, commit: str, path: str) -> bytes:
         """The content of a small file."""

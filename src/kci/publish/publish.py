@@ -68,13 +68,6 @@ class PublishedBranch(Frozen):
     """The ref of the pull request, `refs/pr/3`; empty without one."""
 
 
-class Publication(Frozen):
-    """The branches that publishing has changed, or would change."""
-
-    builds: PublishedBranch
-    card: PublishedBranch | None
-
-
 class Publisher(Frozen):
     """Publishes to a repository, with retries."""
 
@@ -93,8 +86,9 @@ class Publisher(Frozen):
         terms: ReplacementPolicy | None = None,
         *,
         mirror: bool = False,
-    ) -> Publication:
+    ) -> list[PublishedBranch]:
         """Publish a release and its front page; with `mirror` the main branch gets the builds too.
+        Returns the branch of the builds, and the main one if it is another.
 
         FindingsError if the target refuses, another one interferes (KCI812), or `BranchReplacement`
         does.
@@ -116,16 +110,15 @@ class Publisher(Frozen):
         goal = BranchGoal(branch, release.files, release.variants, expected, manifest.version)
         main = replace(goal, branch=MAIN, files={**release.files, **card})
         if branch == MAIN:
-            return Publication(self.commit_goal(main, title, replacement), None)
+            return [self.commit_goal(main, title, replacement)]
         if mirror:  # what would be refused there is refused before anything is written
             replace(self, dry_run=True, log=lambda _line: None).commit_goal(main, "", replacement)
-        builds = self.commit_goal(goal, title, replacement)
+        branches = [self.commit_goal(goal, title, replacement)]
         if mirror:
-            return Publication(builds, self.commit_goal(main, title, replacement))
-        page = (
-            self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)") if card else None
-        )
-        return Publication(builds, page)
+            branches.append(self.commit_goal(main, title, replacement))
+        elif card:
+            branches.append(self.commit_goal(BranchGoal(MAIN, card), f"Card of {version} (kci)"))
+        return branches
 
     def _require_page(self, card: LocalFile | None) -> None:
         if not card or self.dry_run:
@@ -294,12 +287,9 @@ class PublishedTree(Frozen):
     kernel: str
     version: int
     target: HubBranch
-    publication: Publication
+    branches: list[PublishedBranch]
+    """That of the builds first."""
     dry_run: bool
-
-    @property
-    def branches(self) -> list[PublishedBranch]:
-        return [branch for branch in (self.publication.builds, self.publication.card) if branch]
 
     @property
     def url(self) -> str:
@@ -329,12 +319,13 @@ def publish_tree(
             f"{build.general.version}"
         )
         raise UsageError(message, "name the kernel that the tree was made of")
-    if kernel and (release.card is None or release.manifest.card is not None):
+    if (
+        kernel
+        and (release.card is None or release.manifest.card is not None)
+        and (text := render_card(kernel).text)
+    ):
         # a tree outlives changes of CARD.md, for which no variant is built again
-        text = render_card(kernel).text
-        release = (
-            replace(release, card=front_page(text, card_files(kernel)[0])) if text else release
-        )
+        release = replace(release, card=front_page(text, card_files(kernel)[0]))
     settings = (
         workspace.settings if workspace else settings_of_tree(request.tree)
     ).settings.publish
@@ -351,8 +342,8 @@ def publish_tree(
         1 if request.dry_run else ATTEMPTS,
     )
     publisher = Publisher(hub, target.repo_id, request.dry_run, propose, log, attempts=attempts)
-    publication = publisher.publish(release, target.branch, terms, mirror=target.mirror)
-    return PublishedTree(name, version, target, publication, request.dry_run)
+    branches = publisher.publish(release, target.branch, terms, mirror=target.mirror)
+    return PublishedTree(name, version, target, branches, request.dry_run)
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> ReplacementPolicy:

@@ -16,7 +16,7 @@ _STORES = ("/var/lib/docker", "/var/lib/containers", "/")
 """Where images are stored: the first that exists."""
 
 
-class HostedDisk(Dated, frozen=True):
+class HostedDisk(Dated):
     """`data/hosted-disk.toml`."""
 
     directories: tuple[str, ...]

@@ -178,34 +178,30 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
     Errors as `read_uploaded`.
     """
 
-    def newest(uploaded: Iterator[_Upload], key: Callable[[_Upload], _Key]) -> dict[_Key, _Upload]:
+    def newest(
+        name: str,
+        shape: type[_Upload],
+        key: Callable[[_Upload], _Key],
+        description: str = "a record of a run",
+    ) -> dict[_Key, _Upload]:
         # any job can upload such files, so a second one of an attempt may be a forged one
-        items = list(uploaded)
+        items = list(read_uploaded(folder, name, shape, description))
         by_key = newest_by_key(items, key)
         for item in items:
-            other = by_key[key(item)]
-            if item.attempt > (attempt or item.attempt) or (
-                item.attempt == other.attempt and item != other
-            ):
-                message = (
-                    f"attempt {item.attempt} of {key(item)!r} was not uploaded by its own job, or "
-                    "not by it alone"
-                )
-                raise FindingsError(
-                    message, "look for the job that uploads other artifacts called run-*"
-                )
+            other, last = by_key[key(item)], attempt or item.attempt
+            if item.attempt > last or (item.attempt == other.attempt and item != other):
+                whose = "was not uploaded by its own job, or not by it alone"
+                message = f"attempt {item.attempt} of {key(item)!r} {whose}"
+                hint = "look for the job that uploads other artifacts called run-*"
+                raise FindingsError(message, hint)
         return by_key
 
-    return RunUploads(
-        newest(read_uploaded(folder, PLAN_FILE, Plan), lambda _: "the plan").get(
-            "the plan", NO_PLAN
-        ),
-        newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
-        newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
-        newest(read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees"), lambda _: "").get(
-            "", TreeIndex()
-        ),
-    )
+    plans = newest(PLAN_FILE, Plan, lambda _: "the plan")
+    records = newest(RECORD_FILE, KernelRecord, lambda item: item.kernel)
+    tests = newest(TEST_FILE, TestRecord, lambda item: (item.kernel, item.leg))
+    indexes = newest(INDEX_FILE, TreeIndex, lambda _: "", "an index of trees")
+    plan, index = plans.get("the plan", NO_PLAN), indexes.get("", TreeIndex())
+    return RunUploads(plan, records, tests, index)
 
 
 def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
@@ -428,20 +424,15 @@ def publishable_kernels(run: RunUploads, run_id: str) -> list[PublishableKernel]
     bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.failed_tests()}
     kernels = []
     for kernel in plan.kernels:
-        record, place = run.records.get(kernel.name), run.index.trees.get(kernel.name)
-        if kernel.name in bad:
-            continue
-        if kernel.name in built:
-            if record and record.attempt >= plan.attempt and record.complete and record.manifest:
-                kernels.append(
-                    PublishableKernel(kernel.name, kernel.path, run_id, record.manifest.digest)
-                )
-        elif kernel.name in skipped and place and place.manifest.version == kernel.version:
-            if record and (
-                not record.manifest or record.manifest.digests != place.manifest.digests
-            ):
-                continue  # the fetched tree is another one
-            kernels.append(
-                PublishableKernel(kernel.name, kernel.path, place.run, place.manifest.digest)
-            )
+        name, tree, origin = kernel.name, None, run_id
+        record, place = run.records.get(name), run.index.trees.get(name)
+        merged = record.manifest if record else None
+        if name in built:
+            tree = merged if record and record.attempt >= plan.attempt and record.complete else None
+        elif name in skipped and place and place.manifest.version == kernel.version:
+            # with a record, the fetched tree must not be another one
+            same = not record or (merged and merged.digests == place.manifest.digests)
+            tree, origin = place.manifest if same else None, place.run
+        if tree and name not in bad:
+            kernels.append(PublishableKernel(name, kernel.path, origin, tree.digest))
     return sorted(kernels, key=lambda item: item.kernel)

@@ -31,8 +31,7 @@ from kci.errors import FindingsError, KciError, MissingToolError, UsageError, on
 from kci.matrix.variants import Kind, VariantName, parse_variant_name, this_system
 from kci.plan.inputs.kernel_inputs import MARKER
 from kci.plan.workspace import Workspace
-from kci.run.loader import load_alone, python_path
-from kci.run.loader_environment import LoaderEnvironment, why_incompatible
+from kci.run.loader import LoaderEnvironment, load_alone, python_path, why_incompatible
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.cache import make_once
 from kci.utils.frozen import Frozen
@@ -181,15 +180,14 @@ def run_kernel_tests(
     log: Log,
     *,
     cache: Path,
-    isolation: bool = True,
     torch: str | None = None,
     python: Path | None = None,
     keyword: str = "",
 ) -> TestReport:
     """Load a variant and run its kernel's tests, those that pytest's `-k` selects by a `keyword`.
 
-    Without `sources`, the directory of build.toml, the variant is only loaded. `isolation` loads it
-    with kci's CPU torch, of minor version `torch` or the newest fitting one; `python` names an
+    Without `sources`, the directory of build.toml, the variant is only loaded. It is loaded with
+    kci's CPU torch, of minor version `torch` or the newest fitting one; `python` names an
     environment with torch, kernels and pytest instead.
 
     Raises FindingsError: not a variant. MissingToolError: no Python can load it, or a package is
@@ -200,11 +198,9 @@ def run_kernel_tests(
     report = partial(TestReport, metadata.name, variant_dir.name)
     minor = ".".join(torch.split(".")[:2]) if torch else None
     if name.kind is Kind.FULL and minor not in (None, name.framework_version):
-        message = (
-            f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
-        )
+        built = f"built for torch {name.framework_version}"
+        message = f"{built}, whose full ABI torch {torch} does not have"
         return report(TestState.OTHER_TORCH, output=message)
-    python = python or (None if isolation else Path(sys.executable))
     loader = loader_for(variant_dir, metadata, log, cache=cache, torch=torch, python=python)
     python = loader.python
     own = loader.install(cache, log)

@@ -22,8 +22,7 @@ from kci.diagnostics import finding, rules
 from kci.errors import FindingsError, KciError, MissingToolError, first_error, one_line
 from kci.matrix.variants import Variant, parse_variant_name, this_system
 from kci.run.kernel_tests import loader_for
-from kci.run.loader import load_alone
-from kci.run.loader_environment import probe, why_incompatible
+from kci.run.loader import load_alone, probe, why_incompatible
 from kci.tree.manifest import Loading
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.tree.verify.abi import demangled

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.downloads import OTHER_INDEX, is_reachable, pip_index
 from kci.builders.toolchains.environment import TO_TEST
 from kci.config.facts import BACKENDS, HOST
-from kci.errors import KciError, without_secrets
+from kci.errors import KciError, MissingToolError, without_secrets
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.variants import this_system
 from kci.utils.frozen import Frozen
@@ -66,9 +67,8 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
     yield ToolReport("system", Health.OK, machine)
     yield _examined_tool("C++ compiler", lambda: version_line(cxx_compiler()))
     if _newer_glibc():
-        remedy = (
-            "nothing for your own use; for publishing build in an image: kci build --container auto"
-        )
+        remedy = "for publishing build in an image: kci build --container auto"
+        remedy = f"nothing for your own use; {remedy}"
         message = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
         yield ToolReport("glibc", Health.NOTE, message, remedy)
     without = "install git; without it kci does not know commits and affected kernels"
@@ -81,20 +81,16 @@ def _basics(cache: Path) -> Iterator[ToolReport]:
         health, message = Health.MISSING, f"{cache} cannot be written"
         remedy = "set KCI_CACHE to a directory that you can write"
     elif free < _ROOM:
-        health, remedy = (
-            Health.NOTE,
-            "kci clean shows what it can remove; or set KCI_CACHE to another disk",
-        )
+        health = Health.NOTE
+        remedy = "kci clean shows what it can remove; or set KCI_CACHE to another disk"
     yield ToolReport("cache", health, message, remedy)
     index = without_secrets(address := toolchains().index_url(HOST))
     health, message, remedy = Health.NOTE, f"{index} cannot be reached", _ONLY_CUDA
     if is_reachable(address):
         health, message, remedy = Health.OK, index, ""
     elif not is_reachable(pip_index()):
-        message, remedy = (
-            f"neither {index} nor {without_secrets(pip_index())} can be reached",
-            OTHER_INDEX,
-        )
+        message = f"neither {index} nor {without_secrets(pip_index())} can be reached"
+        remedy = OTHER_INDEX
     yield ToolReport("torch's index", health, message, remedy)
 
 
@@ -105,10 +101,9 @@ _ONLY_CUDA = (
 
 
 def _newer_glibc() -> bool:
-    try:
+    with suppress(KciError):
         return glibc_is_newer(cxx_compiler())
-    except KciError:
-        return False
+    return False
 
 
 def _toolkits(cache: Path, catalog: Catalog, backends: Collection[str]) -> Iterator[ToolReport]:
@@ -133,10 +128,9 @@ def _helpers() -> Iterator[ToolReport]:
         return f"{container_engine()} answers"
 
     yield _examined_tool("containers", container, "builds then run on this machine itself")
-    try:
+    tool = None
+    with suppress(KciError):
         tool = find_compiler_cache(cxx_compiler())
-    except KciError:
-        tool = None
     lacks = (Health.NOTE, "none", "install ccache: rebuilds then take a fraction of the time")
     yield ToolReport("compiler cache", *((Health.OK, str(tool)) if tool else lacks))
     gpus = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -146,24 +140,22 @@ def _helpers() -> Iterator[ToolReport]:
     )
 
 
-def _examined_tool(name: str, find: Callable[[], str], otherwise: str = "") -> ToolReport:
+def _examined_tool(
+    name: str, find: Callable[[], str], otherwise: str = "", lacks: Health = Health.MISSING
+) -> ToolReport:
     try:
         return ToolReport(name, Health.OK, find())
     except KciError as error:
-        return ToolReport(
-            name, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise
-        )
+        return ToolReport(name, lacks, error.message.splitlines()[0], error.hint or otherwise)
 
 
 def _program(name: str, command: list[str], remedy: str) -> ToolReport:
-    problem = f"{command[0]} is not installed"
-    if shutil.which(command[0]):
-        problem = f"{command[0]} does not answer"
-        try:
-            done = run(command)
-            lines = done.output.strip().splitlines()
-            if done.code == 0 and lines:
-                return ToolReport(name, Health.OK, lines[0][:100])
-        except KciError as error:
-            problem = error.message.splitlines()[0]
-    return ToolReport(name, Health.NOTE, problem, remedy)
+    def first_line() -> str:
+        if not shutil.which(command[0]):
+            raise MissingToolError(f"{command[0]} is not installed")
+        done = run(command)
+        if done.code or not done.output.strip():
+            raise MissingToolError(f"{command[0]} does not answer")
+        return done.output.strip().splitlines()[0][:100]
+
+    return _examined_tool(name, first_line, remedy, Health.NOTE)

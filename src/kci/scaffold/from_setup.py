@@ -155,12 +155,12 @@ class Component(Frozen):
 
     label: str
     backend: str
-    sources: tuple[str, ...]
-    headers: tuple[str, ...]
-    include: tuple[str, ...]
-    cxx_flags: tuple[str, ...]
-    cuda_flags: tuple[str, ...]
-    archs: tuple[str, ...]
+    sources: list[str]
+    headers: list[str]
+    include: list[str]
+    cxx_flags: list[str]
+    cuda_flags: list[str]
+    archs: list[str]
 
 
 def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> ConvertedProject:
@@ -322,8 +322,8 @@ class _Draft(Frozen):
                 )
         include = list(dict.fromkeys(include))
         headers = _headers(self.project, sources, include)
-        archs = _archs(item.flags("nvcc")) if device else ()
-        return Component(label, backend, *map(tuple, (sources, headers, include, cxx, nvcc, archs)))
+        archs = _archs(item.flags("nvcc")) if device else []
+        return Component(label, backend, sources, headers, include, cxx, nvcc, archs)
 
     def sources(self, item: Extension) -> list[str]:
         names = []
@@ -450,7 +450,7 @@ class _Draft(Frozen):
             return "other"
 
 
-def _archs(flags: Iterable[str]) -> tuple[str, ...]:
+def _archs(flags: Iterable[str]) -> list[str]:
     codes = [
         word.rpartition("code=")[2] if "code=" in word else word
         for word in flags
@@ -462,7 +462,7 @@ def _archs(flags: Iterable[str]) -> tuple[str, ...]:
         if kind == "compute" and arch in archs:
             del archs[arch]
         archs[f"{arch}+PTX" if kind == "compute" else arch] = None
-    return tuple(archs)
+    return list(archs)
 
 
 def _headers(

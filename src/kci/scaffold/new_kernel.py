@@ -167,7 +167,10 @@ def render_templates(templates: Mapping[str, str], values: Mapping[str, object])
 
 
 def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> dict[str, str]:
-    folder = "tvm_ffi" if new.framework == "tvm-ffi" else "torch"
+    tvm_ffi, noarch = new.framework == "tvm-ffi", new.framework == "torch-noarch"
+    folder = "tvm_ffi" if tvm_ffi else "torch"
+    code = "stable" if new.stable_abi else folder
+    place = f"{folder.replace('_', '-')}-ext"
     files = {
         "build.toml": "common/build.toml.j2",
         "CARD.md": "common/CARD.md.j2",
@@ -176,39 +179,23 @@ def _templates(new: NewKernel, package: str, op: str, *, standalone: bool) -> di
         "benchmarks/benchmark.py": "common/benchmark.py.j2",
         "tests/conftest.py": "common/conftest.py.j2",
         f"tests/test_{package}.py": f"{folder}/test.py.j2",
+        f"{place}/{package}/__init__.py": f"{'noarch' if noarch else folder}/package.py.j2",
     }
     if standalone:
         files["kci.toml"] = "common/kci.toml.j2"
-    match new.framework:
-        case "tvm-ffi":
-            return (
-                files
-                | _sources(new, op, "tvm_ffi")
-                | {
-                    f"csrc/{op}.h": "tvm_ffi/op.h.j2",
-                    "tvm-ffi-ext/binding.cpp": "tvm_ffi/binding.cpp.j2",
-                    f"tvm-ffi-ext/{package}/__init__.py": "tvm_ffi/package.py.j2",
-                }
-            )
-        case "torch-noarch":
-            return files | {
-                f"torch-ext/{package}/__init__.py": "noarch/package.py.j2",
-                f"torch-ext/{package}/_{op}.py": "noarch/_op.py.j2",
-                f"torch-ext/{package}/layers/__init__.py": "torch/layers.py.j2",
-            }
-    code = "stable" if new.stable_abi else "torch"
-    files |= {
-        f"torch-ext/{package}/__init__.py": "torch/package.py.j2",
-        f"torch-ext/{package}/layers/__init__.py": "torch/layers.py.j2",
-        "torch-ext/torch_binding.cpp": "torch/torch_binding.cpp.j2",
-        "torch-ext/torch_binding.h": f"{code}/torch_binding.h.j2",
-    }
-    return files | _sources(new, op, code)
-
-
-def _sources(new: NewKernel, op: str, folder: str) -> dict[str, str]:
+    if not tvm_ffi:
+        files[f"{place}/{package}/layers/__init__.py"] = "torch/layers.py.j2"
+    if noarch:
+        return files | {f"{place}/{package}/_{op}.py": "noarch/_op.py.j2"}
     endings = {BACKENDS[backend].templates[new.framework] for backend in new.backends}
-    return {f"csrc/{op}{ending}": f"{folder}/op{ending}.j2" for ending in endings}
+    files |= {f"csrc/{op}{ending}": f"{code}/op{ending}.j2" for ending in endings}
+    if tvm_ffi:
+        header, binding = f"csrc/{op}.h", f"{place}/binding.cpp"
+        return files | {header: "tvm_ffi/op.h.j2", binding: "tvm_ffi/binding.cpp.j2"}
+    return files | {
+        f"{place}/torch_binding.cpp": "torch/torch_binding.cpp.j2",
+        f"{place}/torch_binding.h": f"{code}/torch_binding.h.j2",
+    }
 
 
 # Reserved in the generated Python: a module, an attribute of each `ops`, and `ops` itself.

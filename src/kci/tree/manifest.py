@@ -23,7 +23,7 @@ from kci.plan.plan import Key
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
-from kci.utils.bounded_json import VersionedRecord, read_json, reading, require_schema
+from kci.utils.bounded_json import VersionedRecord, encode_file, read_json, reading, require_schema
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import first_of
 from kci.version import __version__
@@ -231,8 +231,7 @@ _ORDER = "schema created_by kernel version complete card planned present missing
 def encode(manifest: Manifest) -> bytes:
     """Encode a `kci-manifest.json`."""
     data = msgspec.to_builtins(manifest)
-    text = msgspec.json.encode({key: data[key] for key in _ORDER.split()})
-    return msgspec.json.format(text, indent=2) + b"\n"
+    return encode_file({key: data[key] for key in _ORDER.split()})
 
 
 def missing_variants(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:

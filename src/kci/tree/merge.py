@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kci.config.sources.card import CARD
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import must_load, parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
@@ -111,12 +111,6 @@ class _Job(Frozen):
         must = must_load(variant) and parse_variant_name(variant).backend in loads
         return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 
-    def fits(self, entry: Present) -> bool:
-        return (
-            entry.fingerprint is not None
-            and self.fingerprints.get(entry.variant) == entry.fingerprint
-        )
-
 
 def merge(
     artifacts: Sequence[Path],
@@ -172,7 +166,13 @@ def merge(
         built = [
             _build(job, result.staging) for job, result in zip(jobs, replacements, strict=True)
         ]
-        findings = [item for manifest, _ in built for item in _missing(manifest)]
+        findings = []
+        for manifest, _ in built:
+            for name in manifest.missing:
+                stale = name in manifest.digests
+                what = "exists only from another source" if stale else "is in no artifact"
+                message = f"{manifest.kernel}: the planned variant {name} {what}"
+                findings.append(finding("KCI606", message))
         if findings and not allow_partial:
             raise combined_error(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
@@ -280,8 +280,8 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
             )
             raise rule_error("KCI713", message, where, hint="merge into an empty directory")
         copy(where, tree / entry.variant, linked=True)
-        stale = data.unique not in ids and not job.fits(entry)
-        present[entry.variant] = replace(entry, stale=stale)
+        fits = entry.fingerprint and job.fingerprints.get(entry.variant) == entry.fingerprint
+        present[entry.variant] = replace(entry, stale=not fits and data.unique not in ids)
         hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, present, _put_card(job, tree))
     (tree / FILE_NAME).write_bytes(encode(manifest))
@@ -385,15 +385,3 @@ def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
             return None
         hashes[item.name] = known
     return hashes
-
-
-def _missing(manifest: Manifest) -> list[Diagnostic]:
-    there = {entry.variant for entry in manifest.present}
-    return [
-        finding(
-            "KCI606",
-            f"{manifest.kernel}: the planned variant {name} "
-            + ("exists only from another source" if name in there else "is in no artifact"),
-        )
-        for name in manifest.missing
-    ]

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from kci.errors import FindingsError, UnsafeError, UsageError, rule_error
 from kci.tree.identity import directory_digest
 from kci.tree.manifest import LEG_NAME, LegRecord, SealedVariant, read_sealed
@@ -26,7 +24,7 @@ from kci.utils.archive import (
     written_archive,
 )
 from kci.utils.atomic import writing
-from kci.utils.bounded_json import decode_json
+from kci.utils.bounded_json import decode_json, encode_file
 from kci.utils.suggest import count
 from kci.utils.walk import (
     Entry,
@@ -48,9 +46,8 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
-    text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
     with written_archive(out_file, "an artifact name") as add:
-        add(LEG_NAME, text, 0o644)
+        add(LEG_NAME, encode_file(leg), 0o644)
         for item in files:
             mode = 0o755 if is_executable(item.path) else 0o644
             add(f"{leg.variant}/{item.name}", item.path, mode)

@@ -15,11 +15,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import msgspec
-
 from kci.diagnostics import finding
 from kci.errors import MissingToolError, UnsafeError, UsageError, rule_error
 from kci.utils.atomic import replacing, start_writing
+from kci.utils.frozen import Frozen
 
 SUFFIXES = (".tar", ".tar.zst")
 
@@ -27,7 +26,7 @@ _BLOCK = tarfile.BLOCKSIZE
 _CHUNK = 1024 * 1024
 
 
-class ArchiveLimits(msgspec.Struct, frozen=True):
+class ArchiveLimits(Frozen):
     """The limits of an artifact, in bytes but for `members`; real variants stay far below."""
 
     members: int = 20_000
@@ -210,11 +209,10 @@ def written_archive(
             def add(name: str, content: bytes | Path, mode: int) -> None:
                 member = tarfile.TarInfo(name)
                 member.mode = mode
-                with (
-                    io.BytesIO(content)
-                    if isinstance(content, bytes)
-                    else content.open("rb") as file
-                ):
+                file: IO[bytes] = (
+                    io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+                )
+                with file:
                     member.size = file.seek(0, io.SEEK_END)
                     file.seek(0)
                     archive.addfile(member, file)

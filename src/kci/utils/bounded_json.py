@@ -69,6 +69,11 @@ def read_json(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape
     return decode_json(read_bounded(path, limit), shape)
 
 
+def encode_file(value: object) -> bytes:
+    """The bytes of a JSON file that people read too."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
 @contextmanager
 def reading(path: Path, what: str, hint: str = "", rule: str = "KCI611") -> Iterator[None]:
     """Raise FindingsError for a file that cannot be read, or is not `what`."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import tomli
 
+from kci.utils.frozen import Frozen
+
 if TYPE_CHECKING:
     import jinja2
 
@@ -33,7 +35,7 @@ def to_type(data: Any, shape: type[_Shape]) -> _Shape:
         return msgspec.convert(data, shape, dec_hook=lambda wanted, value: wanted.parse(value))  # noqa: TID251
 
 
-class Dated(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+class Dated(Frozen, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """The common head of a data file."""
 
     as_of: datetime.date

@@ -6,15 +6,15 @@ import os
 import shutil
 import stat
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from kci.errors import FindingsError
+from kci.utils.frozen import Frozen
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(Frozen):
     """A file, link or special file below a directory."""
 
     name: str
@@ -194,7 +194,6 @@ def collision(path: str, seen: dict[str, str]) -> str | None:
 
 def duplicate_names(names: Iterable[str]) -> list[str]:
     """The names that are equal to another one but for case, sorted."""
-    by_folded_name: dict[str, list[str]] = {}
-    for name in names:
-        by_folded_name.setdefault(case_folded(name), []).append(name)
-    return sorted({name for same in by_folded_name.values() if len(same) > 1 for name in same})
+    folded = [(case_folded(name), name) for name in names]
+    counts = Counter(key for key, _ in folded)
+    return sorted({name for key, name in folded if counts[key] > 1})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from functools import cache, lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kci.config.values import Backend, python_name
 from kci.diagnostics import printable
@@ -45,7 +44,7 @@ class _Cause(Frozen, rename="kebab", forbid_unknown_fields=True):
     of_the_world: bool = False
 
 
-class _Causes(Dated, frozen=True):
+class _Causes(Dated):
     of_compilers: tuple[str, ...]
     cause: tuple[_Cause, ...]
 
@@ -55,43 +54,24 @@ class _Class(Frozen, forbid_unknown_fields=True, rename={"kind": "class"}):
     patterns: tuple[str, ...]
 
 
-class _Outages(Dated, frozen=True):
+class _Outages(Dated):
     outage: tuple[_Class, ...]
 
 
-class _Volatile(Dated, frozen=True):
+class _Volatile(Dated):
     prefixes: tuple[str, ...]
     word: tuple[_Class, ...]
 
 
-class _Patterns(NamedTuple):
-    """The patterns of the data files, compiled."""
-
-    compilers: re.Pattern[str]
-    causes: list[tuple[_Cause, re.Pattern[str]]]
-    outages: list[tuple[str, re.Pattern[str]]]
-    words: list[tuple[str, re.Pattern[str]]]
-    prefix: re.Pattern[str]
+_causes = shipped("watch/data/causes.toml", _Causes)
+_outages = shipped("watch/data/outages.toml", _Outages)
+_volatile = shipped("watch/data/volatile.toml", _Volatile)
 
 
 @cache
-def _patterns() -> _Patterns:
-    causes = shipped("watch/data/causes.toml", _Causes)()
-    volatile = shipped("watch/data/volatile.toml", _Volatile)()
-    return _Patterns(
-        _any_of(causes.of_compilers),
-        [(item, _any_of([pattern])) for item in causes.cause for pattern in item.patterns],
-        [
-            (item.kind, _any_of(item.patterns))
-            for item in shipped("watch/data/outages.toml", _Outages)().outage
-        ],
-        [(item.kind, _any_of(item.patterns)) for item in volatile.word],
-        re.compile(f"(?:{_any_of(volatile.prefixes).pattern})+", re.IGNORECASE),
-    )
-
-
-def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
-    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)
+def _any_of(*patterns: str, often: str = "") -> re.Pattern[str]:
+    any_of = "|".join(f"(?:{pattern})" for pattern in patterns)
+    return re.compile(f"(?:{any_of}){often}", re.IGNORECASE)
 
 
 class _Line(Frozen):
@@ -104,11 +84,14 @@ class _Line(Frozen):
 
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs
 def _read(line: str) -> _Line:
-    cut, known = line[: 2 * MAX_LENGTH].strip(), _patterns()
-    kind = next((kind for kind, pattern in known.outages if pattern.search(cut)), "")
-    kind = "" if known.compilers.search(cut) else kind
-    for cause, pattern in known.causes:
-        if (not kind or cause.against_outages == "wins") and (match := pattern.search(cut)):
+    cut, causes = line[: 2 * MAX_LENGTH].strip(), _causes()
+    outages = (item.kind for item in _outages().outage if _any_of(*item.patterns).search(cut))
+    kind = "" if _any_of(*causes.of_compilers).search(cut) else next(outages, "")
+    pairs = ((cause, pattern) for cause in causes.cause for pattern in cause.patterns)
+    for cause, pattern in pairs:
+        if (not kind or cause.against_outages == "wins") and (
+            match := _any_of(pattern).search(cut)
+        ):
             groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
             says = cause.says.format_map(groups).strip(": ")
             return _Line("", says, cause.against_outages != "loses", cause.of_the_world)
@@ -116,7 +99,7 @@ def _read(line: str) -> _Line:
 
 
 def _lines(text: str) -> list[str]:
-    prefix = _patterns().prefix
+    prefix = _any_of(*_volatile().prefixes, often="+")
     lines = [line.rstrip() for line in _ANSI.sub("", text[:_READ]).splitlines() if line.strip()][
         :_LINES
     ]
@@ -181,8 +164,8 @@ def cause_of(error: str, kernel: str, variant: str) -> str:
     text = _read(line).says or _LOCATION.sub("", line)
     text = _EXTENSION.sub("<extension>", text)
     text = _PATH.sub(lambda match: "/" + re.split(r"[/\\]", match[0])[-1], text)
-    for says, pattern in _patterns().words:
-        text = pattern.sub(says, text)
+    for word in _volatile().word:
+        text = _any_of(*word.patterns).sub(word.kind, text)
     for name, stand_in in (
         (variant, "<variant>"),
         (kernel, "<kernel>"),

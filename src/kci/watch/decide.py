@@ -116,21 +116,20 @@ _REMOVED_AFTER_RUNS = 2
 """Runs under a new catalog without a leg after which the leg counts as removed."""
 
 
-class FailureTracker:
+class FailureTracker(msgspec.Struct):
     """The state of all legs and issues after some runs."""
 
-    def __init__(self, policy: Decisions) -> None:
-        self.policy = policy
-        self.runs: list[RunFacts] = []
-        self.legs: dict[str, LegState] = {}
-        """The legs with a known result."""
-        self.seen: dict[str, int] = {}
-        """The number of the latest run with a leg, known or not."""
-        self.open: dict[str, OpenCause] = {}
-        self._flakes: dict[str, dict[str, list[int]]] = {}
-        """The runs in which a cause turned green by itself, by cause and kernel."""
-        self._closed_runs: dict[tuple[str, str], list[int]] = {}
-        """The opening runs of closed issues, by cause and kernel."""
+    policy: Decisions
+    runs: list[RunFacts] = []
+    legs: dict[str, LegState] = {}
+    """The legs with a known result."""
+    seen: dict[str, int] = {}
+    """The number of the latest run with a leg, known or not."""
+    open: dict[str, OpenCause] = {}
+    flakes: dict[str, dict[str, list[int]]] = {}
+    """The runs in which a cause turned green by itself, by cause and kernel."""
+    closed_runs: dict[tuple[str, str], list[int]] = {}
+    """The opening runs of closed issues, by cause and kernel."""
 
     @property
     def number(self) -> int:
@@ -209,7 +208,7 @@ class FailureTracker:
             state.first = self.number
         state.last, state.machine = self.number, failure.machine
         # what has shown its other color is no proof against itself
-        turned = self._flakes.get(cause, {}).get(leg.kernel, [])
+        turned = self.flakes.get(cause, {}).get(leg.kernel, [])
         if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
             return ""
         mixed = not state.issues and sum(state.failures.values()) >= _MAX_MIXED_FAILURES
@@ -249,7 +248,7 @@ class FailureTracker:
         if any(not self.open[key].flaky for key in state.issues):
             return
         kernel = leg_of(leg).kernel
-        kernels = [self._flakes.setdefault(cause, {}) for cause in state.failures]
+        kernels = [self.flakes.setdefault(cause, {}) for cause in state.failures]
         for runs in (*(item.setdefault(kernel, []) for item in kernels), state.flakes):
             if state.last not in runs:
                 runs.append(state.last)
@@ -270,9 +269,9 @@ class FailureTracker:
         for leg in issue.all:
             self.legs[leg].issues.discard(key)
         for kernel in issue.kernels if not issue.flaky else ():
-            before = self._recent(self._closed_runs.setdefault((issue.cause, kernel), []))
+            before = self._recent(self.closed_runs.setdefault((issue.cause, kernel), []))
             if before:
-                self._flakes.setdefault(issue.cause, {}).setdefault(kernel, []).append(issue.opened)
+                self.flakes.setdefault(issue.cause, {}).setdefault(kernel, []).append(issue.opened)
             before.append(issue.opened)
 
     def _recent(self, runs: list[int]) -> list[int]:

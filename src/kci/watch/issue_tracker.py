@@ -13,10 +13,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from kci.diagnostics import printable
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import FindingsError, KciError, MissingToolError
+from kci.run.gate import KEPT_DAYS, TreeIndex
 from kci.utils.bounded_json import decode_json
 from kci.utils.frozen import Frozen
+from kci.utils.suggest import first_of
 from kci.watch.decide import ActionKind, IssueAction
 
 _SECONDS = 120
@@ -110,6 +114,31 @@ def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
     return all_pages(lambda page: api.request_as(_Artifacts, "GET", f"{path}?{page}").artifacts)
 
 
+def without_lost(index: TreeIndex, api: GitHubApi, warn: Callable[[str], None]) -> TreeIndex:
+    """The index without the trees that are no longer in their runs, as far as GitHub says so."""
+    names: dict[str, list[str]] = {}
+    for run in sorted({place.run for place in index.trees.values()}):
+        try:
+            artifacts = run_artifacts(api, int(run or 0))
+            names[run] = [item.name for item in artifacts if not item.expired]
+        except KciError as error:
+            if "HTTP 404" in error.message:  # as of a run that was deleted
+                names[run] = []
+            else:
+                what = f"whether the trees of run {run} are still there"
+                warn(f"it is unknown {what}: {error.message}")
+    there = {
+        kernel: place
+        for kernel, place in index.trees.items()
+        if place.run not in names
+        or any(name.startswith(f"tree.{kernel}.") for name in names[place.run])
+    }
+    if lost := sorted(index.trees.keys() - there.keys()):
+        gone = f"its artifact was deleted, or kept for less than {KEPT_DAYS} days"
+        warn(f"the tree of {first_of(lost, 3)} is gone: {gone}; it is built once more")
+    return replace(index, trees=there)
+
+
 BOT = "github-actions[bot]"
 """The account of the jobs. Only its marks count: others can be copies."""
 
@@ -153,18 +182,11 @@ class GitHubIssues(GitHubApi):
     def create(self, title: str, body: str) -> None:
         self.request("POST", "issues", title=title, body=body)
 
-    def edit(self, number: int, title: str, body: str) -> None:
-        self.request("PATCH", f"issues/{number}", title=title, body=body)
+    def edit(self, number: int, title: str, body: str, **more: str) -> None:
+        self.request("PATCH", f"issues/{number}", title=title, body=body, **more)
 
     def close(self, number: int, title: str, body: str) -> None:
-        self.request(
-            "PATCH",
-            f"issues/{number}",
-            title=title,
-            body=body,
-            state="closed",
-            state_reason="completed",
-        )
+        self.edit(number, title, body, state="closed", state_reason="completed")
 
 
 def apply_actions(

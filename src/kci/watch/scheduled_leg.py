@@ -29,7 +29,7 @@ from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestState, run_kernel_tests
-from kci.run.loader_environment import probe, why_incompatible
+from kci.run.loader import probe, why_incompatible
 from kci.tree.artifacts import find_sources, newest_source
 from kci.tree.pack import unpack
 from kci.utils.atomic import write_atomic

@@ -18,7 +18,7 @@ from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
 from kci.utils.shipped import Dated, fill_template, shipped
 from kci.utils.suggest import command_line
 from kci.version import __version__
-from kci.workflows.render import Inputs, build_words, command, input_digest, refuse_unsafe
+from kci.workflows.render import Inputs, command, input_digest, refuse_unsafe
 from kci.workflows.rendered_files import with_checksum
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
@@ -51,7 +51,7 @@ class Purpose(enum.StrEnum):
     """A release, of kept trees too: on pushed tags."""
 
 
-class GitlabData(Dated, frozen=True):
+class GitlabData(Dated):
     """`data/gitlab.toml`."""
 
     image: str
@@ -123,7 +123,12 @@ def _common() -> dict[str, Any]:
 
 
 def _leg(leg: Leg, tier: str) -> dict[str, Any]:
-    words = ["kci", *build_words(leg, tier)]
+    words = ["kci", "build"]
+    for name in leg.variants or [leg.variant]:
+        words += ["--variant", name]
+    words += ["--tier", tier, "--container", "none"]
+    words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else []
+    words += ["--builder", leg.builder] if leg.builder else []
     if not leg.part:
         words += ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []

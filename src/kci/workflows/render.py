@@ -18,23 +18,10 @@ from kci.config.values import Forks, PublishOn, Tier
 from kci.errors import FindingsError, UnsafeError
 from kci.matrix.catalog.runners import hosted_runners
 from kci.plan.github_limits import LIMIT_KEYS
-from kci.plan.plan import Leg
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import fill_template
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
 from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_checksum
-
-
-def build_words(leg: Leg, tier: str) -> list[str]:
-    """`build` and the options of `kci build` that select a leg, without its output."""
-    words = ["build"]
-    for name in leg.variants or [leg.variant]:
-        words += ["--variant", name]
-    words += ["--tier", tier, "--container", "none"]
-    words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else []
-    words += ["--builder", leg.builder] if leg.builder else []
-    return words
-
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"

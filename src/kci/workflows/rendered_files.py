@@ -52,12 +52,12 @@ class _OwnActions(Frozen, forbid_unknown_fields=True):
     released: bool
 
 
-class _PinFile(Dated, frozen=True):
+class _PinFile(Dated):
     action: dict[str, Pin]
     own: _OwnActions
 
 
-class _Release(Dated, frozen=True):
+class _Release(Dated):
     commit: str
     version: str
 

@@ -37,9 +37,9 @@ def ninja_text(steps: Iterable[Step], *defaults: str, pools: Mapping[str, int]) 
         lines += [f"pool {name}", f"  depth = {depth}"]
     lines += ["rule make", "  command = $run", "  description = $what"]
     for step in steps:
-        inputs = " ".join(_path(path) for path in step.inputs)
+        inputs = " ".join(map(_path, step.inputs))
         if step.implicit:
-            inputs += " | " + " ".join(_path(path) for path in step.implicit)
+            inputs += f" | {' '.join(map(_path, step.implicit))}"
         lines += [
             f"build {_path(step.output)}: make {inputs}",
             f"  run = {_dollars(shell_line(step.command))}",

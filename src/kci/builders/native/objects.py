@@ -224,11 +224,7 @@ class Objects:
         return _for_ccache(variables)
 
     def use(self) -> ObjectUse:
-        try:
-            lines = (self._work / _STATS).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            lines = []
-        hits = min(sum(line in _HITS for line in lines), self.count())
+        hits = min(sum(line in _HITS for line in _lines_of(self._work / _STATS)), self.count())
         runs = tuple(sorted({head.run for head in self.heads if head.run})) if hits else ()
         return ObjectUse(hits, self.count() - hits, runs)
 
@@ -289,14 +285,17 @@ class Objects:
 
 
 def _this_processor() -> Sequence[str]:
+    told = ("model name", "flags", "Features", "CPU part")
+    said = {line for line in _lines_of(Path("/proc/cpuinfo")) if line.startswith(told)}
+    return [this_system(), *sorted(said)]
+
+
+def _lines_of(path: Path) -> list[str]:
+    # none of a file that is not there
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        return path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
-        lines = []
-    said_of_it = {
-        line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))
-    }
-    return [this_system(), *sorted(said_of_it)]
+        return []
 
 
 def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:

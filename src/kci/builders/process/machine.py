@@ -41,8 +41,8 @@ def memory() -> int:
 
 def memory_limit() -> int | None:
     """The cgroup's memory limit in bytes; None without one."""
-    files = [place / "memory.max" for place in _unified()]
-    files += [place / "memory.limit_in_bytes" for place in _controller("memory")]
+    files = [place / "memory.max" for place in _groups("")]
+    files += [place / "memory.limit_in_bytes" for place in _groups("memory")]
     limits = (limit for path in files if (limit := _number(path)) is not None)
     # cgroup v1 writes a number near 2**63 for no limit
     return min((limit for limit in limits if limit < 1 << 60), default=None)
@@ -51,38 +51,27 @@ def memory_limit() -> int | None:
 def cpu_limit() -> float | None:
     """The cgroup's limit in cores; None without one."""
     limits: list[float] = []
-    for place in _unified():
+    for place in _groups(""):
         quota, _, period = _text(place / "cpu.max").partition(" ")
         if quota.isdecimal() and period.isdecimal() and int(period):
             limits.append(int(quota) / int(period))
-    for place in _controller("cpu"):
+    for place in _groups("cpu"):
         allowed, every = _number(place / "cpu.cfs_quota_us"), _number(place / "cpu.cfs_period_us")
         if allowed is not None and every:
             limits.append(allowed / every)
     return min(limits, default=None)
 
 
-def _unified() -> Iterator[Path]:
-    # cgroup v2: the group and its parents
-    for line in _text(_MEMBERSHIP).splitlines():
-        if line.startswith("0::"):
-            yield from _upwards(_MOUNT, line.removeprefix("0::"))
-
-
-def _controller(name: str) -> Iterator[Path]:
-    # cgroup v1: a hierarchy per controller
+def _groups(controller: str) -> Iterator[Path]:
+    # the group and its parents: cgroup v1 has a hierarchy per controller, and v2 one without a name
     for line in _text(_MEMBERSHIP).splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
-        if name in controllers.split(","):
-            for folder in dict.fromkeys((name, controllers)):
-                yield from _upwards(_MOUNT / folder, group)
-
-
-def _upwards(root: Path, group: str) -> Iterator[Path]:
-    # in a container the path may be the host's, with the files at the top
-    path = PurePosixPath("/", group)
-    for part in (path, *path.parents):
-        yield root / part.relative_to("/")
+        if controller in controllers.split(","):
+            # in a container the path may be the host's, with the files at the top
+            path = PurePosixPath("/", group)
+            for folder in dict.fromkeys((controller, controllers)):
+                for part in (path, *path.parents):
+                    yield _MOUNT / folder / part.relative_to("/")
 
 
 def _number(path: Path) -> int | None:

@@ -68,7 +68,7 @@ class SyclTla(Frozen, forbid_unknown_fields=True):
     versions: dict[str, SyclTlaVersion]
 
 
-class Toolchains(Dated, frozen=True):
+class Toolchains(Dated):
     """`toolchains.toml`."""
 
     index: dict[str, str]

@@ -99,14 +99,12 @@ def same_version(first: str | None, second: str | None) -> bool:
 
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
-_HEADERS = ("torch/include/", "tvm_ffi/include/")
 _SMALL = (
     "torch/lib/libc10.so",
     "torch/lib/libc10_cuda.so",
     "torch/lib/libgomp.so.1",
     "torch/lib/libtorch.so",
     "torch/version.py",
-    "tvm_ffi/lib/libtvm_ffi.so",
 )
 """Copied as they are; the other libraries are a gigabyte, so stubs replace them."""
 
@@ -149,8 +147,8 @@ class Environment(FetchedTool):
 
     @property
     def by_kci(self) -> str:
-        torch = self.requirement or f"torch {self.wheel}"
-        return f"takes the headers out of the wheel of {torch}" if self.headers_only else ""
+        what = f"takes the headers out of the wheel of torch {self.wheel}"
+        return what if self.headers_only else ""
 
     def setup(
         self, _python: Path | None = None, _target: Path | None = None, *, from_index: bool = True
@@ -208,7 +206,11 @@ class Environment(FetchedTool):
         venv, *torch, ninja = self.setup(from_index=reachable)
         install(venv, "a Python environment", log, place)
         if self.headers_only:
-            _take_headers(self, index if reachable else None, log)
+            # ten of the wheel's five hundred megabytes
+            release, where = (self.wheel, index) if reachable else (str(self.release), None)
+            wheel = find_wheel("torch", release, cpu_of(this_system()), where)
+            log(f"taking the headers out of {wheel.name} into {place}")
+            extract(wheel, needed_to_compile, self.torch.parent)
         for command in torch:
             what = self.requirement or f"torch {self.release} ({self.flavour})"
             log(f"installing {what} into {place}")
@@ -354,20 +356,9 @@ def python_include() -> Path:
     return include
 
 
-def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
-    # ten of the wheel's five hundred megabytes
-    package, release = "torch", environment.wheel if index else str(environment.release)
-    if environment.requirement:
-        package, _, release = environment.requirement.partition("==")
-        index = None
-    wheel = find_wheel(package, release, cpu_of(this_system()), index)
-    log(f"taking the headers out of {wheel.name} into {environment.root}")
-    extract(wheel, needed_to_compile, environment.torch.parent)
-
-
 def needed_to_compile(path: str) -> str | None:
     """Target paths of the wheel files that a build reads."""
-    return path if path in _SMALL or path.startswith(_HEADERS) else None
+    return path if path in _SMALL or path.startswith("torch/include/") else None
 
 
 def _check_flavour(environment: Environment) -> None:

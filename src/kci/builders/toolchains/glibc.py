@@ -71,7 +71,7 @@ class OldLibrary(Frozen):
         return [*cxx, "-shared", "-fPIC", "-nostdlib", *named, self.source, "-o", self.path]
 
 
-class GlibcData(Dated, frozen=True):
+class GlibcData(Dated):
     """`glibc.toml`."""
 
     libraries: dict[str, dict[str, tuple[str, ...]]]

@@ -19,6 +19,7 @@ from kci.config.sources import card_child
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.utils.bounded_json import decode_json, read_bounded
+from kci.utils.frozen import Frozen
 
 CARD = "CARD.md"
 MAX_BYTES = 128 * 1024
@@ -30,7 +31,7 @@ _BENCHMARK = "benchmark.py"
 CardText = Annotated[str, Meta(max_length=MAX_BYTES)]
 
 
-class Card(msgspec.Struct, frozen=True):
+class Card(Frozen):
     """A rendered card, and the findings about its template."""
 
     text: str = ""
@@ -38,7 +39,7 @@ class Card(msgspec.Struct, frozen=True):
     findings: tuple[Diagnostic, ...] = ()
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _Answer(Frozen):
     text: CardText = ""
     findings: tuple[tuple[str, str, int], ...] = ()
     """Rule, message and line."""

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import PurePosixPath
 
-import msgspec
-
 from kci.config.values import Version
 from kci.diagnostics import Span
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 
-class PythonTable(Dated, frozen=True):
+class PythonTable(Dated):
     """`python-versions.toml`."""
 
     loader: Version
@@ -41,7 +40,7 @@ class Reach(enum.IntEnum):
     """Always, with the package."""
 
 
-class ImportSite(msgspec.Struct, frozen=True):
+class ImportSite(Frozen):
     """An import of one module."""
 
     module: str
@@ -62,7 +61,7 @@ class ImportSite(msgspec.Struct, frozen=True):
         return [f"{self.module}.{name}" for name in self.names] or [self.module]
 
 
-class PackageModule(msgspec.Struct, frozen=True):
+class PackageModule(Frozen):
     """A Python file of a package."""
 
     name: str

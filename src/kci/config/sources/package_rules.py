@@ -19,8 +19,6 @@ from functools import cache
 from pathlib import Path
 from typing import TypeGuard
 
-import msgspec
-
 from kci.config.discovery import RepositorySettings, companion, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
@@ -42,6 +40,7 @@ from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding, placed
 from kci.errors import FindingsError
 from kci.utils.cache import StatCache
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 from kci.utils.walk import Entry, collision, is_bytecode, is_lfs_pointer, unsafe_name, walk
 from kci.version import __version__
@@ -53,7 +52,7 @@ OPS = "_ops"
 """The module that every build generates."""
 
 
-class ProvidedTable(Dated, frozen=True):
+class ProvidedTable(Dated):
     """`provided-modules.toml`."""
 
     modules: dict[str, tuple[str, ...]]
@@ -66,7 +65,7 @@ provided_table = shipped("config/sources/data/provided-modules.toml", ProvidedTa
 """Modules of the loader, of torch and of declared packages."""
 
 
-class Package(msgspec.Struct, frozen=True):
+class Package(Frozen):
     """The Python package to check."""
 
     name: str

@@ -9,7 +9,6 @@ from datetime import date
 from functools import cache
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
 from kci.config.discovery import RepositorySettings
@@ -23,6 +22,7 @@ from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
 from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, expand
 from kci.matrix.variants import Variant
+from kci.utils.frozen import Frozen
 
 FIELDS: dict[str, Sequence[str]] = {
     "backend": [str(backend) for backend in Backend],
@@ -235,7 +235,7 @@ def _shipped(edition: str) -> Catalog:
     )
 
 
-class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class _CatalogFile(Frozen, rename="kebab", forbid_unknown_fields=True):
     name: str
     as_of: str
     source: str
@@ -298,7 +298,7 @@ OUTDATED_DAYS = 56
 """Days: torch has a release about every eight weeks."""
 
 
-class Freshness(msgspec.Struct, frozen=True):
+class Freshness(Frozen):
     """The age of a catalog."""
 
     name: str

@@ -6,20 +6,19 @@ import datetime
 import re
 from functools import cache
 
-import msgspec
-
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.facts import BACKENDS
 from kci.config.settings import ChangeTable, RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.matrix.catalog.expressions import Where
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 from kci.utils.suggest import one_of
 
 OLDEST = datetime.date.min.isoformat()
 
 
-class ArchTables(msgspec.Struct, frozen=True):
+class ArchTables(Frozen):
     """The default archs, which a component's list is intersected with."""
 
     cuda: tuple[tuple[Version, tuple[str, ...]], ...]
@@ -38,13 +37,13 @@ class ArchTables(msgspec.Struct, frozen=True):
         raise LookupError(f"no list holds for CUDA {toolkit}")
 
 
-class _CudaArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _CudaArchs(Frozen, forbid_unknown_fields=True):
     min: Version
     archs: tuple[str, ...]
     since: datetime.date = datetime.date.min
 
 
-class _ArchFile(Dated, frozen=True):
+class _ArchFile(Dated):
     exact_since: datetime.date
     cuda: tuple[_CudaArchs, ...]
     names: dict[str, tuple[str, ...]]
@@ -76,20 +75,20 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
 _CAPABILITY = re.compile(r"([0-9]{1,2}\.[0-9])([af]?)(?:\+PTX)?", re.ASCII)
 
 
-class _Toolkit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Toolkit(Frozen, forbid_unknown_fields=True):
     version: Version
     capabilities: frozenset[str]
     suffixed: frozenset[str]
     family: frozenset[str]
 
 
-class _RenamedCapability(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _RenamedCapability(Frozen, forbid_unknown_fields=True):
     since: Version
     old: str
     new: str
 
 
-class Toolkits(Dated, frozen=True):
+class Toolkits(Dated):
     """The toolkits, oldest first, and renamed capabilities."""
 
     toolkit: tuple[_Toolkit, ...]
@@ -130,7 +129,7 @@ def _builds(toolkit: _Toolkit, capability: str) -> bool:
 toolkits = shipped("matrix/catalog/data/toolkits.toml", Toolkits)
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(Frozen):
     """One toolchain for one system."""
 
     torch: Version
@@ -155,7 +154,7 @@ class Row(msgspec.Struct, frozen=True):
         return self.document.place(self.place)
 
 
-class RemovedRow(msgspec.Struct, frozen=True):
+class RemovedRow(Frozen):
     """A row that an overlay removes, and the place of that."""
 
     row: Row
@@ -167,7 +166,7 @@ class RemovedRow(msgspec.Struct, frozen=True):
         return self.document.place(self.place)
 
 
-class Overlay(msgspec.Struct, frozen=True):
+class Overlay(Frozen):
     """A parsed overlay with the places of its parts."""
 
     document: Document
@@ -180,7 +179,7 @@ class Overlay(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
 
 
-class Catalog(msgspec.Struct, frozen=True):
+class Catalog(Frozen):
     """An edition with its overlays: rows in table order, one per system."""
 
     name: str

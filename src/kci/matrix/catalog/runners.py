@@ -6,19 +6,19 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-import msgspec
 from msgspec.structs import asdict, replace
 
 from kci.config.facts import HOST
 from kci.config.settings import BackendImages, Limit, Machine, Machines, Settings
 from kci.config.values import RunnerKind, System
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 _UNKNOWN_MEMORY = 4
 """GiB of a compiler without a measurement."""
 
 
-class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class Runner(Frozen, rename="kebab", forbid_unknown_fields=True):
     """A kind of machine for jobs."""
 
     labels: tuple[str, ...]
@@ -37,7 +37,7 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
         return not self.group and is_hosted(self.labels)
 
 
-class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class BuildDefaults(Frozen, rename="kebab", forbid_unknown_fields=True):
     """The build of one backend's variants."""
 
     minutes: int
@@ -62,7 +62,7 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
         return image.replace("{compute}", version) if version else image
 
 
-class Runners(msgspec.Struct, frozen=True):
+class Runners(Frozen):
     """The content of runners.toml, with additions of kci.toml."""
 
     runner: dict[str, Runner]
@@ -99,7 +99,7 @@ def _given(table: Limit | Machine) -> dict[str, Any]:
     return {key: value for key, value in asdict(table).items() if value is not None}
 
 
-class _RunnerTable(Dated, frozen=True):
+class _RunnerTable(Dated):
     runner: dict[str, Runner]
     build: dict[str, BuildDefaults]
 
@@ -111,7 +111,7 @@ def default_runners() -> Runners:
     return Runners(table.runner, table.build)
 
 
-class Quotas(Dated, frozen=True):
+class Quotas(Dated):
     """GitHub's limits for an account's hosted runners."""
 
     max_minutes: int
@@ -122,7 +122,7 @@ class Quotas(Dated, frozen=True):
 quotas = shipped("matrix/catalog/data/quotas.toml", Quotas)
 
 
-class HostedRunners(Dated, frozen=True):
+class HostedRunners(Dated):
     """The GitHub-hosted runners."""
 
     default: str
@@ -152,7 +152,7 @@ def is_hosted(runner: object) -> bool:
     )
 
 
-class Prices(Dated, frozen=True):
+class Prices(Dated):
     """A price table; `rate` is per minute, by label."""
 
     currency: str
@@ -170,7 +170,7 @@ OWN_MINUTES = 5 * 24 * 60
 """GitHub's limit for a job on a self-hosted runner ("Actions limits")."""
 
 
-class Pool(msgspec.Struct, frozen=True):
+class Pool(Frozen):
     """Machines with a common queue."""
 
     name: str

@@ -20,15 +20,14 @@ from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
 
-import msgspec
-
 from kci.config.values import Version
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
 
 DATA = Path(__file__).parent / "data"
 
 
-class NativeTable(Dated, frozen=True):
+class NativeTable(Dated):
     """`native.toml`."""
 
     caps: dict[str, str]
@@ -38,7 +37,7 @@ class NativeTable(Dated, frozen=True):
     brings: dict[str, tuple[str, ...]]
 
 
-class AddedTable(Dated, frozen=True):
+class AddedTable(Dated):
     """Names by the version that added them."""
 
     added: dict[str, tuple[str, ...]]
@@ -52,7 +51,7 @@ class AddedTable(Dated, frozen=True):
 native_table = shipped("tree/verify/data/native.toml", NativeTable)
 
 
-class TvmFfiTable(AddedTable, frozen=True):
+class TvmFfiTable(AddedTable):
     """`tvm-ffi-exports.toml`."""
 
     oldest: str
@@ -60,6 +59,8 @@ class TvmFfiTable(AddedTable, frozen=True):
 
 
 tvm_ffi_table = shipped("tree/verify/data/tvm-ffi-exports.toml", TvmFfiTable)
+tvm_ffi_exports = cache(lambda: tvm_ffi_table().by_name())
+"""Exports by the release that added them."""
 
 
 @cache
@@ -72,10 +73,9 @@ def python_symbols() -> dict[str, Version]:
     return {name: Version.parse(f"{added.major}.{added.minor}") for name, added in found}
 
 
-@cache
-def torch_shims() -> dict[str, Version]:
-    """C shim functions since torch's first stable ABI, by version."""
-    return shipped("tree/verify/data/torch-shims.toml", AddedTable)().by_name()
+_torch_shims_table = shipped("tree/verify/data/torch-shims.toml", AddedTable)
+torch_shims = cache(lambda: _torch_shims_table().by_name())
+"""C shim functions since torch's first stable ABI, by version."""
 
 
 # `GLIBCXX_3.4.24`
@@ -112,17 +112,13 @@ def loaded_libraries(needed: Iterable[str], groups: tuple[str, ...], torch: str)
     """
     table = native_table()
     known = {library for group in (*groups, "other") for library in table.libraries.get(group, ())}
-    found = {
-        library
-        for name in needed
-        for library in allowed_libraries(name, tuple(table.libraries), "*")
-    }
+    every = tuple(table.libraries)
+    found = {library for name in needed for library in allowed_libraries(name, every, "*")}
     pending = [*found, *groups]
     while pending:
         item = pending.pop()
-        new = (
-            known & {*table.brings.get(item, ()), *table.brings.get(f"{item} {torch}", ())}
-        ) - found
+        brought = {*table.brings.get(item, ()), *table.brings.get(f"{item} {torch}", ())}
+        new = known & brought - found
         found |= new
         pending += new
     return frozenset(found)
@@ -191,7 +187,7 @@ def uses_old_string(name: str) -> bool:
 def cpp_namespace(name: str) -> str | None:
     """The outermost namespace of a mangled name; None for C names."""
     scope = cpp_scope(name)
-    return None if scope is None else (scope[0] if scope else "")
+    return None if scope is None else next(iter(scope), "")
 
 
 TORCH_NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
@@ -206,14 +202,14 @@ _DEPENDS_ON_BUILD = re.compile(
 """Parts of names that only some builds of a torch version have."""
 
 
-class ExportsTable(Dated, frozen=True):
+class ExportsTable(Dated):
     """`torch-exports.toml` and `cuda-exports.toml`."""
 
     versions: tuple[str, ...]
     sha256: str
 
 
-class Exports(msgspec.Struct, frozen=True):
+class Exports(Frozen):
     """Sorted name hashes, with a bit per version."""
 
     versions: tuple[str, ...]
@@ -309,12 +305,6 @@ def torch_exports() -> Exports:
 def toolkit_exports(backend: str) -> Exports | None:
     """Recorded exports of a backend's libraries and driver, if they are recorded."""
     return _exports(f"{backend}-exports") if (DATA / f"{backend}-exports.toml").is_file() else None
-
-
-@cache
-def tvm_ffi_exports() -> dict[str, Version]:
-    """Exports by the release that added them."""
-    return tvm_ffi_table().by_name()
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from kci.config.facts import BACKENDS, depends_table
@@ -268,9 +267,8 @@ def _manifest(tree: Path, variants: Sequence[VariantDir]) -> Findings:
     contradictions += [
         f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())
     ]
-    contradictions += [
-        message for entry in entries for message in _entry(manifest, entry, there[entry.variant])
-    ]
+    for entry in entries:
+        contradictions += _entry(manifest, entry, there[entry.variant])
     for message in contradictions:
         yield finding("KCI718", message, MANIFEST_NAME)
     for name in missing_variants(manifest.planned, manifest.present):
@@ -279,9 +277,9 @@ def _manifest(tree: Path, variants: Sequence[VariantDir]) -> Findings:
             "KCI721", f"the planned variant {name} is missing{from_another}", MANIFEST_NAME
         )
     same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
-    reported = (listed.keys() | there.keys()) - same | (
-        {MANIFEST_NAME} if contradictions else set()
-    )
+    reported = (listed.keys() | there.keys()) - same
+    if contradictions:
+        reported.add(MANIFEST_NAME)
     yield from _checksums(tree, variants, reported)
 
 
@@ -415,7 +413,7 @@ def check_signatures(tree: Path, trust: Path | None, context: SigningContext) ->
         yield finding("KCI790", f"there is no {BUNDLE_NAME}")
         return
     yield from _attestation_problems(
-        tree, partial(verify_bundle, context=context, trust=trust), context
+        tree, lambda data: verify_bundle(data, context, trust), context
     )
 
 
