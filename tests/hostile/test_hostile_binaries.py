@@ -94,13 +94,11 @@ def guilty(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     (root / "other.cpp").write_text('extern "C" void other() {}')
     (root / "a.cpp").write_text(SOURCE)
     command = ["g++", "-shared", "-fPIC", "-O1", "-nostdlib", "-o"]
-    subprocess.run(
-        [*command, root / "o.so", root / "other.cpp", "-Wl,-soname,libother.so.1"], check=True
-    )
-    subprocess.run(
-        [*command, root / "a.so", root / "a.cpp", root / "o.so", "-lc", "-Wl,-rpath,/build"],
-        check=True,
-    )
+    for words in (
+        ("o.so", "other.cpp", "-Wl,-soname,libother.so.1"),
+        ("a.so", "a.cpp", "o.so", "-lc", "-Wl,-rpath,/build"),
+    ):
+        subprocess.run([*command, *words], cwd=root, check=True)
     return (root / "a.so").read_bytes()
 
 
@@ -168,9 +166,8 @@ def many_segments(library: Changed) -> Changed:
     """Program headers behind the library's end, 300 of them."""
     first, count = int(library.elf["e_phoff"]), int(library.elf["e_phnum"])
     library.put(32, "Q", len(library.data)).put(56, "H", 300)
-    library.data += library.data[first : first + count * SEGMENT_SIZE] + bytes(
-        (300 - count) * SEGMENT_SIZE
-    )
+    library.data += library.data[first : first + count * SEGMENT_SIZE]
+    library.data += bytes((300 - count) * SEGMENT_SIZE)
     return library
 
 
@@ -247,9 +244,8 @@ def judged(root: Path, content: bytes, variant: str = CPU, name: str = MODULE) -
     before = signal.signal(signal.SIGVTALRM, too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        answer = kci(
-            "verify", directory, "--format", "json", "--ignore", "KCI716", "--ignore", "KCI746"
-        )
+        ignored = ("--ignore", "KCI716", "--ignore", "KCI746")
+        answer = kci("verify", directory, "--format", "json", *ignored)
         _, most = tracemalloc.get_traced_memory()
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
