@@ -88,9 +88,8 @@ def variant_digest(directory: Path) -> str:
 
 def leg_of(directory: Path, **changes: object) -> LegRecord:
     """The leg of a variant directory."""
-    arguments = {"system": "x86_64-linux", "builder": "native"} | changes
-    card = arguments.pop("card", None)
-    return msgspec.structs.replace(leg_for(directory, **arguments), card=card)  # type: ignore[arg-type]
+    made = leg_for(directory, system=str(changes.pop("system", "x86_64-linux")), builder="native")
+    return msgspec.structs.replace(made, **changes)
 
 
 def make_artifact(

@@ -117,6 +117,12 @@ def finding(
     )
 
 
+def placed(findings: Iterable[Diagnostic], place: str) -> Findings:
+    """Yield the findings about a part, which name places in it, with its own place ahead."""
+    for item in findings:
+        yield msgspec.structs.replace(item, path=f"{place}/{item.path}" if item.path else place)
+
+
 @cache
 def rules() -> dict[str, Rule]:
     """All rules by id, sorted."""

@@ -23,16 +23,16 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "summary"
 
 
-def test_the_annotation_of_a_failure_stands_at_the_first_finding(
+def test_the_annotation_of_a_failure_stands_at_its_finding(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     places = [
         finding("KCI513", "no", path="k/a,b:\nc.cu", span=Span(7, 3, 7, 0)),
         finding("KCI513", "2", path="d.cu"),
     ]
-    for findings in (places, places[1:], ()):
+    for at in (*places, None):
         with pytest.raises(SystemExit) as ended:
-            common.fail("it\nfailed", 4, findings=findings)
+            common.fail("it\nfailed", 4, at=at)
         assert ended.value.code == 4
     assert capsys.readouterr().out.splitlines() == [
         "::error file=k/a%2Cb%3A%0Ac.cu,line=7,col=3::it%0Afailed",
@@ -63,8 +63,7 @@ def test_one_fault_is_one_annotation(
 
 def test_outputs_have_random_delimiters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
-    common.set_output("a", "one\ntwo")
-    common.set_output("b", "EOF\nb=evil")
+    common.set_outputs(a="one\ntwo", b="EOF\nb=evil")
     lines = (tmp_path / "output").read_text().splitlines()
     assert lines[0].startswith("a<<kci-")
     assert lines[1:3] == ["one", "two"]

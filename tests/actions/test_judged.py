@@ -229,9 +229,7 @@ def test_the_plan_counts_on_no_tree_that_is_gone(
             command, bool(error), json.dumps({"artifacts": listed}).encode(), error
         )
 
-    monkeypatch.setattr(
-        plan, "GitHubApi", lambda repository, hint: GitHubApi(repository, hint, run=answer)
-    )
+    monkeypatch.setattr(plan, "GitHubApi", lambda repository: GitHubApi(repository, run=answer))
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")
     index = TreeIndex(
         {

@@ -382,12 +382,9 @@ def translation(tmp_path: Path, body: str) -> Translation:
         tmp_path / "torch",
         {"utils/hipify/__init__.py": "", "utils/hipify/hipify_python.py": HIPIFY.format(body=body)},
     )
-    kernel = write_tree(tmp_path / "kernel", {"a.cu": "int a;\n"})
+    write_tree(tmp_path / "work/kernel", {"a.cu": "int a;\n"})
     environment = Environment(Path(sys.executable), torch, Path("ninja"), None)
-    (tmp_path / "work").mkdir()
-    return Translation(
-        kernel, tmp_path / "work", environment, {"a.cu": "a.hip"}, (), torch_headers=False
-    )
+    return Translation(tmp_path / "work", environment, {"a.cu": "a.hip"}, (), torch_headers=False)
 
 
 def test_unsupported_calls_stop_the_build_and_are_listed(tmp_path: Path) -> None:
@@ -436,28 +433,28 @@ def test_a_kernel_cannot_bring_modules_of_its_own(
 ) -> None:
     made = translation(tmp_path, "pass")
     bad = 'raise SystemExit("this must not run")\n'
-    write_tree(made.kernel, {"json.py": bad, "re.py": bad, "hipify/__init__.py": bad})
-    monkeypatch.chdir(made.kernel)
-    monkeypatch.setenv("PYTHONPATH", str(made.kernel))
+    write_tree(made.work / "kernel", {"json.py": bad, "re.py": bad, "hipify/__init__.py": bad})
+    monkeypatch.chdir(made.work / "kernel")
+    monkeypatch.setenv("PYTHONPATH", str(made.work / "kernel"))
     translate(made, quiet)
     assert (tmp_path / "work/hip/a.hip").exists()
 
 
 def test_what_has_gone_from_the_kernel_goes_from_the_copy(tmp_path: Path) -> None:
     made = translation(tmp_path, "pass")
-    write_tree(made.kernel, {"old/deep/x.h": "", "y/z.h": "", "same.h": ""})
+    write_tree(made.work / "kernel", {"old/deep/x.h": "", "y/z.h": "", "same.h": ""})
     translate(made, quiet)
     copy = tmp_path / "work/hip"
     kept = (copy / "same.h").stat().st_mtime_ns
-    shutil.rmtree(made.kernel / "old")
-    shutil.rmtree(made.kernel / "y")
-    (made.kernel / "y").write_text("now a file\n")
+    shutil.rmtree(made.work / "kernel" / "old")
+    shutil.rmtree(made.work / "kernel/y")
+    (made.work / "kernel/y").write_text("now a file\n")
     translate(made, quiet)
     assert sorted(path.name for path in copy.rglob("*")) == ["a.cu", "a.hip", "same.h", "y"]
     assert (copy / "y").read_text() == "now a file\n"
     assert (copy / "same.h").stat().st_mtime_ns == kept
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == [
-        "hip", "hipify-result.json", "hipify.json", "torch-hip",
+        "hip", "hipify-result.json", "hipify.json", "kernel", "torch-hip",
     ]  # fmt: skip
 
 

@@ -144,4 +144,4 @@ def test_a_package_file_that_is_new_or_edited_is_not_carried(tmp_path: Path) -> 
     for name, text in (("new.py", ""), ("__init__.py", "edited = 1\n")):
         path = write_tree(tmp_path / "k/torch-ext/some", {name: text}) / name
         with pytest.raises(BuildFailedError, match=f"{name} changed while"):
-            write_package(tmp_path / "out", {name: path}, {}, visible)
+            write_package(tmp_path / "out", {name: path}, "", visible)

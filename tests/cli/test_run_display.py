@@ -9,7 +9,7 @@ import pytest
 
 from buildkit import CPU, STABLE_CPU, variant
 from kci.builders.process.machine import Progress
-from kci.cli import Options
+from kci.cli._output import Options
 from kci.cli.run import RunDisplay
 from kci.run.local import Outcome, OutcomeState
 

@@ -39,7 +39,7 @@ def test_what_is_left_out_for_one_reason_is_one_row() -> None:
     )
     assert table.below == "6 of 8 variants of the tier release are left out"
     both = "torch213-metal-aarch64-darwin, torch214-metal-aarch64-darwin"
-    assert table.rows == (("6", "KCI303", "nobody builds it", "k0, k1, k2", both),)
+    assert table.rows == [(6, "KCI303", "nobody builds it", "k0, k1, k2", both)]
 
 
 def test_no_name_leaves_its_cell() -> None:

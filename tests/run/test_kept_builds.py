@@ -13,10 +13,10 @@ import pytest
 from buildkit import CPU, variant, write_tree
 from kci.builders.process.run import Log
 from kci.builders.request import BuildOptions
-from kci.config.reader import Kernel, read_kernel
-from kci.matrix.variants import Variant
+from kci.config.reader import read_kernel
 from kci.plan.workspace import open_workspace
 from kci.run import local
+from kci.run.build_leg import LegRequest
 from kci.run.local import KeptBuilds
 from kci.tree.manifest import LegRecord
 from variants import leg_of, make_variant
@@ -53,23 +53,13 @@ class Builder:
         self.builds = 0
         self.until: Callable[[], object] = lambda: None
 
-    def __call__(
-        self,
-        _kernel: Kernel,
-        wanted: Variant,
-        output: Path,
-        _options: BuildOptions,
-        _log: Callable[[str], None],
-        _budget: object,
-        _inputs: object,
-    ) -> LegRecord:
+    def __call__(self, request: LegRequest, *_: object) -> LegRecord:
         self.until()
         self.builds += 1
-        shutil.rmtree(output / wanted.name, ignore_errors=True)
-        made = make_variant(
-            output, wanted.name, name="kk", files={"__init__.py": f"NUMBER = {self.builds}\n"}
-        )
-        return leg_of(made)
+        output, name = request.output, request.variant.name
+        shutil.rmtree(output / name, ignore_errors=True)
+        files = {"__init__.py": f"NUMBER = {self.builds}\n"}
+        return leg_of(make_variant(output, name, name="kk", files=files))
 
 
 @pytest.fixture

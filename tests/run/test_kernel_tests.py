@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from kci.run.kernel_tests import (
     run_kernel_tests,
     select_variants,
 )
+from kci.run.loader import python_path
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
@@ -77,6 +80,20 @@ def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(
         "__init__.py",
         "metadata.json",
     ]
+
+
+def test_bytecode_is_written_into_the_environment_alone(tmp_path: Path) -> None:
+    """There once for all tests: those of the kernel that `kci init` writes import 2,800 modules."""
+    places = {"ours": tmp_path / "environment", "theirs": tmp_path / "elsewhere"}
+    for name, place in places.items():
+        write_tree(place, {f"{name}.py": ""})
+    tests = "import ours, theirs\ndef test_it(): pass\n"
+    write_tree(tmp_path / "kernel", {"tests/conftest.py": "", "tests/test_it.py": tests})
+    script = f"sys.prefix = {str(places['ours'])!r}; exec({kernel_tests._PYTEST.read_text()!r})"
+    variables = {**os.environ, **python_path(*places.values()), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", f"import sys; {script}", "tests", "-p", "no:cacheprovider"]
+    subprocess.run(command, cwd=tmp_path / "kernel", env=variables, check=True)
+    assert [path.name.split(".")[0] for path in tmp_path.rglob("*.pyc")] == ["ours"]
 
 
 def test_the_tests_of_a_kernel_in_src_lie_beside_it(tmp_path: Path, python: Path) -> None:

@@ -545,7 +545,7 @@ def test_one_variant_is_loaded_while_the_next_is_built(
 
     def made(*arguments: Any) -> Any:
         assert building.acquire(blocking=False), "two are built at once"
-        built.append(arguments[1])
+        built.append(arguments[0])
         if len(built) == 2:
             second.set()
         try:

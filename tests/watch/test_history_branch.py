@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kci.errors import FindingsError
+from kci.watch import history
 from kci.watch.history import HistoryBranch, RecordedRun, leg_key
 
 LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
@@ -52,18 +54,18 @@ def test_a_run_that_was_recorded_in_between_stays(
         HistoryBranch(remote, "kci-history").record([run(1)])
     slow, other = HistoryBranch(remote, "kci-history"), HistoryBranch(remote, "kci-history")
     pushes: list[str] = []
-    ask = slow._run
+    ask = history.remote_git
 
-    def with_another_first(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def with_another_first(place: Path, *arguments: str, **how: Any) -> Any:
         if arguments[0] == "push":
             pushes.append(arguments[0])
             if len(pushes) == 1:
                 other.record([run(7)])
-        return ask(place, *arguments)
+        return ask(place, *arguments, **how)
 
-    monkeypatch.setattr(slow, "_run", with_another_first)
+    monkeypatch.setattr(history, "remote_git", with_another_first)
     assert slow.record([run(6)]) == 1
-    assert len(pushes) == 2
+    assert len(pushes) == 3, "of the other, and two"
     assert numbers(remote, tmp_path) == [*([] if empty else [1]), 6, 7]
 
 

@@ -126,14 +126,14 @@ def told(number: int, **more: Any) -> dict[str, Any]:
 def test_issues_of_others_and_pull_requests_are_left_alone() -> None:
     others = [told(2, user={"login": "mallory"}), told(3, pull_request={})]
     gh = Gh([told(1), *others, told(4, body=None, state="closed")])
-    issues = GitHubIssues("acme/kernels", BOT, gh).issues()
+    issues = GitHubIssues("acme/kernels", gh).issues()
     found = [(issue.number, issue.is_open, issue.body) for issue in issues]
     assert found == [(1, True, "b"), (4, False, None)]
 
 
 def test_changes_are_sent_as_json() -> None:
     gh = Gh()
-    issues = GitHubIssues("acme/kernels", BOT, gh)
+    issues = GitHubIssues("acme/kernels", gh)
     issues.create("t", "b")
     issues.edit(3, "t", "b")
     issues.close(3, "t", "b")
@@ -147,15 +147,15 @@ def test_changes_are_sent_as_json() -> None:
 
 def test_a_refusal_is_said() -> None:
     with pytest.raises(FindingsError, match="POST repos/acme/kernels/issues: HTTP 403: no"):
-        GitHubIssues("acme/kernels", BOT, Gh(code=1)).create("t", "b")
+        GitHubIssues("acme/kernels", Gh(code=1)).create("t", "b")
     with pytest.raises(FindingsError, match="not the name of a repository"):
-        GitHubIssues("acme/kernels/../x", BOT)
+        GitHubIssues("acme/kernels/../x")
 
     def missing(*_: Any, **__: Any) -> Any:
         raise FileNotFoundError
 
     with pytest.raises(MissingToolError, match="command line"):
-        GitHubIssues("acme/kernels", BOT, missing).create("t", "b")
+        GitHubIssues("acme/kernels", missing).create("t", "b")
 
 
 # --- two runs at once, and histories of other versions --------------------------------------------

@@ -15,7 +15,6 @@ from conftest import read_yaml
 from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.utils import shipped
-from kci.workflows import render as workflow
 from kci.workflows.render import (
     COMMENT_FILE,
     COMPAT_FILE,
@@ -97,7 +96,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
         )
     probing = shipped.template_environment().overlay(loader=jinja2.DictLoader(sources))
     probing.globals = {**probing.globals, "probe": probe}
-    monkeypatch.setattr(workflow, "template_environment", lambda: probing)
+    monkeypatch.setattr(shipped, "template_environment", lambda: probing)
     for case in ALL:
         case.files()
     render_reusable(shipped_pins())

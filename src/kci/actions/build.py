@@ -15,11 +15,10 @@ from kci.actions.schedule import scheduled_result, upload_results
 from kci.builders.native.objects import pack_name, read_head
 from kci.builders.request import read_part
 from kci.builders.toolchains.environment import GPU_ROOM
-from kci.cli._answers import AnswerTable
 from kci.cli._output import print_error
 from kci.config.facts import HOST
 from kci.errors import UnfinishedBuildError, first_error
-from kci.matrix.variants import artifact_name, upload_name
+from kci.matrix.variants import ObjectUse, artifact_name, upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plan.plan import stop_after
 from kci.run.build_leg import build_part
@@ -43,39 +42,31 @@ class LegBuild:
         names, temporary = common.required_input("variant").split(), common.runner_temp()
         self.output = Path(common.text_input("output", str(temporary / "kci-build")))
         self.name = common.text_input("leg", names[0] if len(names) == 1 else "")
-        common.flag_input(
-            "upload"
-        )  # the upload step compares text, so it must be exactly true or false
-        self.part, self.threads, self.run = (
-            common.text_input("part"),
-            common.count_input("threads"),
-            ci_run(),
-        )
-        self.attempt = self.run.attempt or 1
-        objects = packs(temporary / "kci-objects")
+        common.flag_input("upload")  # the upload step compares text: exactly true or false
+        self.part, self.objects = common.text_input("part"), common.text_input("objects")
+        self.threads, self.timeout = common.count_input("threads"), common.count_input("timeout")
+        self.kept, self.packed = temporary / "kci-objects-out", temporary / "kci-artifacts-out"
+        run, objects = ci_run(), packs(temporary / "kci-objects")
         self.options = kci.BuildOptions(
             builder=common.text_input("builder", "auto"),
             container=common.text_input("container", "auto"),
             tier=common.text_input("tier") or None,
             jobs=common.count_input("jobs"),
-            attempt=self.attempt,
-            run=self.run.id,
+            attempt=run.attempt or 1,
+            run=run.id,
             part=self.part or None,
             link=bool(common.text_input("takes") and objects),
             objects_from=objects,
         )
-        self.objects, self.timeout = common.text_input("objects"), common.count_input("timeout")
-        self.kept, self.packed = temporary / "kci-objects-out", temporary / "kci-artifacts-out"
         self.workspace = kci.open_workspace([common.text_input("kernel", ".")])
         self.kernel = self.workspace.only_kernel()
         self.begun = time.time()
         # A misspelled name fails before the first build.
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in names]
         if not self.name:
-            message = f"the input `variant` names {len(names)} variants, separated by blanks"
-            common.fail(
-                f"{message}, and their artifact needs a name: the input `leg` is missing", 2
-            )
+            given = f"the input `variant` names {len(names)} variants, separated by blanks"
+            lacking = "their artifact needs a name: the input `leg` is missing"
+            common.fail(f"{given}, and {lacking}")
 
     @property
     def minutes(self) -> float:
@@ -83,47 +74,42 @@ class LegBuild:
 
     @property
     def upload_name(self) -> str:
-        return upload_name(self.kernel.build.name, self.name)
+        return f"{upload_name(self.kernel.build.name, self.name)}-{self.options.attempt}"
 
     def request(self, variant: kci.Variant) -> kci.LegRequest:
         """The request of a variant, which stops itself so that the job can upload its objects."""
-        part = read_part(self.part) if self.part else None
-        pack = self.kept / pack_name(self.kernel.build.name, variant.name, part).removesuffix(
-            ".zst"
-        )
-        left = (
-            None
-            if self.timeout is None
-            else max(0.0, stop_after(self.timeout - SETUP_MINUTES) - self.minutes)
-        )
+        part, options = read_part(self.part) if self.part else None, self.options
+        kernel, name = self.kernel.build.name, variant.name
+        if self.objects:
+            pack = self.kept / pack_name(kernel, name, part).removesuffix(".zst")
+            options = replace(options, objects_to=pack)
+        if self.timeout is not None:
+            left = stop_after(self.timeout - SETUP_MINUTES) - self.minutes
+            options = replace(options, stop_after=max(0.0, left))
         return kci.LegRequest(
             kernel=self.kernel,
             variant=variant,
             output=self.output,
-            options=replace(
-                self.options, objects_to=pack if self.objects else None, stop_after=left
-            ),
-            artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
+            options=options,
+            artifact=self.packed / artifact_name(kernel, name),
         )
 
     def replay(self, request: kci.LegRequest) -> str:
-        return f"NVCC_THREADS={self.threads} " * bool(self.threads) + request.replay(
-            "--output=build"
-        )
+        threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
+        return threads + request.replay("--output=build")
 
-    def count_objects(self) -> tuple[int, int, int]:
-        """Objects found, compiled and missing, from the packs."""
+    def count_objects(self) -> tuple[ObjectUse, int]:
+        """Objects found and compiled, and those that are missing, from the packs."""
         heads = [read_head(path) for path in packs(self.kept)]
-        used = [head.use for head in heads if head.use]
-        missing = sum(head.wanted - head.objects for head in heads)
-        return sum(use.found for use in used), sum(use.made for use in used), missing
+        used = sum((head.use for head in heads if head.use), ObjectUse(0, 0))
+        return used, sum(head.wanted - head.objects for head in heads)
 
     def minutes_left(self) -> float | None:
         """The minutes that the missing objects need at the present rate; None without a rate or
         missing ones.
         """
-        _, compiled, missing = self.count_objects()
-        return self.minutes * missing / compiled if compiled and missing else None
+        used, missing = self.count_objects()
+        return self.minutes * missing / used.made if used.made and missing else None
 
 
 def packs(folder: Path) -> tuple[Path, ...]:
@@ -137,15 +123,11 @@ def main() -> None:
     leg, disk = LegBuild(), common.count_input("disk")
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # containers get it too
-    need = disk if disk and leg.options.container != "none" else 0
-    need += (
-        GPU_ROOM
-        if any(variant.loads and variant.backend != HOST for variant in leg.variants)
-        else 0
-    )
-    if need:
+    image = disk if disk and leg.options.container != "none" else 0
+    gpu = any(variant.loads and variant.backend != HOST for variant in leg.variants)
+    if need := image + GPU_ROOM * gpu:
         make_room(need, common.show)
-    if common.flag_input("results", "false"):
+    if common.flag_input("results"):
         watch(leg)
     else:
         build(leg)
@@ -161,10 +143,11 @@ def build(leg: LegBuild) -> None:
     """Build the variants, or the objects of a part, and set the outputs."""
     built: list[kci.BuiltLeg] = []
     failed: list[tuple[str, kci.KciError]] = []
+    part = f" (part {leg.part})" if leg.part else ""
     for variant in leg.variants:
         request = leg.request(variant)
         try:
-            with common.group(f"Build {variant.name}{f' (part {leg.part})' if leg.part else ''}"):
+            with common.group(f"Build {variant.name}{part}"):
                 if leg.part:
                     build_part(leg.workspace, request, common.show)
                 else:
@@ -176,37 +159,25 @@ def build(leg: LegBuild) -> None:
     # Set even if all failed, for the failure records. Artifacts cannot be replaced, so each attempt
     # has one.
     if not leg.part:
-        common.set_outputs(artifact_name=f"{leg.upload_name}-{leg.attempt}")
+        common.set_outputs(artifact_name=leg.upload_name)
     common.set_outputs(
         folder=leg.packed,
         variant_dir=[item.directory for item in built],
         artifact=[item.artifact for item in built],
         digest=[item.record.digest for item in built],
     )
-    rows = [
-        (
-            item.kernel,
-            item.variant,
-            "built",
-            str(item.loaded or "not known"),
-            f"{item.seconds or 0:.0f} s",
-            item.digest,
-        )
-        for item in (one.record for one in built)
-    ]
-    rows += [
-        (leg.kernel.build.name, name, "failed", "", first_error(error), "")
-        for name, error in failed
-    ]
+    rows, kernel = [], leg.kernel.build.name
+    for item in (one.record for one in built):
+        loaded, took = str(item.loaded or "not known"), f"{item.seconds or 0:.0f} s"
+        rows.append((kernel, item.variant, "built", loaded, took, item.digest))
+    rows += [(kernel, name, "failed", "", first_error(error), "") for name, error in failed]
     headers = ("kernel", "variant", "state", "loaded", "time or reason", "digest")
-    title = (
-        f"Part {leg.part}"
-        if leg.part
-        else f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
-    )
-    common.add_tables([AnswerTable(title, headers, tuple(rows)), *objects])
+    done = f"Build: {len(built)} of {count(len(leg.variants), 'variant')}"
+    common.add_table(f"Part {leg.part}" if leg.part else done, headers, rows)
+    if objects:
+        common.add_table("Objects", tuple(objects), [tuple(objects.values())])
     if failed:
-        end(leg, failed, progress=bool(objects and leg.count_objects()[1]))
+        end(leg, failed, progress=bool(objects.get("compiled")))
 
 
 def end(leg: LegBuild, failed: list[tuple[str, kci.KciError]], *, progress: bool) -> None:
@@ -215,9 +186,10 @@ def end(leg: LegBuild, failed: list[tuple[str, kci.KciError]], *, progress: bool
     """
     name, first = failed[0]
     if not all(isinstance(error, UnfinishedBuildError) for _, error in failed):
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        summary = f"{name} was not built{more} (exit code {first.exit_code})"
-        common.fail(f"{summary}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
+        more, code = f" (and {len(failed) - 1} more)" if len(failed) > 1 else "", first.exit_code
+        summary = f"{name} was not built{more} (exit code {code})"
+        at = first.diagnostics[0] if first.diagnostics else None
+        common.fail(f"{summary}: {first_error(first)}", code, at=at)
     if not leg.part:
         common.fail(first.message, first.exit_code, GO_ON if progress else STUCK)
     common.warn(f"{first.message}; the link compiles the rest")
@@ -226,43 +198,37 @@ def end(leg: LegBuild, failed: list[tuple[str, kci.KciError]], *, progress: bool
 GO_ON = "re-run the failed jobs, or push: it goes on from there"
 STUCK = (
     "it compiled nothing that could be kept, so it would not get further: give it more time "
-    "(`timeout-minutes`) or "
-    "more `parts` under [[limits]] of kci.toml, or a machine with more cores and memory"
+    "(`timeout-minutes`) or more `parts` under [[limits]] of kci.toml, or a machine with more "
+    "cores and memory"
 )
 
 
-def keep_objects(leg: LegBuild) -> list[AnswerTable]:
-    """Set the outputs that upload the objects and return a table about them."""
+def keep_objects(leg: LegBuild) -> dict[str, object]:
+    """Set the outputs that upload the objects, and return what to show of them."""
     packed = packs(leg.kept)
     if not packed:
-        return []
+        return {}
     if (size := sum(path.stat().st_size for path in packed)) > MAX_OBJECT_BYTES:
-        most = MAX_OBJECT_BYTES / 1e9
-        common.warn(
-            f"the objects are not kept: they have {size / 1e9:.1f} GB, more than the limit of "
-            f"{most:.0f} GB"
-        )
-        return []
-    reused, compiled, missing = leg.count_objects()
-    made, name, minutes = reused + compiled, f"{leg.objects}-{leg.attempt}", leg.minutes_left()
+        limit = f"more than the limit of {MAX_OBJECT_BYTES / 1e9:.0f} GB"
+        common.warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, {limit}")
+        return {}
+    used, missing = leg.count_objects()
+    attempt, minutes = leg.options.attempt, leg.minutes_left()
+    there, name = used.found + used.made, f"{leg.objects}-{attempt}"
     common.set_outputs(objects_name=name, objects_folder=leg.kept)
     if not leg.part:
-        record = LegObjects(leg.kernel.build.name, leg.name, leg.attempt, name, reused, compiled)
+        record = LegObjects(leg.kernel.build.name, leg.name, attempt, name, used.found, used.made)
         write_record(leg.packed / OBJECTS_FILE, record)
-    runs = sorted({run for path in packed if (use := read_head(path).use) for run in use.runs})
-    rate, origin = f"{100 * reused // max(1, made)} %", ", ".join(runs) or "no earlier run"
-    left = "none" if not missing else "not known" if minutes is None else f"{minutes:.0f}"
-    row = (leg.name, f"{made} of {made + missing}", str(reused), rate, origin, str(compiled), left)
-    headers = (
-        "leg",
-        "objects there",
-        "found",
-        "hit rate",
-        "from",
-        "compiled",
-        "minutes left, about",
-    )
-    return [AnswerTable("Objects", headers, (row,))]
+    left = "not known" if minutes is None else f"{minutes:.0f}"
+    return {
+        "leg": leg.name,
+        "objects there": f"{there} of {there + missing}",
+        "found": used.found,
+        "hit rate": f"{100 * used.found // max(1, there)} %",
+        "from": ", ".join(used.runs) or "no earlier run",
+        "compiled": used.made,
+        "minutes left, about": left if missing else "none",
+    }
 
 
 def watch(leg: LegBuild) -> None:
@@ -275,35 +241,22 @@ def watch(leg: LegBuild) -> None:
         with common.group(f"Build and load {variant.name}"):
             request = leg.request(variant)
             results += watch_leg(leg.workspace, request, run, leg.replay(request), common.show)
-    upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
-    if leg.packed.is_dir() and any(
-        needs_hardware(variant.name, leg.workspace.runners) for variant in leg.variants
-    ):
+    upload_results(results, leg.upload_name.removeprefix("kci-"))
+    machines = leg.workspace.runners
+    if leg.packed.is_dir() and any(needs_hardware(each.name, machines) for each in leg.variants):
         retry = "-retry" if run.look > 1 else ""
-        common.set_outputs(
-            artifact_name=f"{leg.upload_name}-{run.attempt}{retry}", folder=leg.packed
-        )
+        common.set_outputs(artifact_name=f"{leg.upload_name}{retry}", folder=leg.packed)
 
 
 def report_failure(leg: LegBuild, request: kci.LegRequest, error: kci.KciError) -> None:
     """Report a failed variant with its replay command: in the log, the summary, and a record for
     the gate.
     """
-    replay = leg.replay(request)
+    replay, how, more = leg.replay(request), "To do the same on your machine:", ""
     minutes = leg.minutes_left() if isinstance(error, UnfinishedBuildError) else None
     print_error(error, annotate=False)
-    common.show(f"To do the same on your machine:\n  {replay}")
-    head = [
-        f"### {request.variant.name} was not built",
-        "",
-        "To do the same on your machine:",
-        "",
-        f"    {replay}",
-    ]
-    common.add_summary(head, [])
-    more = (
-        ""
-        if minutes is None
-        else f", and about {count(round(minutes), 'minute')} are left; {GO_ON}"
-    )
+    common.show(f"{how}\n  {replay}")
+    common.add_summary([f"### {request.variant.name} was not built", "", how, "", f"    {replay}"])
+    if minutes is not None:
+        more = f", and about {count(round(minutes), 'minute')} are left; {GO_ON}"
     write_failure(leg.packed, request.failure(error, leg.name, replay, more))

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -32,26 +32,24 @@ SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one."""
 
 
-def fail(message: str, code: int, hint: str = "", findings: Sequence[Diagnostic] = ()) -> NoReturn:
-    """End the action with an annotation, at the place of the first finding."""
-    place = (
-        {"file": findings[0].path, "line": findings[0].line, "col": findings[0].column}
-        if findings
-        else {}
-    )
-    at = ",".join(f"{key}={escape_property(str(value))}" for key, value in place.items() if value)
-    print(
-        f"::error {at}::{escape_data(message)}" if at else f"::error::{escape_data(message)}",
-        flush=True,
-    )
+def fail(message: str, code: int = 2, hint: str = "", at: Diagnostic | None = None) -> NoReturn:
+    """End the action with an annotation, at the place of a finding."""
+    place = {"file": at.path, "line": at.line, "col": at.column} if at else {}
+    annotate("error", message, **place)
     if hint:
-        print(f"hint: {printable(hint)}", flush=True)
+        show(f"hint: {printable(hint)}")
     sys.exit(code)
 
 
 def warn(message: str) -> None:
     """Annotate the run with a warning."""
-    print(f"::warning::{escape_data(printable(message))}", flush=True)
+    annotate("warning", printable(message))
+
+
+def annotate(kind: str, message: str, **place: object) -> None:
+    """Annotate the run."""
+    at = ",".join(f"{key}={escape_property(str(value))}" for key, value in place.items() if value)
+    show(f"::{kind}{' ' * bool(at)}{at}::{escape_data(message)}")
 
 
 def show(line: str) -> None:
@@ -63,19 +61,16 @@ def text_input(name: str, default: str = "") -> str:
     """A stripped one-line input, or the default if it is empty."""
     value = _inputs().get(name, "").strip() or default
     if not value.isprintable():
-        fail(f"the input `{name}` holds unprintable characters or several lines", 2)
+        fail(f"the input `{name}` holds unprintable characters or several lines")
     return value
 
 
 def required_input(name: str) -> str:
     """A one-line input that must not be empty."""
-    value = text_input(name)
-    if not value:
-        fail(f"the input `{name}` is missing", 2)
-    return value
+    return text_input(name) or fail(f"the input `{name}` is missing")
 
 
-def flag_input(name: str, default: str = "") -> bool:
+def flag_input(name: str, default: str = "false") -> bool:
     """An input that is exactly "true" or "false"."""
     return flag(f"the input `{name}`", _inputs().get(name, default))
 
@@ -83,7 +78,7 @@ def flag_input(name: str, default: str = "") -> bool:
 def flag(what: str, value: str) -> bool:
     """Parse "true" or "false"; anything else ends the action."""
     if value not in ("true", "false"):
-        fail(f"{what} must be true or false, not {value!r}", 2)
+        fail(f"{what} must be true or false, not {value!r}")
     return value == "true"
 
 
@@ -97,16 +92,15 @@ def count_input(name: str, least: int = 1, most: int = 9999) -> int | None:
     """A number in these bounds; None if it is empty."""
     value = text_input(name)
     if value and not (re.fullmatch(r"0|[1-9][0-9]{0,3}", value) and least <= int(value) <= most):
-        fail(f"the input `{name}` must be a number from {least} to {most}, not {value[:40]!r}", 2)
+        fail(f"the input `{name}` must be a number from {least} to {most}, not {value[:40]!r}")
     return int(value) if value else None
 
 
 def lines_input(name: str) -> list[str]:
     """An input with one value a line; empty lines do not count."""
     values = [line.strip() for line in _inputs().get(name, "").splitlines()]
-    for value in values:
-        if not value.isprintable():
-            fail(f"the input `{name}` holds unprintable characters", 2)
+    if not "".join(values).isprintable():
+        fail(f"the input `{name}` holds unprintable characters")
     return [value for value in values if value]
 
 
@@ -119,7 +113,7 @@ def _inputs() -> dict[str, str]:
     try:
         return decode_json(os.environ.get(INPUTS, "{}").encode(), dict[str, str])
     except msgspec.MsgspecError as error:
-        fail(f"{INPUTS} is not the JSON of the action's inputs: {error}", 2)
+        fail(f"{INPUTS} is not the JSON of the action's inputs: {error}")
 
 
 def runner_temp() -> Path:
@@ -127,34 +121,25 @@ def runner_temp() -> Path:
     return Path(os.environ["RUNNER_TEMP"])
 
 
-def set_output(name: str, value: str) -> None:
-    """Set an output of the step, with a random delimiter that no value can contain."""
-    delimiter = f"kci-{secrets.token_hex(16)}"
-    with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8", newline="\n") as stream:
-        stream.write(f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
-
-
 def set_outputs(**outputs: object) -> None:
     """Set outputs, whose names have a dash for each `_`: a list is one value a line, a flag is
     "true" or "false".
     """
     for name, value in outputs.items():
-        lines = (
-            value
-            if isinstance(value, list)
-            else [str(value).lower() if isinstance(value, bool) else value]
-        )
-        set_output(name.replace("_", "-"), "\n".join(map(str, lines)))
+        delimiter = f"kci-{secrets.token_hex(16)}"  # random: no value can contain it
+        text = "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+        text = text.lower() if isinstance(value, bool) else text
+        with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8", newline="\n") as stream:
+            stream.write(f"{name.replace('_', '-')}<<{delimiter}\n{text}\n{delimiter}\n")
 
 
-def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
+def add_summary(head: Sequence[str], rows: Sequence[str] = ()) -> None:
     """Append lines to the step's summary; rows that exceed its limit are dropped, `head` is not."""
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     if not place:
         return
-    path = Path(place)
+    path, lines = Path(place), list(head)
     written = path.stat().st_size if path.exists() else 0
-    lines, rows = list(head), list(rows)
     size = written + sum(len(line.encode()) + 1 for line in lines)
     for index, row in enumerate(rows):
         size += len(row.encode()) + 1
@@ -166,12 +151,12 @@ def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
         stream.write("\n".join(lines) + "\n\n")
 
 
-def add_table(title: str, headers: tuple[str, ...], rows: Iterable[Iterable[object]]) -> None:
+def add_table(title: str, headers: tuple[str, ...], rows: Sequence[Sequence[object]]) -> None:
     """Append a table to the step's summary; cells are escaped."""
-    add_tables([AnswerTable(title, headers, tuple(tuple(map(str, row)) for row in rows))])
+    add_tables(AnswerTable(title, headers, rows))
 
 
-def add_tables(tables: Iterable[AnswerTable]) -> None:
+def add_tables(*tables: AnswerTable) -> None:
     """Append tables to the step's summary."""
     for table in tables:
         add_summary(table.markdown_head(), table.markdown_rows())
@@ -180,11 +165,8 @@ def add_tables(tables: Iterable[AnswerTable]) -> None:
 def fetched_tree(place: Path, purpose: str, digest: str = "") -> Path:
     """The tree of a download, see `unpacked`; FindingsError if its artifact is gone."""
     if not place.is_dir() or not any(place.iterdir()):
-        message = (
-            f"the tree {purpose} is gone: its artifact was deleted, or kept for less than "
-            f"{KEPT_DAYS} days"
-        )
-        raise FindingsError(f"{message}; {place} is empty", _AGAIN)
+        kept = f"its artifact was deleted, or kept for less than {KEPT_DAYS} days"
+        raise FindingsError(f"the tree {purpose} is gone: {kept}; {place} is empty", _AGAIN)
     return unpacked(place, digest)
 
 
@@ -201,9 +183,8 @@ def unpacked(place: Path, digest: str = "") -> Path:
     Any job can upload a `kci-tree.tar`: with a digest the other ones are removed, so that no later
     step takes them.
     """
-    tars = sorted(
-        place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name)
-    )
+    # a longer name has the later attempt
+    tars = sorted(place.glob("*/kci-tree.tar"), key=lambda path: (len(str(path)), str(path)))
     tars += place.glob("kci-tree.tar")
     for tar in reversed(tars):
         tree = Path(tempfile.mkdtemp(prefix="kci-published-", dir=runner_temp()))
@@ -237,7 +218,10 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     except KciError as error:
         has_errors = bool(errors_in(error.diagnostics))
         print_error(error, annotate=has_errors)
-        add_tables([failure_table(error)])
+        found = error.diagnostics or [Diagnostic("", Severity.ERROR, error.message)]
+        rows = [(item.rule, item.place, item.message, item.hint or error.hint) for item in found]
+        # GitHub shows ten annotations
+        add_table("Failed", ("rule", "place", "what is wrong", "what to do"), rows)
         if has_errors:
             sys.exit(error.exit_code)
         fail(error.message.splitlines()[0], error.exit_code)
@@ -246,22 +230,11 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     sys.exit(0)
 
 
-def failure_table(error: KciError) -> AnswerTable:
-    """The findings as a table for the summary: GitHub shows ten annotations."""
-    diagnostics = error.diagnostics or [
-        Diagnostic("", Severity.ERROR, error.message, hint=error.hint)
-    ]
-    rows = tuple(
-        (item.rule, item.place, item.message, item.hint or error.hint) for item in diagnostics
-    )
-    return AnswerTable("Failed", ("rule", "place", "what is wrong", "what to do"), rows)
-
-
 @contextmanager
 def group(title: str) -> Iterator[None]:
     """Fold the output inside."""
-    print(f"::group::{printable(title)}", flush=True)
+    show(f"::group::{printable(title)}")
     try:
         yield
     finally:
-        print("::endgroup::", flush=True)
+        show("::endgroup::")

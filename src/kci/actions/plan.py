@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import kci
 from kci.actions import common
 from kci.cli._answers import left_out_sentence, plan_tables
-from kci.cli._output import one_per_cause, print_diagnostics
+from kci.cli._output import print_diagnostics, print_kernel_findings
 from kci.config.facts import needs_device
 from kci.config.settings import Settings
 from kci.config.values import Forks, Tier
@@ -22,16 +22,16 @@ from kci.plan.github_limits import (
     only_own,
     output_units,
     untested,
+    without_tests,
 )
 from kci.plan.plan import MAX_MATRIX, allowances
 from kci.publish.targets import require_branches
-from kci.run.gate import INDEX_FILE, TreeIndex, next_index, today
+from kci.run.gate import INDEX_FILE, KEPT_DAYS, TreeIndex, next_index, today
 from kci.run.records import PLAN_FILE, ci_run, write_record
 from kci.tree.manifest import read_published
 from kci.utils.atomic import write_atomic
-from kci.utils.suggest import count
-from kci.watch.issue_tracker import GitHubApi
-from kci.watch.run_artifacts import without_lost
+from kci.utils.suggest import count, first_of
+from kci.watch.issue_tracker import GitHubApi, run_artifacts
 
 MAX_INPUT = 120 * 1024
 """Bytes of an action's input: Linux ends a program with a longer variable than 128 KiB, which has
@@ -43,26 +43,21 @@ def main() -> None:
     callers, chosen = common.count_input("callers", 0, 999) or 0, common.words_input("kernel")
     jobs = part_jobs(common.text_input("parts", "false"))
     if jobs and not callers:
-        common.fail(
-            "the input `parts` needs `callers`: one matrix for all has no job that links", 2
-        )
-    uploaded = common.flag_input("upload", default="false")
-    watch = common.flag_input("watch", default="false")
+        why = "one matrix for all has no job that links"
+        common.fail(f"the input `parts` needs `callers`: {why}")
+    uploaded, watch = common.flag_input("upload"), common.flag_input("watch")
     if (machines := common.text_input("machines", "all")) not in ("all", "own"):
-        common.fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
+        common.fail(f"the input `machines` must be all or own, not {machines[:40]!r}")
     index = earlier_trees()
     os.environ.pop("GH_TOKEN", None)  # nothing else needs it
     workspace = kci.open_workspace(common.lines_input("kernels") or ["."], set_aside=True)
     settings = workspace.settings.settings
-    published, problems = read_published(
-        [common.unpacked(Path(place)) for place in common.lines_input("published")]
-    )
+    trees = [common.unpacked(Path(place)) for place in common.lines_input("published")]
+    published, problems = read_published(trees)
+    tier = tier_of(settings, common.text_input("tier", "release"))
+    backends, only = common.words_input("backends"), common.words_input("only")
     request = kci.PlanRequest(
-        choice=kci.Choice(
-            tier=tier_of(settings, common.text_input("tier", "release")),
-            backends=tuple(common.words_input("backends")),
-            only=tuple(common.words_input("only")),
-        ),
+        choice=kci.Choice(tier=tier, backends=tuple(backends), only=tuple(only)),
         container=common.text_input("container") or True,
         affected=affected_base(),
         published=published | index.published_fingerprints(),
@@ -72,39 +67,28 @@ def main() -> None:
         callers=callers or None,
         split=jobs > 0,
         part_jobs=jobs,
-        allow_empty=common.flag_input("allow-empty", default="false"),
+        allow_empty=common.flag_input("allow-empty"),
     )
     with common.group("Plan"):
         if chosen:
             workspace = workspace.only(chosen)
-        if common.flag_input("publish", default="false"):
+        if common.flag_input("publish"):
             workspace = require_branches(workspace)
         planned = kci.plan_run(workspace, request)
+        plan = planned.plan
         warnings = [item for item in planned.diagnostics if item.severity is not kci.Severity.ERROR]
-        faults = [
-            item for kernel in planned.plan.faulty for item in kernel.diagnostics
-        ]  # the gate reports them
-        findings = [*workspace.diagnostics, *problems, *warnings, *faults]
-        print_diagnostics(
-            one_per_cause(findings, lambda item: item.rule, "`kci check -v` lists them all")
-        )
+        # the gate reports the faults
+        print_kernel_findings([*workspace.diagnostics, *problems, *warnings, *plan.faults])
         planned.require_runnable()
-    plan = planned.plan
     if common.flag("KCI_FORK", os.environ.get("KCI_FORK", "false")):
         plan = only_hosted(plan, dispatched=settings.pull_request.forks is Forks.DISPATCH)
         print_diagnostics(untested(planned.plan, plan))
     elif machines == "own":
         plan = only_own(plan)
-    if (
-        not callers or watch
-    ):  # a common matrix has legs only; those of a scheduled run test for the CPU themselves
-        kept = tuple(test for test in plan.tests if callers and needs_device(test.backend))
-        lost = (
-            {}
-            if callers
-            else {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
-        )
-        plan = replace(plan, tests=kept, untested=plan.untested | lost)
+    if not callers:
+        plan = without_tests(plan)
+    elif watch:  # the legs of a scheduled run test for the CPU themselves
+        plan = replace(plan, tests=tuple(test for test in plan.tests if needs_device(test.backend)))
     planned = planned.with_plan(plan)
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
@@ -112,11 +96,8 @@ def main() -> None:
         "plan": "" if callers else _merge_input(plan, uploaded=uploaded),
     }
     if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
-        common.fail(
-            "the plan is larger than the outputs of a job may be",
-            1,
-            "plan fewer kernels, or fewer backends",
-        )
+        hint = "plan fewer kernels, or fewer backends"
+        common.fail("the plan is larger than the outputs of a job may be", 1, hint)
     parallel = allowances(("", leg) for leg in plan.legs).get(("", False), MAX_MATRIX)
     common.set_outputs(**outputs, parallel=parallel, has_work=bool(plan.legs or plan.tests))
     # the whole plan, for the gate
@@ -124,7 +105,7 @@ def main() -> None:
     write_atomic(common.runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
     common.show(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
     common.show(left_out_sentence(plan) or "nothing is left out")
-    common.add_tables(plan_tables(plan, planned.estimate, planned.touches))
+    common.add_tables(*plan_tables(plan, planned.estimate, planned.touches))
 
 
 def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
@@ -132,10 +113,9 @@ def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
     if len(common.compact_json(text).encode()) <= MAX_INPUT:
         return text
     if not uploaded:
-        hint = (
-            'set `upload: "true"`, and give kci/build/merge the folder with the artifact run-plan.*'
-        )
-        common.fail("the plan is larger than an input of kci/build/merge may be", 1, hint)
+        then = "give kci/build/merge the folder with the artifact run-plan.*"
+        message = "the plan is larger than an input of kci/build/merge may be"
+        common.fail(message, 1, f'set `upload: "true"`, and {then}')
     return "too large for an input: download the artifact run-plan.*"
 
 
@@ -150,11 +130,9 @@ def tier_of(settings: Settings, name: str) -> str:
 
 def part_jobs(text: str) -> int:
     """The number of jobs that compile parts: `true` is one."""
-    return (
-        int(text == "true")
-        if text in ("true", "false")
-        else common.count_input("parts", 0, 999) or 0
-    )
+    if text in ("true", "false"):
+        return int(text == "true")
+    return common.count_input("parts", 0, 999) or 0
 
 
 def affected_base() -> str | None:
@@ -176,9 +154,39 @@ def earlier_trees() -> TreeIndex:
         common.warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
     if os.environ.get("GH_TOKEN"):
-        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"], ""), common.warn)
+        index = without_lost(index, GitHubApi(os.environ["GITHUB_REPOSITORY"]))
     index = replace(index, attempt=ci_run().attempt or 1)
     place = common.runner_temp() / "kci-plan"
     write_record(place / INDEX_FILE, index)
-    common.set_outputs(folder=place, file_name=f"run-plan.{ci_run().attempt or 1}")
+    common.set_outputs(folder=place, file_name=f"run-plan.{index.attempt}")
     return index
+
+
+def without_lost(index: TreeIndex, api: GitHubApi) -> TreeIndex:
+    """The index without the trees that are no longer in their runs, as far as GitHub says so."""
+    names: dict[str, list[str]] = {}
+    for run in sorted({place.run for place in index.trees.values()}):
+        try:
+            names[run] = [
+                item.name for item in run_artifacts(api, int(run or 0)) if not item.expired
+            ]
+        except kci.KciError as error:
+            if "HTTP 404" in error.message:  # as of a run that was deleted
+                names[run] = []
+            else:
+                common.warn(
+                    f"it is unknown whether the trees of run {run} are still there: {error.message}"
+                )
+    there = {
+        kernel: place
+        for kernel, place in index.trees.items()
+        if place.run not in names
+        or any(name.startswith(f"tree.{kernel}.") for name in names[place.run])
+    }
+    if lost := sorted(index.trees.keys() - there.keys()):
+        gone = f"deleted, or kept for less than {KEPT_DAYS} days"
+        common.warn(
+            f"the tree of {first_of(lost, 3)} is gone: its artifact was {gone}; it is built once "
+            "more"
+        )
+    return replace(index, trees=there)

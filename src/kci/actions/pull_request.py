@@ -7,24 +7,20 @@ import tempfile
 from pathlib import Path
 
 from kci.actions import common
-from kci.actions.schedule import BOT
-from kci.watch.pull_request import PullRequestComments, comment_text, github_api, run_number
+from kci.watch.pull_request import PullRequestComments, comment_text, run_number
 
 
 def main() -> None:
     """Comment in each pull request with the run's commit as its head."""
     repository = os.environ["GITHUB_REPOSITORY"]
-    pulls = PullRequestComments(github_api(repository), BOT)
+    pulls = PullRequestComments(repository)
     run = pulls.run(run_number(common.required_input("run")))
     if not run.is_for_pull_request:
         common.show("the run is not a run of kci.yml for a pull request")
         return
-    pull_requests = pulls.open_pull_requests(run)
-    if not pull_requests:
-        common.show(
-            f"no open pull request is at {run.head_sha[:12]}: a newer commit was pushed, or it is "
-            "closed"
-        )
+    if not (pull_requests := pulls.open_pull_requests(run)):
+        why = "a newer commit was pushed, or it is closed"
+        common.show(f"no open pull request is at {run.head_sha[:12]}: {why}")
         return
     with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
         unread = pulls.fetch_records(run, Path(place))

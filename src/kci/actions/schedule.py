@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kci.actions import common
@@ -16,13 +16,14 @@ from kci.config.discovery import find_settings
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic, printable
 from kci.plan.github_limits import caller_matrices
-from kci.run.gate import NO_PLAN, RunUploads, read_uploads
+from kci.run.gate import NO_PLAN, read_uploads
 from kci.run.records import ci_run
 from kci.utils.suggest import count
-from kci.watch.decide import FailureTracker, latest_decisions
+from kci.watch.decide import FailureTracker, decide, latest_decisions
 from kci.watch.history import (
     LegOutcome,
     LegResult,
+    RecordedRun,
     github_history,
     group_results,
     merge_parts,
@@ -33,44 +34,34 @@ from kci.watch.issue_tracker import GitHubIssues, apply_actions
 from kci.watch.report import make_grid, markdown_report
 from kci.watch.scheduled_leg import MAX_SECOND_LOOKS, blank_result, second_look, write_results
 
-BRANCH = "kci-history"
-BOT = "github-actions[bot]"
-
 
 def main() -> None:
     """Run the step that the input names."""
     steps = {"record": record, "retry": retry, "report": report}
     step = common.required_input("step")
     if step not in steps:
-        common.fail(f"the input `step` must be one of {', '.join(steps)}, not {step[:40]!r}", 2)
+        common.fail(f"the input `step` must be one of {', '.join(steps)}, not {step[:40]!r}")
     steps[step]()
 
 
 def record() -> None:
     """Append the legs' results to the history."""
     results, problems = _results()
-    runs = group_results(results)
     print_diagnostics(problems)
-    new = github_history(BRANCH).record(runs) if runs else 0
+    new = github_history().record(group_results(results)) if results else 0
     print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
 
 
 def retry() -> None:
     """Compare the results with the history and plan a second look at new failures."""
-    records = common.runner_temp() / "kci-records"
-    plan = (read_uploads(records) if records.is_dir() else RunUploads()).plan
+    plan = read_uploads(common.runner_temp() / "kci-records").plan
     if plan == NO_PLAN:
         common.fail("there is no plan of this run", 1, "see the plan job")
     results, problems = _results()
     suspects: list[str] = []
-    if runs := group_results(results):
-        watch, this = FailureTracker(Decisions()), merge_parts(runs)
-        with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
-            for run in read_runs(
-                github_history(BRANCH).fetch(Path(place) / "clone"), problems.append
-            ):
-                if run.run != this.run:
-                    watch.step(run)
+    if results:
+        watch, this = FailureTracker(Decisions()), merge_parts(group_results(results))
+        decide((run for run in _history(problems) if run.run != this.run), watch)
         print_diagnostics(problems)
         suspects = watch.suspects(this)
     again = second_look(plan, suspects)
@@ -79,10 +70,8 @@ def retry() -> None:
         print(leg)
     print(f"{count(len(suspects), 'suspect')}, {count(jobs, 'job')} to look again")
     if max(len(again.legs), len(again.tests)) == MAX_SECOND_LOOKS:
-        print(
-            f"no more than {MAX_SECOND_LOOKS} jobs look again; the others are suspects until the "
-            "next run"
-        )
+        rest = "the others are suspects until the next run"
+        print(f"no more than {MAX_SECOND_LOOKS} jobs look again; {rest}")
     common.set_outputs(has_work=jobs > 0, callers=caller_matrices(again, 1, unmerged=True)[1:-1])
 
 
@@ -90,23 +79,25 @@ def report() -> None:
     """Update the issues and write the report."""
     repository, problems = os.environ["GITHUB_REPOSITORY"], list[Diagnostic]()
     watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
-    with tempfile.TemporaryDirectory(dir=common.runner_temp()) as folder:
-        history = github_history(BRANCH).fetch(Path(folder) / "clone")
-        actions = latest_decisions(read_runs(history, problems.append), watch)
+    actions = latest_decisions(_history(problems), watch)
     print_diagnostics(problems)
-    common.add_summary([], markdown_report(make_grid(watch), repository).splitlines())
+    common.add_summary((), markdown_report(make_grid(watch), repository).splitlines())
     if not watch.policy.carry_out:
         for action in actions:
             print(f"{action.kind} {action.id}: {printable(action.title)}")
         return
     recorded = (watch.runs[0].run, watch.runs[-1].run) if watch.runs and not problems else None
-    for line in apply_actions(actions, GitHubIssues(repository, BOT), recorded):
+    for line in apply_actions(actions, GitHubIssues(repository), recorded):
         print(printable(line))
 
 
+def _history(problems: list[Diagnostic]) -> Iterator[RecordedRun]:
+    with tempfile.TemporaryDirectory(dir=common.runner_temp()) as place:
+        yield from read_runs(github_history().fetch(Path(place) / "clone"), problems.append)
+
+
 def _results() -> tuple[list[LegResult], list[Diagnostic]]:
-    folder = common.runner_temp() / "kci-results"
-    return read_results([folder] if folder.is_dir() else [])
+    return read_results(common.runner_temp().glob("kci-results"))  # no folder without a leg
 
 
 def scheduled_result(catalog: str) -> LegResult:
@@ -114,7 +105,7 @@ def scheduled_result(catalog: str) -> LegResult:
     known, run = os.environ.get, ci_run()
     number, server = known("GITHUB_RUN_NUMBER", ""), known("GITHUB_SERVER_URL", "")
     if not re.fullmatch(r"[0-9]{1,18}", number):
-        common.fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
+        common.fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow")
     # A second look counts only on another machine: a GitHub-hosted runner has no name to compare.
     machine = "" if known("RUNNER_ENVIRONMENT") == "github-hosted" else known("RUNNER_NAME", "")
     return blank_result(
@@ -123,7 +114,7 @@ def scheduled_result(catalog: str) -> LegResult:
         catalog=catalog,
         commit=known("GITHUB_SHA", ""),
         log=f"{server}/{known('GITHUB_REPOSITORY', '')}/actions/runs/{run.id}" if server else "",
-        look=2 if common.flag_input("retry", "false") else 1,
+        look=2 if common.flag_input("retry") else 1,
         machine=re.sub(r"[^A-Za-z0-9._+-]", "-", machine)[:200],
     )
 

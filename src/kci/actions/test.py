@@ -11,7 +11,6 @@ from kci.actions import common
 from kci.actions.schedule import scheduled_result, upload_results
 from kci.cli._output import print_error
 from kci.errors import first_error
-from kci.matrix.variants import this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import (
     TestReport,
@@ -27,40 +26,39 @@ from kci.run.loader_environment import probe
 from kci.run.records import TEST_FILE, record_tests, write_record
 from kci.tree.manifest import read_manifest
 from kci.utils.cache import default_cache
-from kci.watch.history import LegResult
 from kci.watch.scheduled_leg import unpack_legs, watch_hardware
 
 
 def main() -> None:
     """Test, and upload a record in any case."""
     kernel, names = Path(common.text_input("kernel", ".")), common.words_input("variant")
-    python, leg = common.text_input("python"), common.text_input("leg", "test")
-    common.flag_input("upload", default="false")
-    if common.flag_input("results", default="false"):
+    leg = common.text_input("leg", "test")
+    python = Path(given) if (given := common.text_input("python")) else None
+    common.flag_input("upload")
+    if common.flag_input("results"):
         if python:
-            watch(kernel, names, Path(python), leg)
+            watch(kernel, names, python, leg)
         return
-    how = ["--python", python] if python else []
+    how = ["--python", given] if given else []
     replay = shlex.join(["kci", "test", str(kernel), *how])
     name = kci.open_workspace([str(kernel)]).only_kernel().build.name
     reports: list[TestReport] = []
     error = looked_at = ""
     try:
-        tree = common.fetched_tree(
-            Path(common.required_input("tree")), "to test", common.text_input("digest")
-        )
+        place, digest = Path(common.required_input("tree")), common.text_input("digest")
+        tree = common.fetched_tree(place, "to test", digest)
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest else ""
-        reports = tested(tree, kernel, names, Path(python) if python else None)
+        reports = tested(tree, kernel, names, python)
     except kci.KciError as problem:
         print_error(problem, annotate=False)
         error = first_error(problem)
     error = error or first_failure(reports)
     record = record_tests(name, leg, looked_at, reports, error, replay)
-    place = common.runner_temp() / "kci-test" / TEST_FILE
-    write_record(place, record)
+    file = common.runner_temp() / "kci-test" / TEST_FILE
+    write_record(file, record)
     record_name = f"run-test.{name}.{leg}.{record.attempt}"
-    common.set_outputs(record=place, record_name=record_name, passed=not error, report=place)
+    common.set_outputs(record=file, record_name=record_name, passed=not error, report=file)
     rows = [(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
     common.add_table(f"Test: {leg}", ("variant", "state", "passed", "failed", "skipped"), rows)
     if error:
@@ -76,14 +74,13 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
         if not variants:
             common.show("nothing was built that this machine could load")
             return
-        results: list[LegResult] = []
+        tests = watch_hardware(read, variants, python, run, default_cache(), common.show)
         with common.group(f"Test {read.build.name}"):
             try:
-                results += watch_hardware(
-                    read, variants, python, this_system(), run, default_cache(), common.show
-                )
+                results = list(tests)
             except kci.MissingToolError as error:  # this machine says nothing about the kernel
                 common.warn(f"{leg} tested nothing: {error.message}")
+                return
     if results:
         upload_results(results, f"{read.build.name}.test-{leg}-{run.attempt}")
 
@@ -96,23 +93,16 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
         variants, reasons = split_testable(variants, probe(python))
         if not variants:
             raise nothing_tested_error(reasons)
-    workspace = kci.open_workspace([kernel])
+    workspace, cache = kci.open_workspace([kernel]), default_cache()
     reports = []
     for directory in variants:
         with common.group(f"Test {directory.name}"):
+            torch = torch_of(workspace, directory.name)
             report = run_kernel_tests(
-                directory,
-                kernel,
-                common.show,
-                cache=default_cache(),
-                torch=torch_of(workspace, directory.name),
-                isolation=not python,
-                python=python,
+                directory, kernel, common.show, cache=cache, torch=torch, python=python
             )
-            common.show(
-                f"{report.state}: {report.passed} passed, {report.failed} failed, "
-                f"{report.skipped} skipped"
-            )
+            counts = f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped"
+            common.show(f"{report.state}: {counts}")
             if report.state is not TestState.PASSED:
                 common.show(report.output)
         reports.append(report)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -36,7 +34,7 @@ def build_noarch(request: Request, log: Log) -> BuildResult:
     files = _files(request)
     visible = VisibleFiles(request)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
-    write_package(request.output, files, {"_ops.py": ops}, visible)
+    write_package(request.output, files, ops, visible)
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
     return BuildResult("noarch", request.variant.archs)
 
@@ -56,15 +54,6 @@ def _files(request: Request) -> dict[str, Path]:
             kind=BuildFailedError,
         )
     return package_files(request.kernel_dir, request.build, compiled=False)
-
-
-def noarch_commands(request: Request) -> list[str]:
-    """List the steps of `build_noarch` as comments. Raises KciError."""
-    package = request.kernel_dir / package_path(request.build)
-    return [
-        f"# kci copies {count(len(_files(request)), 'file')} of {package} to {request.output}",
-        f"# kci writes {request.output / '_ops.py'}",
-    ]
 
 
 def nix_command(request: Request) -> list[str]:
@@ -123,7 +112,7 @@ def build_variant(request: Request, log: Log) -> BuildResult:
             f"{request.variant.name} has no objects to split into parts", "leave out --part"
         )
     started = time.monotonic()
-    with with_kernel_paths(request.kernel_dir):
+    try:
         request = replace(request, inputs=request.files())
         match name:
             case "noarch":
@@ -132,6 +121,18 @@ def build_variant(request: Request, log: Log) -> BuildResult:
                 built = native.build(request, log)
             case _:
                 built = build_with_nix(request, log)
+    except KciError as error:
+        # paths relative to the working directory, as the user writes them
+        folder = request.kernel_dir
+        error.diagnostics = tuple(
+            replace(item, path=(folder / item.path).as_posix())
+            if item.rule.startswith("KCI50")
+            and item.path
+            and not item.path.startswith(f"{folder.as_posix()}/")
+            else item
+            for item in error.diagnostics
+        )
+        raise
     return replace(built, seconds=round(time.monotonic() - started, 3))
 
 
@@ -142,7 +143,12 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
     """
     match choose_builder(request.options.builder, request.variant):
         case "noarch":
-            return noarch_commands(request)
+            package = request.kernel_dir / package_path(request.build)
+            files = count(len(_files(request)), "file")
+            return [
+                f"# kci copies {files} of {package} to {request.output}",
+                f"# kci writes {request.output / '_ops.py'}",
+            ]
         case "native":
             last = (
                 "keeps the objects"
@@ -156,23 +162,6 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
                 shell_line(nix_command(request)),
                 f"# kci copies the result to {request.output}",
             ]
-
-
-@contextmanager
-def with_kernel_paths(kernel_dir: Path) -> Iterator[None]:
-    """Make the paths in errors relative to the working directory, as the user writes them."""
-    try:
-        yield
-    except KciError as error:
-        error.diagnostics = tuple(
-            replace(item, path=(kernel_dir / item.path).as_posix())
-            if item.rule.startswith("KCI50")
-            and item.path
-            and not item.path.startswith(f"{kernel_dir.as_posix()}/")
-            else item
-            for item in error.diagnostics
-        )
-        raise
 
 
 def choose_builder(builder: str, variant: Variant) -> str:

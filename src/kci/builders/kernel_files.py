@@ -105,10 +105,8 @@ def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str
     }
 
 
-def write_package(
-    into: Path, files: Mapping[str, Path], generated: Mapping[str, str], visible: VisibleFiles
-) -> None:
-    """Copy files without modes, which depend on the checkout, then write the generated ones.
+def write_package(into: Path, files: Mapping[str, Path], ops: str, visible: VisibleFiles) -> None:
+    """Copy files without modes, which depend on the checkout, then write the generated `_ops.py`.
 
     Raises as `copy`.
     """
@@ -118,9 +116,9 @@ def write_package(
         target.parent.mkdir(parents=True, exist_ok=True)
         visible.copy(real, target)
         target.chmod(0o644)
-    for name, text in generated.items():
-        (into / name).write_text(text, encoding="utf-8")
-        (into / name).chmod(0o644)
+    generated = into / "_ops.py"
+    generated.write_text(ops, encoding="utf-8")
+    generated.chmod(0o644)
 
 
 def _walk(directory: Path, package: Path, root: Path) -> Iterator[tuple[Path, Path]]:

@@ -22,11 +22,7 @@ import click
 from click.exceptions import Exit
 from msgspec.structs import replace
 
-from kci.cli._output import Options as Options
-from kci.cli._output import is_dumb_terminal as is_dumb_terminal
-from kci.cli._output import options as options
-from kci.cli._output import print_error, say
-from kci.cli._output import use_color as use_color
+from kci.cli._output import Options, print_error, say, use_color
 from kci.errors import KciError, UsageError
 from kci.utils.suggest import suggestion
 from kci.version import __version__
@@ -112,14 +108,8 @@ def flag(*words: str) -> Decorator:
 
 def format_option(*forms: str) -> Decorator:
     """A `--format` option; the first form is the default."""
-    return click.option(
-        "--format",
-        "output",
-        type=click.Choice(forms),
-        default=forms[0],
-        show_default=True,
-        help="The output format.",
-    )
+    names = ("--format", "output", "The output format.")
+    return choice_option(*names, of=forms, default=forms[0], show_default=True)
 
 
 def refuse_idle(where: str, **given: object) -> None:

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from kci.cli import options
 from kci.cli._output import (
     Layout,
     answer,
+    markdown_head,
     markdown_row,
     markdown_text,
     one_per_cause,
+    options,
     paragraph,
     print_diagnostics,
     print_json,
@@ -32,7 +33,6 @@ from kci.utils.frozen import Frozen
 from kci.utils.suggest import about, count
 
 if TYPE_CHECKING:
-    from kci.run.local import TreeResult
     from kci.tree.manifest import Manifest
     from kci.tree.verify.subject import VerifiedPlace
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class AnswerTable(Frozen):
     title: str
     headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[Sequence[object]]
     layout: Layout = Layout()
     below: str = ""
 
@@ -50,15 +50,11 @@ class AnswerTable(Frozen):
 
     def markdown_head(self) -> list[str]:
         sentence = [markdown_text(self.below), ""] if self.below else []
-        headers = (
-            [markdown_row(self.headers), markdown_row(["---"] * len(self.headers))]
-            if self.rows
-            else []
-        )
+        headers = markdown_head(self.headers) if self.rows else []
         return [f"### {markdown_text(self.title)}", "", *sentence, *headers]
 
     def markdown_rows(self) -> list[str]:
-        return [markdown_row([markdown_text(cell) for cell in row]) for row in self.rows]
+        return [markdown_row([markdown_text(str(cell)) for cell in row]) for row in self.rows]
 
 
 def markdown(tables: Iterable[AnswerTable]) -> str:
@@ -68,25 +64,16 @@ def markdown(tables: Iterable[AnswerTable]) -> str:
 
 
 def legs_table(plan: Plan, forecast: Estimate) -> AnswerTable:
-    rows = tuple(
-        (
-            leg.kernel,
-            leg.name,
-            leg.runner_text,
-            leg.image or "-",
-            f"{leg.timeout} min",
-            leg.takes_text,
-        )
-        for leg in plan.legs
-    )
+    rows = []
+    for leg in plan.legs:
+        image, timeout = leg.image or "-", f"{leg.timeout} min"
+        rows.append((leg.kernel, leg.name, leg.runner_text, image, timeout, leg.takes_text))
     one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
-    layout = Layout(
-        drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner")
-    )
+    drop = ("image", "timeout", *one, "runner")
+    layout = Layout(drop=drop, cut=("kernel", "leg", "image", "runner"))
     headers = ("kernel", "leg", "runner", "image", "timeout", "takes")
-    return AnswerTable(
-        f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, forecast)
-    )
+    title, below = f"Plan ({plan.tier})", plan_sentence(plan, forecast)
+    return AnswerTable(title, headers, rows, layout, below)
 
 
 def plan_sentence(plan: Plan, forecast: Estimate) -> str:
@@ -94,15 +81,11 @@ def plan_sentence(plan: Plan, forecast: Estimate) -> str:
         return "nothing to build"
     jobs = f"{run_jobs(plan)} of at most {MAX_JOBS} jobs in a run"
     minutes = about(forecast.minutes, forecast.at_least, forecast.at_most, "runner minute")
-    wall = about(
-        forecast.wall_minutes, forecast.wall_at_least, forecast.wall_at_most, "wall-clock minute"
-    )
+    least, most = forecast.wall_at_least, forecast.wall_at_most
+    wall = about(forecast.wall_minutes, least, most, "wall-clock minute")
     legs, waves = count(forecast.legs, "leg"), count(forecast.waves, "wave")
-    sure = (
-        "; measured times make it sure: --durations FILE"
-        if forecast.at_least != forecast.at_most
-        else ""
-    )
+    unsure = forecast.at_least != forecast.at_most
+    sure = "; measured times make it sure: --durations FILE" if unsure else ""
     return f"{legs}, {jobs}; {minutes}; {cost_sentence(forecast)}; {wall} in {waves}{sure}"
 
 
@@ -118,15 +101,15 @@ def backends_table(plan: Plan) -> AnswerTable:
         costs = estimate(legs).costs_at_most
         least, most = (sum(leg.ends[end] for leg in legs) for end in (0, 1))
         takes = f"{most} min" if least == most else f"{least} to {most} min"
-        rows.append((backend, *map(str, counts), takes, money(costs) if costs else "-"))
+        rows.append((backend, *counts, takes, money(costs) if costs else "-"))
     headers = ("backend", "variants", "skipped", "left out", "legs", "takes", "costs")
-    return AnswerTable("Backends", headers, tuple(rows))
+    return AnswerTable("Backends", headers, rows)
 
 
 def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
     """The variants and kernels without a job, and why."""
-    skipped = tuple((item.kernel, item.variant, item.reason) for item in plan.skipped)
-    faulty = tuple((item.kernel or "-", item.path, item.message) for item in plan.faulty)
+    skipped = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
+    faulty = [(item.kernel or "-", item.path, item.message) for item in plan.faulty]
     tables = [
         AnswerTable("Skipped", ("skipped", "variant", "reason"), skipped, _REASONS),
         AnswerTable("Kernels with errors", ("faulty", "directory", "reason"), faulty, _REASONS),
@@ -142,13 +125,11 @@ def left_out_table(plan: Plan) -> AnswerTable:
         by_reason.setdefault((item.rule, item.why), []).append(item)
     rows = []
     for (rule, reason), same in sorted(by_reason.items()):
-        kernels, variants = (
-            sorted({item.kernel for item in same}),
-            sorted({item.variant for item in same}),
-        )
-        rows.append((str(len(same)), rule, reason, ", ".join(kernels), ", ".join(variants)))
+        kernels = ", ".join(sorted({item.kernel for item in same}))
+        variants = ", ".join(sorted({item.variant for item in same}))
+        rows.append((len(same), rule, reason, kernels, variants))
     headers = ("left out", "rule", "reason", "kernels", "variants")
-    return AnswerTable("Left out", headers, tuple(rows), _LEFT_OUT, left_out_sentence(plan))
+    return AnswerTable("Left out", headers, rows, _LEFT_OUT, left_out_sentence(plan))
 
 
 def left_out_sentence(plan: Plan) -> str:
@@ -160,10 +141,8 @@ def left_out_sentence(plan: Plan) -> str:
     every = sum(len(leg.variants) for leg in plan.legs) + len(plan.skipped) + len(plan.left_out)
     then = "" if plan.leave_out is None else _THEN[plan.leave_out]
     verb = "is" if len(plan.left_out) == 1 else "are"
-    return (
-        f"{len(plan.left_out)} of {count(every, 'variant')} of the tier {plan.tier} {verb} left "
-        f"out{then}"
-    )
+    part = f"{len(plan.left_out)} of {count(every, 'variant')} of the tier {plan.tier}"
+    return f"{part} {verb} left out{then}"
 
 
 _THEN = {
@@ -177,57 +156,48 @@ _THEN = {
 _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap="reason")
 
 
-def tests_table(plan: Plan) -> AnswerTable:
-    trees = [f"of run {test.run}" if test.run else "of this run" for test in plan.tests]
-    rows = tuple(
-        (test.kernel, test.name, test.runner_text, tree, str(len(test.variants)))
-        for test, tree in zip(plan.tests, trees, strict=True)
-    )
+def tests_tables(plan: Plan) -> list[AnswerTable]:
+    """The table of the tests, if there are any or should be."""
+    if not plan.tests and not plan.untested:
+        return []
+    rows = []
+    for test in plan.tests:
+        tree = f"of run {test.run}" if test.run else "of this run"
+        rows.append((test.kernel, test.name, test.runner_text, tree, len(test.variants)))
     layout = Layout(drop=("variants", "runner"), cut=("kernel", "runner"))
     headers = ("kernel", "test", "runner", "tree", "variants")
-    return AnswerTable("Tests", headers, rows, layout, plan.untested_sentence)
+    return [AnswerTable("Tests", headers, rows, layout, plan.untested_sentence)]
 
 
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
-    rows = tuple(
-        (item.path, item.kernel, str(len(item.touches)), item.reason)
-        for item in touches
-        if item.kernel
-    )
+    rows = [
+        (item.path, item.kernel, len(item.touches), item.reason) for item in touches if item.kernel
+    ]
     outside = sum(not item.kernel for item in touches)
     below = f"and {count(outside, 'file')} outside of the planned kernels" if outside else ""
     layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
-    return AnswerTable(
-        "Changes", ("changed file", "kernel", "touches", "because"), rows, layout, below
-    )
+    headers = ("changed file", "kernel", "touches", "because")
+    return AnswerTable("Changes", headers, rows, layout, below)
 
 
 def plan_tables(
     plan: Plan, forecast: Estimate, touches: Sequence[Touch] | None = None
 ) -> list[AnswerTable]:
-    changes = [touches_table(touches)] if touches else []
-    legs = [legs_table(plan, forecast), *([backends_table(plan)] if plan.legs else [])]
-    return [
-        *legs,
-        *([tests_table(plan)] if plan.tests or plan.untested else []),
-        *unbuilt_tables(plan),
-        *changes,
-    ]
+    tables = [legs_table(plan, forecast)]
+    tables += [backends_table(plan)] if plan.legs else []
+    tables += [*tests_tables(plan), *unbuilt_tables(plan)]
+    return tables + ([touches_table(touches)] if touches else [])
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:
-    rows = [(name, "missing", "", "") for name in manifest.missing]
+    rows: list[tuple[object, ...]] = [(name, "missing", "", "") for name in manifest.missing]
     for entry in manifest.present:
         state = "kept from the earlier tree" if entry.origin.carried else "present"
-        rows.append((entry.variant, state, str(entry.loaded or "not known"), entry.digest))
-    below = (
-        "all planned variants are there"
-        if manifest.planned is not None and not manifest.missing
-        else ""
-    )
-    return AnswerTable(
-        tree_title(manifest), ("variant", "state", "loaded", "digest"), tuple(rows), below=below
-    )
+        rows.append((entry.variant, state, entry.loaded or "not known", entry.digest))
+    whole = manifest.planned is not None and not manifest.missing
+    below = "all planned variants are there" if whole else ""
+    headers = ("variant", "state", "loaded", "digest")
+    return AnswerTable(tree_title(manifest), headers, rows, below=below)
 
 
 def tree_title(manifest: Manifest) -> str:
@@ -263,10 +233,9 @@ def show_findings(
     summary = "\n".join([*map(printable, looked_at), count_findings(findings, what, suppressed)])
     match output:
         case "json":
-            extra = {"looked_at": places, "suppressed": suppressed}
-            print_json(
-                diagnostics=findings, **{name: items for name, items in extra.items() if items}
-            )
+            extra: dict[str, object] = {"looked_at": places, "suppressed": suppressed}
+            given = {name: items for name, items in extra.items() if items}
+            print_json(diagnostics=findings, **given)
         case "github":
             answer("".join(render_github(item) + "\n" for item in findings), nl=False)
         case _:
@@ -280,30 +249,12 @@ def show_findings(
     return int(bool(errors_in(findings)))
 
 
-def print_trees(trees: Iterable[TreeResult]) -> int:
-    """Print each merged tree and its findings; 1 for an error."""
-    code = 0
-    for tree in trees:
-        missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
-        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
-        answer(
-            f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in "
-            f"{tree.tree}{missing}{hidden}"
-        )
-        print_suppressed(tree.suppressed if options().verbose else ())
-        print_diagnostics(tree.findings)
-        code |= bool(errors_in(tree.findings))
-    return code
-
-
 def count_findings(
     findings: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()
 ) -> str:
     """A summary line: `what`, and the number of findings by severity."""
-    counts = {
-        severity: sum(item.severity is severity for item in findings) for severity in Severity
-    }
-    parts = ", ".join(count(number, severity) for severity, number in counts.items())
+    counts = Counter(item.severity for item in findings)
+    parts = ", ".join(count(counts[severity], severity) for severity in Severity)
     return f"{what}: {parts}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
 
@@ -317,9 +268,9 @@ def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
 def findings_table(
     findings: Sequence[Diagnostic], suppressed: Sequence[SuppressedFinding]
 ) -> AnswerTable:
-    rows = tuple(
+    rows = [
         (item.severity, item.rule, item.place if item.path else "", item.message)
         for item in findings
-    )
+    ]
     below = count_findings(findings, "Verified", suppressed)
     return AnswerTable("Verification", ("", "rule", "where", "finding"), rows, below=below)

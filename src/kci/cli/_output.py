@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -66,44 +66,24 @@ def say(text: str) -> None:
     click.echo(text, err=True)
 
 
-_MARKUP = {
-    "&": "&amp;",
-    "<": "&lt;",
-    "|": "&#124;",
-    "`": "&#96;",
-    "[": "&#91;",
-    "*": "&#42;",
-    "~": "&#126;",
-}
+_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"&#{ord(char)};" for char in "|`[*~"})
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
 def print_error(error: KciError, *, annotate: bool = True) -> None:
     """Print a KciError with its findings; `annotate` False omits annotations on GitHub."""
-    place, rule, annotation = (
-        "",
-        "",
-        "" if error.diagnostics else f"::error::{escape_data(error.message)}",
-    )
-    one = (
-        error.diagnostics[0]
-        if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message
-        else None
-    )
+    found, place, rule = error.diagnostics, "", ""
+    annotation = "" if found else f"::error::{escape_data(error.message)}"
+    one = found[0] if len(found) == 1 and found[0].message in error.message else None
     if one and "\n" in error.message:
-        place, rule, annotation = (
-            f"{printable(one.place)}: " if one.path else "",
-            f"[{one.rule}]",
-            render_github(one),
-        )
+        place, rule = f"{printable(one.place)}: " if one.path else "", f"[{one.rule}]"
+        annotation = render_github(one)
     else:
-        print_diagnostics(error.diagnostics, annotate=annotate)
+        print_diagnostics(found, annotate=annotate)
         if one:
             return
-    say(
-        f"{place}{click.style(f'error{rule}:', fg='red', bold=True)} "
-        f"{printable_lines(error.message)}"
-    )
+    mark = click.style(f"error{rule}:", fg="red", bold=True)
+    say(f"{place}{mark} {printable_lines(error.message)}")
     if error.hint:
         say(f"  hint: {printable_lines(error.hint)}")
     if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and annotation:
@@ -117,15 +97,15 @@ def progress_log() -> Callable[[str], None]:
     return lambda line: say(without_secrets(line))
 
 
-def slow_progress(done: str, what: str) -> Callable[[int, int], None]:
-    """A function that says how far a command is, every two seconds: `checked 12 of 52 kernels`."""
+def slow_progress() -> Callable[[int, int], None]:
+    """A function that says how far a check is, every two seconds: `checked 12 of 52 kernels`."""
     log, said = progress_log(), time.monotonic()
 
     def say(number: int, total: int) -> None:
         nonlocal said
         if time.monotonic() - said >= 2:
             said = time.monotonic()
-            log(f"{done} {number} of {total} {what}")
+            log(f"checked {number} of {total} kernels")
 
     return say
 
@@ -142,6 +122,12 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = Tru
         say(text.replace(mark, styled, 1))
         if annotate and os.environ.get("GITHUB_ACTIONS") == "true":
             say(render_github(diagnostic))
+
+
+def print_kernel_findings(findings: Sequence[Diagnostic]) -> None:
+    """Print what `kci check` finds too: a rule that many files meet once."""
+    lists = "`kci check -v` lists them all"
+    print_diagnostics(one_per_cause(findings, lambda item: item.rule, lists))
 
 
 MANY = 3
@@ -170,13 +156,11 @@ def one_per_cause(
 
 
 def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
-    first = same[0]
     files = len({item.path for item in same})
     places = f"{files} files" if files == len(same) else f"{len(same)} places"
+    message = f"{same[0].message} (in {places}, this is the first)"
     return replace(
-        first,
-        message=f"{first.message} (in {places}, this is the first)",
-        hint="; ".join(part for part in (_hint_for_all(same), lists) if part),
+        same[0], message=message, hint="; ".join(filter(None, (_hint_for_all(same), lists)))
     )
 
 
@@ -228,7 +212,7 @@ _LEAST_TEXT = 24
 
 
 def table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None
+    headers: Sequence[str], rows: Iterable[Iterable[object]], layout: Layout | None = None
 ) -> str:
     """A table as text, fitted to the terminal; its natural width in files and pipes."""
     lines = table_lines(headers, rows, terminal_width(), layout or Layout())
@@ -236,13 +220,13 @@ def table(
 
 
 def table_lines(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout
+    headers: Sequence[str], rows: Iterable[Iterable[object]], width: int | None, layout: Layout
 ) -> list[str]:
     """The lines of a table, header first; `width` None is no limit.
 
     A table that cannot shrink enough is wider.
     """
-    columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
+    columns = {cells[0]: [*map(str, cells)] for cells in zip(headers, *rows, strict=True)}
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     if width is not None:
         _fit(columns, widths, width, layout)
@@ -250,18 +234,11 @@ def table_lines(
     if layout.wrap in columns:
         import textwrap
 
-        across = max(widths[layout.wrap], 8)
-        cells[list(columns).index(layout.wrap)] = [
-            textwrap.wrap(cell, across, break_on_hyphens=False) or [""]
-            for cell in columns[layout.wrap]
-        ]
-    return [
-        _GAP.join(
-            part.ljust(wide) for part, wide in zip(parts, widths.values(), strict=True)
-        ).rstrip()
-        for row in zip(*cells, strict=True)
-        for parts in zip_longest(*row, fillvalue="")
-    ]
+        wrap = textwrap.TextWrapper(max(widths[layout.wrap], 8), break_on_hyphens=False).wrap
+        wrapped = [wrap(cell) or [""] for cell in columns[layout.wrap]]
+        cells[list(columns).index(layout.wrap)] = wrapped
+    lines = (line for row in zip(*cells, strict=True) for line in zip_longest(*row, fillvalue=""))
+    return [_GAP.join(map(str.ljust, line, widths.values())).rstrip() for line in lines]
 
 
 def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layout: Layout) -> None:
@@ -304,10 +281,9 @@ def shorten_each(texts: Sequence[str], width: int) -> list[str]:
     return max(tried, key=lambda cut: len(set(cut)))
 
 
-def terminal_width(stream: TextIO | None = None) -> int | None:
-    """The width of the terminal behind a stream (default: stdout); None for files and pipes."""
-    stream = stream or sys.stdout
-    if not stream.isatty():
+def terminal_width() -> int | None:
+    """The width of the terminal behind stdout; None for files and pipes."""
+    if not sys.stdout.isatty():
         return None
     import shutil
 
@@ -330,13 +306,17 @@ def paragraph(text: str) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [markdown_row(headers), markdown_row(["---"] * len(headers))]
-    return "\n".join(lines + [markdown_row(row) for row in rows])
+    return "\n".join([*markdown_head(headers), *map(markdown_row, rows)])
+
+
+def markdown_head(headers: Sequence[str]) -> list[str]:
+    """The lines of a table before its rows."""
+    return [markdown_row(headers), markdown_row(["---"] * len(headers))]
 
 
 def markdown_text(text: str) -> str:
     """A text with Markdown and HTML characters escaped."""
-    return "".join(_MARKUP.get(char, char) for char in printable(text))
+    return printable(text).translate(_MARKUP)
 
 
 def markdown_row(cells: Sequence[str]) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Decorator, FileName, flag, option, repeated
-from kci.cli._output import one_per_cause, print_diagnostics
+from kci.cli import PATH, Decorator, FileName, choice_option, flag, option, repeated
+from kci.cli._output import print_kernel_findings
 from kci.config.discovery import invalid_kernels_error
+from kci.config.reader import BUILD_TOML
 from kci.config.values import SYSTEMS, Tier
 from kci.errors import UsageError
 from kci.plan.workspace import BACKENDS, Choice, Workspace, open_workspace
@@ -48,26 +49,18 @@ TIER = option(
     default="release",
     show_default=True,
 )
-SYSTEM = click.option(
-    "--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."
-)
+SYSTEM = choice_option("--system", "systems", "Only this system.", of=SYSTEMS, multiple=True)
 ALLOW_EMPTY = flag("--allow-empty", "Exit 0 if no variant is selected.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--kernel`, `--tier`, `--backend`, `--only`, `--where` and `--catalog`; see
-    `take_choice`.
+    `open_selection`.
     """
     added: list[Decorator] = [
         repeated("--kernel", "names", "NAME", "Only the kernel of this name."),
         TIER,
-        click.option(
-            "--backend",
-            "backends",
-            multiple=True,
-            type=click.Choice(BACKENDS),
-            help="Only this backend.",
-        ),
+        choice_option("--backend", "backends", "Only this backend.", of=BACKENDS, multiple=True),
         repeated("--only", "GLOB", "Only variants whose name matches."),
         repeated(
             "--where", "EXPR", "Only variants that match, such as 'cuda>=13.0 and torch==newest'."
@@ -79,34 +72,34 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def take_choice(selection: dict[str, Any]) -> Choice:
-    """The choice that `selection_options` stand for."""
-    texts = selection["where"]
-    where = (
-        " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
-    )
-    chosen = ("tier", "systems", "backends", "only")
-    return Choice(where=where, **{name: selection[name] for name in chosen if name in selection})
-
-
-def load_workspace(
-    kernels: Sequence[str],
-    catalog: str | None = None,
-    *,
-    set_aside: bool = False,
-    names: Sequence[str] = (),
-) -> Workspace:
-    """Open a workspace, of the kernels of these names if there are any, and print its
-    diagnostics.
+def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
+    """The tree and, if known, the kernel that the arguments mean: `PLACE` is a kernel with a
+    `build/`, or a tree.
     """
-    workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside or bool(names))
+    sources = place if (place / BUILD_TOML).is_file() else kernel
+    return place / "build" if sources == place else place, sources
+
+
+def open_selection(
+    kernels: Sequence[str], selection: dict[str, Any], *, set_aside: bool = False
+) -> tuple[Workspace, Choice]:
+    """The workspace and the choice that `selection_options` stand for; prints its diagnostics."""
+    texts, names = selection["where"], selection["names"]
+    where = " or ".join(f"({text})" for text in texts) if len(texts) > 1 else "".join(texts)
+    given = {name: selection[name] for name in Choice.__struct_fields__ if name in selection}
+    workspace = open_workspace(
+        kernels, catalog=selection["catalog"], set_aside=set_aside or bool(names)
+    )
     if names:
         workspace = workspace.only(names)
         if workspace.unread and not set_aside:
             raise invalid_kernels_error(workspace.unread, len(names))
-    print_diagnostics(
-        one_per_cause(
-            workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"
-        )
-    )
+    print_kernel_findings(workspace.diagnostics)
+    return workspace, Choice(**given | {"where": where if texts else None})
+
+
+def load_workspace(*kernels: str) -> Workspace:
+    """Open a workspace and print its diagnostics."""
+    workspace = open_workspace(kernels)
+    print_kernel_findings(workspace.diagnostics)
     return workspace

@@ -127,18 +127,16 @@ def command(
         refuse_idle("with --part", output=output, failures=failures)
     if dry_run:
         refuse_idle("with --dry-run", failures=failures)
-    workspace = load_workspace([kernel])
+    workspace = load_workspace(kernel)
     read = workspace.only_kernel()
     run = ci_run()
     how = BuildOptions(**build_options, attempt=run.attempt or 1, run=run.id)
     part = read_part(how.part) if how.part is not None else None
     if how.link and (part or not how.objects_from):
-        raise UsageError(
-            "--link makes a variant of objects", "give the packs of its parts with --objects-from"
-        )
+        hint = "give the packs of its parts with --objects-from"
+        raise UsageError("--link makes a variant of objects", hint)
     variants = [workspace.variant(name, tier=how.tier) for name in dict.fromkeys(names)]
-    artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
-    packs = {variant.name: pack_name(read.build.name, variant.name, part) for variant in variants}
+    several, kernel = len(variants) > 1, read.build.name
     objects_to = how.objects_to or (artifact if part else None)
     begun = time.monotonic()
     failed: list[KciError] = []
@@ -146,21 +144,19 @@ def command(
     for variant in variants:
         spent = 0.0 if variant is variants[0] else (time.monotonic() - begun) / 60
         minutes_left = None if how.stop_after is None else max(0.0, how.stop_after - spent)
+        packed = artifact_path(objects_to, pack_name(kernel, variant.name, part), several=several)
+        name = artifact_name(kernel, variant.name)
         request = LegRequest(
             kernel=read,
             variant=variant,
             output=output or Path(read.directory) / "build",
-            options=replace(
-                how,
-                stop_after=minutes_left,
-                objects_to=artifact_path(objects_to, packs, variant.name),
-            ),
-            artifact=artifact_path(None if part else artifact, artifacts, variant.name),
+            options=replace(how, stop_after=minutes_left, objects_to=packed),
+            artifact=artifact_path(None if part else artifact, name, several=several),
         )
         if dry_run:
             answer(without_secrets("\n".join(leg_commands(workspace, request))))
         elif part:
-            answer(str(build_part(workspace, request, progress_log())))
+            answer(build_part(workspace, request, progress_log()))
         else:
             try:
                 built = build_leg(workspace, request, progress_log())
@@ -171,7 +167,7 @@ def command(
                 failed.append(error)
                 continue
             print_diagnostics(built.findings)
-            answer(str(built.directory))
+            answer(built.directory)
             code |= bool(errors_in(built.findings))
     for other in failed[1:]:
         print_error(other)

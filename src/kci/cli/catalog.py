@@ -68,7 +68,7 @@ def show(catalog: str | None, output: str) -> None:
             row["tvm_ffi"] += f", unknown since {since}"
     cells = [
         [
-            *("" if value is None else str(value) for value in row.values()),
+            *("" if value is None else value for value in row.values()),
             "{}:{}".format(*origin.line()),
         ]
         for row, origin in zip(rows, loaded.rows, strict=True)

@@ -26,8 +26,6 @@ def command(kernels: tuple[str, ...], output: str) -> int:
         # check every kernel in this directory and kci.toml
         kci check
     """
-    checked = check_kernels(
-        kernels, None, default_cache() / "inputs", slow_progress("checked", "kernels")
-    )
+    checked = check_kernels(kernels, None, default_cache() / "inputs", slow_progress())
     what = f"{count(len(checked.files), 'file')} checked"
     return show_findings(checked.diagnostics, output, what=what)

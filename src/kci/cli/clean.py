@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kci.cli import flag, kci_command, options
-from kci.cli._output import Layout, answer, say, table
+from kci.cli import flag, kci_command
+from kci.cli._output import Layout, answer, options, say, table
 from kci.utils.cache import (
     PART_DESCRIPTIONS,
     PARTS,

@@ -21,8 +21,9 @@ from kci.tree.manifest import read_published
 from kci.utils.atomic import writing
 from kci.utils.suggest import count
 from kci.watch.coverage import CoverageState, coverage
-from kci.watch.decide import FailureTracker, decide
+from kci.watch.decide import FailureTracker, IssueAction, decide
 from kci.watch.history import (
+    BRANCH,
     HistoryBranch,
     append,
     group_results,
@@ -32,7 +33,6 @@ from kci.watch.history import (
 )
 from kci.watch.report import make_grid, markdown_report
 
-_BRANCH = "kci-history"
 _HISTORY = click.option(
     "--history",
     required=True,
@@ -73,23 +73,18 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         # compare the repository on the Hub that build.toml names
         kci compat coverage relu --hub -
     """
-    workspace = load_workspace([kernel])
+    workspace = load_workspace(kernel)
     read = workspace.only_kernel()
     listing = _on_hub(read, hub) if hub is not None else list_tree(Path(read.directory) / "build")
     choice = Choice(tier=tier)
     matrix = workspace.matrix(choice)
     # Variants of the kernel outside of the selection are no surplus.
-    kernel_wide = replace(workspace, scopes={})
-    wide = [
-        kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))
-    ]
-    beside = {
-        variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants
-    }
+    whole = replace(workspace, scopes={}).whole
+    wide = (whole(each).kernels[0].variants for each in {Choice(), choice})
+    beside = {variant.name for variants in wide for variant in variants}
     beside -= {variant.name for variant in matrix.kernels[0].variants}
-    listing = replace(
-        listing, variants=tuple(entry for entry in listing.variants if entry.variant not in beside)
-    )
+    entries = tuple(entry for entry in listing.variants if entry.variant not in beside)
+    listing = replace(listing, variants=entries)
     recorded = {entry.variant for entry in listing.variants if entry.fingerprint is not None}
     if recorded and listing.tree:
         published, _ = read_published([listing.tree])
@@ -100,7 +95,7 @@ def show_coverage(kernel: str, hub: str | None, tier: str, output: str) -> int:
         counts = {str(state): len(result.names(state)) for state in CoverageState}
         print_json(coverage=result, counts=counts)
     else:
-        rows = [(item.variant, str(item.state), item.reason) for item in result.variants]
+        rows = [(item.variant, item.state, item.reason) for item in result.variants]
         layout = Layout(cut=("variant",), wrap="why")
         answer(table(("variant", "state", "why"), rows, layout))
         for line in dict.fromkeys(item.command for item in result.variants if item.command):
@@ -135,13 +130,10 @@ def record(results: tuple[Path, ...], history: Path | None) -> int:
         with writing(history):
             new = len(append(history, runs))
     elif runs:
-        new = HistoryBranch(remote_url(Path(), "origin"), _BRANCH).record(runs)
+        new = HistoryBranch(remote_url(Path(), "origin")).record(runs)
     print_diagnostics(problems)
-    of = count(len({run.run for run in runs}), "run")
-    answer(
-        f"{count(len(leg_results), 'result')} of {of}; {count(new, 'new file')} in "
-        f"{history or _BRANCH}"
-    )
+    what = f"{count(len(leg_results), 'result')} of {count(len({run.run for run in runs}), 'run')}"
+    answer(f"{what}; {count(new, 'new file')} in {history or BRANCH}")
     return int(bool(errors_in(problems)))
 
 
@@ -157,17 +149,14 @@ def show_decisions(history: Path) -> int:
         # list the issues to open, update and close
         kci compat decide --history history
     """
-    problems: list[Diagnostic] = []
-    watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
-    actions = decide(read_runs(history, problems.append), watch)
-    print_diagnostics(problems)
+    watch, actions, code = _decided(history)
     for action in actions:
         people = f" (for {' '.join(action.tell)})" if action.tell else ""
         answer(f"{action.kind} {action.id}: {action.title}{people}")
         for leg in action.legs:
             answer(f"    {leg}")
     answer(f"{count(len(watch.runs), 'run')}; {count(len(actions), 'issue')} to change")
-    return 1 if problems else 0
+    return code
 
 
 @command.command("report")
@@ -180,12 +169,18 @@ def report(history: Path) -> int:
         # write the report
         kci compat report --history history > report.md
     """
+    watch, _, code = _decided(history)
+    answer(markdown_report(make_grid(watch), "Kernels and toolchains"), nl=False)
+    return code
+
+
+def _decided(history: Path) -> tuple[FailureTracker, list[IssueAction], int]:
+    # what follows from a history, and the exit code: 1 if a part of it cannot be read
     problems: list[Diagnostic] = []
     watch = FailureTracker(find_settings(Path()).settings.schedule.issues)
-    decide(read_runs(history, problems.append), watch)
+    actions = decide(read_runs(history, problems.append), watch)
     print_diagnostics(problems)
-    answer(markdown_report(make_grid(watch), "Kernels and toolchains"), nl=False)
-    return 1 if problems else 0
+    return watch, actions, int(bool(problems))
 
 
 def _on_hub(kernel: Kernel, reference: str) -> TreeListing:

@@ -72,7 +72,7 @@ def _settings(workspace: Workspace) -> list[str]:
 
 def _workspace(kernels: tuple[str, ...]) -> Workspace | None:
     try:
-        return load_workspace(kernels)
+        return load_workspace(*kernels)
     except KciError as error:
         if kernels:
             raise

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 import click
 from msgspec.structs import replace
 
-from kci.cli import FileName, file_option, kci_command, option
+from kci.cli import PATH, file_option, kci_command, option
 from kci.cli._answers import left_out_sentence
 from kci.cli._output import Layout, answer, say, table
 from kci.diagnostics import printable, printable_lines
@@ -19,6 +19,7 @@ from kci.run.gate import (
     GateRow,
     RunUploads,
     index_after,
+    merge_row,
     missing_results,
     publishable_kernels,
     read_index,
@@ -33,7 +34,7 @@ from kci.utils.suggest import count
 
 
 @kci_command("gate")
-@click.argument("records", type=FileName(path_type=Path))
+@click.argument("records", type=PATH)
 @option("--kernel", "NAME", "Judge only this kernel; exit 1 unless its tree can be published.")
 @file_option(
     "--trees",
@@ -58,29 +59,26 @@ def command(
     """
     run_id = ci_run().id
     if run_id and (not run_id.isdecimal() or len(run_id) > 20):
-        raise UsageError(
-            f"KCI_RUN={run_id[:40]} is not the number of a run", "such as $CI_PIPELINE_ID"
-        )
-    run = read_uploads(records, ci_run().attempt) if records.is_dir() else RunUploads()
+        message = f"KCI_RUN={run_id[:40]} is not the number of a run"
+        raise UsageError(message, "such as $CI_PIPELINE_ID")
+    run = read_uploads(records, ci_run().attempt)
     if run.plan == NO_PLAN:
         raise FindingsError(f"{records} has no plan", "kci plan --format json > kci-plan.json")
     if trees:
         run = replace(run, index=read_index(trees, say))
     rows = [row for row in missing_results(run) if kernel is None or row.kernel == kernel]
     if kernel is not None and not rows:
-        digests = {
-            item.digest for item in publishable_kernels(run, run_id) if item.kernel == kernel
-        }
+        releases = publishable_kernels(run, run_id)
+        digests = {item.digest for item in releases if item.kernel == kernel}
         manifest = read_manifest(tree) if tree else None
-        wrong = "" if digests else "its tree cannot be published: see its other jobs"
-        if tree and digests and (not manifest or manifest.digest not in digests):
-            wrong = f"{tree} is not the tree that was judged"
-        rows = [GateRow(kernel, "", f"{kernel} / merge", wrong, "")] if wrong else []
+        if not digests:
+            rows = [merge_row(kernel, "its tree cannot be published: see its other jobs")]
+        elif tree and (not manifest or manifest.digest not in digests):
+            rows = [merge_row(kernel, f"{tree} is not the tree that was judged")]
     if trees and run_id and kernel is None:
         now = today()
-        write_record(
-            trees, index_after(replace(run, index=replace(run.index, day=now)), run_id, now)
-        )
+        ended = replace(run, index=replace(run.index, day=now))
+        write_record(trees, index_after(ended, run_id, now))
     if junit:
         write_atomic(junit, _junit(run, rows))
     _show(run, rows)
@@ -103,15 +101,12 @@ def _show(run: RunUploads, rows: Sequence[GateRow]) -> None:
 def _junit(run: RunUploads, rows: Sequence[GateRow]) -> bytes:
     wrong = {row.kernel for row in rows}
     fine = sorted({leg.kernel for leg in run.plan.legs} - wrong)
-    suite = ElementTree.Element(
-        "testsuite", name="kci", tests=str(len(rows) + len(fine)), failures=str(len(rows))
-    )
+    tests, failures = str(len(rows) + len(fine)), str(len(rows))
+    suite = Element("testsuite", name="kci", tests=tests, failures=failures)
     for kernel in fine:
-        ElementTree.SubElement(suite, "testcase", classname=kernel, name="all variants")
+        SubElement(suite, "testcase", classname=kernel, name="all variants")
     for row in rows:
-        case = ElementTree.SubElement(
-            suite, "testcase", classname=row.kernel, name=row.variant or row.job
-        )
-        failure = ElementTree.SubElement(case, "failure", message=printable(row.error))
+        case = SubElement(suite, "testcase", classname=row.kernel, name=row.variant or row.job)
+        failure = SubElement(case, "failure", message=printable(row.error))
         failure.text = printable_lines(f"{row.error}\n{row.replay}")
-    return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
+    return bytes(tostring(suite, encoding="utf-8", xml_declaration=True))

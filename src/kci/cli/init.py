@@ -16,11 +16,10 @@ from kci.cli import (
     flag,
     kci_command,
     option,
-    options,
     refuse_idle,
     repeated,
 )
-from kci.cli._output import answer, print_diagnostics, progress_log, say
+from kci.cli._output import answer, options, print_diagnostics, progress_log, say
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.settings import KCI_TOML
 from kci.config.values import PLACEHOLDER_OWNER, Backend
@@ -116,7 +115,7 @@ def command(directory: str, origin: Path | None, yes: bool, may_run: bool, **cho
     for line in made.converted:
         answer(f"taken over: {line}")
     for path in written if not origin or options().verbose else ():
-        answer(str(target / path))
+        answer(target / path)
     if draft:
         answer(
             click.style(f"{target} is a draft: {count(len(made.todo), 'thing')} left", bold=True)

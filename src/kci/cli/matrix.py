@@ -22,13 +22,18 @@ from kci.cli._workspace import (
     ALLOW_EMPTY,
     KERNELS,
     SYSTEM,
-    load_workspace,
+    open_selection,
     selection_options,
-    take_choice,
 )
 from kci.config.values import text_of
 from kci.matrix.archs import natural
-from kci.matrix.variants import DroppedCandidate, KeptCandidate, KernelMatrix, matrix_json
+from kci.matrix.variants import (
+    DroppedCandidate,
+    KeptCandidate,
+    KernelMatrix,
+    Variant,
+    matrix_json,
+)
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 
@@ -62,31 +67,25 @@ def command(
     """
     if output in ("names", "github"):
         refuse_idle(f"with --format {output}", explain=explain)
-    workspace = load_workspace(kernels, selection["catalog"], names=selection["names"])
-    choice = take_choice(selection)
+    workspace, choice = open_selection(kernels, selection)
     faulty: list[Diagnostic] = []
     matrix = workspace.matrix(choice, explain=explain)
     match output:
         case "names":
-            names = sorted(
-                {variant.name for kernel in matrix.kernels for variant in kernel.variants}
-            )
-            answer("".join(f"{name}\n" for name in names), nl=False)
+            names = {variant.name for kernel in matrix.kernels for variant in kernel.variants}
+            answer("".join(f"{name}\n" for name in sorted(names)), nl=False)
         case "json":
             print_json(**matrix_json(matrix, explain=explain))
         case "github":
             from kci.plan.planning import PlanRequest, plan_run
 
             planned = plan_run(workspace, PlanRequest(choice=choice, allow_empty=allow_empty))
-            faulty = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]
+            faulty = planned.plan.faults
             print_diagnostics(faulty)
             answer(planned.github_matrix())
         case _:
-            shown = [
-                _shown(kernel, explain=explain, markdown=output == "markdown")
-                for kernel in matrix.kernels
-            ]
-            answer("\n\n".join(shown))
+            how = {"explain": explain, "markdown": output == "markdown"}
+            answer("\n\n".join(_shown(kernel, **how) for kernel in matrix.kernels))
     if not allow_empty:
         workspace.require_variants(matrix, choice)
     return int(bool(faulty))
@@ -95,18 +94,10 @@ def command(
 _HEADERS = ("variant", "kind", "system", "torch", "compute", "archs")
 
 
-def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
-    return [
-        (
-            variant.name,
-            variant.kind,
-            variant.system,
-            text_of(variant.torch),
-            f"{variant.backend} {variant.compute}" if variant.compute else variant.backend,
-            " ".join(sorted(variant.archs or (), key=natural)),
-        )
-        for variant in kernel.variants
-    ]
+def _row(variant: Variant) -> tuple[str, ...]:
+    compute = f"{variant.backend} {text_of(variant.compute)}".rstrip()
+    archs = " ".join(sorted(variant.archs or (), key=natural))
+    return variant.name, variant.kind, variant.system, text_of(variant.torch), compute, archs
 
 
 _LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wrap="archs")
@@ -116,10 +107,11 @@ def _shown(kernel: KernelMatrix, *, explain: bool, markdown: bool) -> str:
     names = {variant.name for variant in kernel.variants}
     title = f"{kernel.name} v{kernel.version} ({kernel.path}): {count(len(names), 'variant')}"
     parts = [f"### {title}" if markdown else click.style(title, bold=True)]
-    if kernel.variants and markdown:
-        parts += ["", markdown_table(_HEADERS, _rows(kernel))]
-    elif kernel.variants:
-        parts.append(table(_HEADERS, _rows(kernel), _LAYOUT))
+    rows = [_row(variant) for variant in kernel.variants]
+    if rows and markdown:
+        parts += ["", markdown_table(_HEADERS, rows)]
+    elif rows:
+        parts.append(table(_HEADERS, rows, _LAYOUT))
     if explain:
         parts += ["", explanation_markdown(kernel) if markdown else explanation_text(kernel)]
     return "\n".join(parts)
@@ -147,50 +139,37 @@ def _block(reasons: BackendReasons) -> str:
         elif len(line) <= across:
             lines += [line, f"{_INDENT}{place}"]
         else:
-            lines += [
-                f"  kept    {name}",
-                *_wrapped(kept.reason, _INDENT, across),
-                f"{_INDENT}{place}",
-            ]
+            lines += [f"  kept    {name}", *_wrapped(kept.reason, across), f"{_INDENT}{place}"]
     for group in reasons.dropped:
-        lines += _wrapped(f"{group.rule}  {group.what}", "  ", across)
-        lines += _wrapped(
-            group.reason + (f" [{group.where}]" if group.where else ""), _INDENT, across
-        )
+        where = f" [{group.where}]" if group.where else ""
+        lines += _wrapped(f"{group.rule}  {group.what}", across, "  ")
+        lines += _wrapped(f"{group.reason}{where}", across)
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str, across: int) -> list[str]:
-    import textwrap
+def _wrapped(text: str, across: int, indent: str = _INDENT) -> list[str]:
+    from textwrap import TextWrapper
 
-    return textwrap.wrap(
-        text,
-        across,
-        initial_indent=indent,
-        subsequent_indent=_INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    how = TextWrapper(across, indent, _INDENT, break_long_words=False, break_on_hyphens=False)
+    return how.wrap(text)
 
 
 def explanation_markdown(kernel: KernelMatrix) -> str:
     """The same as Markdown: a table for each backend."""
     parts = []
     for reasons in by_backend(kernel):
-        rows = [
+        rows = [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
+        kept = [
             (
                 "kept",
-                variant_label(kept.variant, kept.system),
-                kept.reason,
-                places([(kept.path, kept.line)]),
+                variant_label(one.variant, one.system),
+                one.reason,
+                places([(one.path, one.line)]),
             )
-            for kept in reasons.kept
+            for one in reasons.kept
         ]
-        rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
-        parts.append(
-            f"#### {reasons.title}\n\n"
-            + markdown_table(("decision", "candidates", "reason", "place"), rows)
-        )
+        headers = ("decision", "candidates", "reason", "place")
+        parts.append(f"#### {reasons.title}\n\n{markdown_table(headers, kept + rows)}")
     return "\n\n".join(parts)
 
 
@@ -205,24 +184,14 @@ class DroppedGroup(Frozen):
     @property
     def what(self) -> str:
         """The candidates in short: `cuda 12.6, 13.0; torch 2.12, 2.13; x86_64-linux`."""
+        first, *others = self.candidates
         if self.whole:
-            count = len(self.candidates)
-            return (
-                "every row"
-                if count > 1
-                else "the only row"
-                if self.candidates[0].system
-                else "no row"
-            )
+            return "every row" if others else "the only row" if first.system else "no row"
         computes = _listed(item.compute for item in self.candidates)
-        backend = self.candidates[0].backend
         torches = _listed(item.torch for item in self.candidates)
-        parts = [
-            f"{backend} {computes}".strip(),
-            f"torch {torches}",
-            _listed(item.system for item in self.candidates),
-        ]
-        return "; ".join(part for part in parts if part)
+        systems = _listed(item.system for item in self.candidates)
+        parts = (f"{first.backend} {computes}".strip(), f"torch {torches}", systems)
+        return "; ".join(filter(None, parts))
 
     @property
     def where(self) -> str:
@@ -271,11 +240,11 @@ def places(of: Iterable[tuple[str, int]]) -> str:
     for path, line in of:
         if path:
             lines.setdefault(path, set()).add(line)
+    numbers = {path: ", ".join(map(str, sorted(its))) for path, its in lines.items() if its - {0}}
     return ", ".join(
-        f"{path}:{', '.join(str(line) for line in sorted(numbers))}" if numbers - {0} else path
-        for path, numbers in sorted(lines.items())
+        f"{path}:{numbers[path]}" if path in numbers else path for path in sorted(lines)
     )
 
 
 def _listed(texts: Iterable[str | None]) -> str:
-    return ", ".join(sorted({text for text in texts if text}, key=natural))
+    return ", ".join(sorted({*filter(None, texts)}, key=natural))

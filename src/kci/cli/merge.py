@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, file_option, flag, kci_command, option, options, refuse_idle
+from kci.cli import PATH, file_option, flag, kci_command, option, refuse_idle
 from kci.cli._answers import print_suppressed, show_findings, tree_title
-from kci.cli._output import answer, print_diagnostics, print_json, say
-from kci.diagnostics import Diagnostic
+from kci.cli._output import answer, options, print_diagnostics, print_json, say
 from kci.errors import KciError, UsageError
 from kci.plan.plan import read_plan
 from kci.run.records import MergeJob, unmet
@@ -59,10 +58,9 @@ def command(
     planned = read_plan(plan_file) if plan_file else None
     if record and kernel is None:
         raise UsageError("--record is about one kernel", "name it with --kernel")
-    warnings: list[Diagnostic] = []
     job = MergeJob(artifacts, into, planned, kernel, record)
     try:
-        manifests = job.merge(allow_partial=allow_partial, log=say, report=warnings.append)
+        manifests, warnings = job.merge(allow_partial=allow_partial, log=say)
     except KciError as error:
         job.write_record(None, error)
         raise

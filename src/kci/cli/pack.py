@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
-from kci.cli import FileName, file_option, flag, kci_command, options
-from kci.cli._output import answer, say
+from kci.cli import FileName, file_option, flag, kci_command
+from kci.cli._output import answer, options, say
 from kci.matrix.variants import artifact_name, this_system
 from kci.run.records import ci_run
 from kci.tree.manifest import leg_for
@@ -37,9 +38,8 @@ def command(variant_dir: Path, output: Path | None, reseal: bool) -> None:
     if reseal:
         seal(variant_dir, read_metadata(variant_dir / FILE_NAME))
     run = ci_run()
-    leg = leg_for(
-        variant_dir, system=this_system(), builder="", attempt=run.attempt or 1, run=run.id
-    )
+    leg = leg_for(variant_dir, system=this_system(), builder="")
+    leg = replace(leg, attempt=run.attempt or 1, run=run.id)
     target = output or Path()
     if not target.name.endswith(SUFFIXES):
         target /= artifact_name(leg.kernel, leg.variant)

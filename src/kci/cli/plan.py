@@ -6,30 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from kci.cli import file_option, flag, format_option, kci_command, option, options, refuse_idle
+from kci.cli import file_option, flag, format_option, kci_command, option, refuse_idle
 from kci.cli._answers import (
     legs_table,
     markdown,
     plan_tables,
-    tests_table,
+    tests_tables,
     touches_table,
     unbuilt_tables,
 )
-from kci.cli._output import answer, print_diagnostics, print_json, say, slow_progress
+from kci.cli._output import answer, options, print_diagnostics, print_json, say, slow_progress
 from kci.cli._workspace import (
     ALLOW_EMPTY,
     KERNELS,
     SYSTEM,
-    load_workspace,
+    open_selection,
     selection_options,
-    take_choice,
 )
 from kci.diagnostics import errors_in
 from kci.plan.check import NoSoundKernelError
 from kci.plan.estimates import estimate
-from kci.plan.hardware_tests import CarriedTree
-from kci.plan.plan import Key, Plan
+from kci.plan.plan import Plan
 from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
 
@@ -74,37 +73,32 @@ def command(
     """
     if output != "json":
         refuse_idle(f"with --format {output}", fingerprints=fingerprints)
-    published: dict[Key, str] = {}
-    carried: dict[str, CarriedTree] = {}
-    if trees:
-        from kci.run.gate import read_index, today  # it loads half of kci
-
-        index = read_index(trees, say).unexpired(today())
-        published, carried = index.published_fingerprints(), index.carried_trees()
     request = PlanRequest(
-        choice=take_choice(selection),
         affected=affected,
-        published=published,
-        trees=carried,
         fingerprints=fingerprints or trees is not None,
         digests=default_cache() / "inputs",
         split=output != "github",
         **{name: selection[name] for name in ("durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    workspace = load_workspace(
-        kernels, selection["catalog"], set_aside=True, names=selection["names"]
-    )
+    if trees:
+        from kci.run.gate import read_index, today  # it loads half of kci
+
+        index = read_index(trees, say).unexpired(today())
+        published, carried = index.published_fingerprints(), index.carried_trees()
+        request = replace(request, published=published, trees=carried)
+    workspace, choice = open_selection(kernels, selection, set_aside=True)
+    request = replace(request, choice=choice)
     try:
-        planned = plan_run(workspace, request, slow_progress("checked", "kernels"))
+        planned = plan_run(workspace, request, slow_progress())
     except NoSoundKernelError as error:
         if output == "json":
-            plan = Plan(1, request.choice.tier, (), faulty=error.faulty)
+            plan = Plan(1, choice.tier, (), faulty=error.faulty)
             print_json(**PlannedRun(plan, estimate(()), None, ()).as_json())
         raise
     if output == "github":
         planned.require_runnable()
     print_diagnostics(planned.diagnostics)
-    print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics])
+    print_diagnostics(planned.plan.faults)
     match output:
         case "markdown":
             answer(markdown(plan_tables(planned.plan, planned.estimate)))
@@ -117,7 +111,6 @@ def command(
         case _:
             plan, touches = planned.plan, planned.touches
             tables = [touches_table(touches)] if touches is not None else []
-            tables += [legs_table(plan, planned.estimate)]
-            tables += [tests_table(plan)] if plan.tests or plan.untested else []
+            tables += [legs_table(plan, planned.estimate), *tests_tables(plan)]
             answer("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty or errors_in(planned.diagnostics)))

@@ -137,7 +137,7 @@ def command(
     )
     there = tuple(os.path.join(output, kernel) for kernel in before.kernels)  # noqa: PTH118
     directories = kernels or there or (output,)
-    workspace = load_workspace(directories)
+    workspace = load_workspace(*directories)
     if ci == "gitlab":
         rendered = render_gitlab_files(workspace, root, directories)
     elif ci == "snakemake":

@@ -10,29 +10,32 @@ from typing import Any, Self
 
 import click
 
+from kci.builders.process.machine import Progress
 from kci.builders.request import BuildOptions
 from kci.builders.toolchains.downloads import duration, explains_wait
-from kci.cli import (
+from kci.cli import at_interrupt, file_option, kci_command, repeated
+from kci.cli._answers import print_suppressed
+from kci.cli._output import (
+    Layout,
     Options,
-    at_interrupt,
-    file_option,
+    answer,
     is_dumb_terminal,
-    kci_command,
     options,
-    repeated,
+    print_diagnostics,
+    progress_log,
+    say,
+    shorten,
+    table,
     use_color,
 )
-from kci.cli._answers import print_trees
-from kci.cli._output import Layout, answer, say, shorten, table
 from kci.cli._workspace import (
     ISOLATION,
     JOBS,
     KERNELS,
-    load_workspace,
+    open_selection,
     selection_options,
-    take_choice,
 )
-from kci.diagnostics import Severity
+from kci.diagnostics import errors_in
 from kci.errors import KciError
 from kci.matrix.variants import ObjectUse
 from kci.run import local
@@ -78,13 +81,14 @@ def command(
         # build only some variants
         kci run --where 'torch == newest' --backend cpu
     """
-    workspace = load_workspace(kernels, selection["catalog"], names=selection["names"])
-    outcomes = local.outcomes_of(workspace, take_choice(selection))
+    workspace, choice = open_selection(kernels, selection)
+    outcomes = local.outcomes_of(workspace, choice)
     how = BuildOptions(isolation=isolation, jobs=jobs, archs=archs)
     try:
         with RunDisplay(outcomes, options()) as display:
             places = local.tree_places(workspace, into)
-            result = local.run_here(workspace, outcomes, places, how, display.changed, display.say)
+            log = progress_log()
+            result = local.run_here(workspace, outcomes, places, how, display.changed, log)
     except KeyboardInterrupt:
         say("the same command continues: kci keeps finished downloads and objects")
         raise
@@ -106,12 +110,9 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
         tree = merged.get((outcome.kernel, name))
         verified = ""
         if state in (OutcomeState.BUILT, OutcomeState.REUSED) and tree:
-            errors = sum(
-                item.severity is Severity.ERROR
-                for item in tree.findings
-                if f"/{name}/" in f"/{item.path}/"
-            )
-            verified = count(errors, "error") if errors else "yes"
+            its = (item for item in tree.findings if f"/{name}/" in f"/{item.path}/")
+            errors = errors_in(its)
+            verified = count(len(errors), "error") if errors else "yes"
         took = f"{outcome.seconds:.0f} s" if state is OutcomeState.BUILT else outcome.note
         took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
         loaded = outcome.loaded
@@ -122,58 +123,60 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     answer(table(headers, rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]
     if len(used) > 1 and any(item.found for item in used):
-        answer(str(sum(used, ObjectUse(0, 0))))
-    code = print_trees(result.trees)
+        answer(sum(used, ObjectUse(0, 0)))
+    for tree in result.trees:
+        missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
+        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
+        present = count(len(tree.manifest.present), "variant")
+        answer(f"{tree.kernel}: {present} in {tree.tree}{missing}{hidden}")
+        print_suppressed(tree.suppressed if options().verbose else ())
+        print_diagnostics(tree.findings)
     if failed := _print_errors(result, OutcomeState.FAILED, "red"):
         return max(error.exit_code for error in failed)
-    made = (
-        [unmerged[item.kernel] / item.variant.name for item in result.outcomes if item.directory]
-        if unmerged
-        else []
+    made = [item for item in result.outcomes if item.directory and item.kernel in unmerged]
+    for item in made:
+        answer(unmerged[item.kernel] / item.variant.name)
+    if result.trees or made:
+        return int(any(errors_in(tree.findings) for tree in result.trees))
+    lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
+    why = (
+        "the table says what each variant lacks"
+        if lacking
+        else "every variant needs another machine"
     )
-    for directory in made:
-        answer(str(directory))
-    if not result.trees and not made:
-        lacking = _print_errors(result, OutcomeState.LEFT, "yellow")
-        lacks = "nothing was built: the table says what each variant lacks"
-        say(lacks if lacking else "nothing was built: every variant needs another machine")
-        say(
-            "  hint: `kci render` writes workflows that build them; with `--ci snakemake` for "
-            "your cluster"
-        )
-        return 3
-    return code
+    say(f"nothing was built: {why}")
+    hint = "`kci render` writes workflows that build them; with `--ci snakemake` for your cluster"
+    say(f"  hint: {hint}")
+    return 3
 
 
 def _print_errors(result: local.RunResult, state: OutcomeState, color: str) -> list[KciError]:
-    ended = [
-        (outcome, outcome.error)
-        for outcome in result.outcomes
-        if outcome.state is state and outcome.error
-    ]
-    errors = {error.message: error for _, error in ended}
+    errors: dict[str, KciError] = {}
+    ended: dict[str, list[Outcome]] = {}
+    for outcome in result.outcomes:
+        if outcome.state is state and (error := outcome.error):
+            errors[error.message] = error
+            ended.setdefault(error.message, []).append(outcome)
     for message, error in errors.items():
-        same = [outcome for outcome, its in ended if its.message == message]
-        kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in same))
-        who = (
-            f"{kernels} {same[0].variant.name}"
-            if len(same) == 1
-            else f"{count(len(same), 'variant')} of {kernels}"
-        )
+        one, *others = ended[message]
+        kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in ended[message]))
+        several = f"{count(1 + len(others), 'variant')} of {kernels}"
+        who = several if others else f"{kernels} {one.variant.name}"
         say(f"\n{click.style(f'{who} {state}:', fg=color)} {message}")
         if error.hint:
             say(f"  hint: {error.hint}")
     return list(errors.values())
 
 
-_STYLES = {
-    "built": "green",
-    "reused": "green",
-    "failed": "red",
-    "left": "dim",
-    "building": "bold cyan",
+_LOOKS = {
+    "waiting": ("·", ""),
+    "building": ("", "bold cyan"),
+    "built": ("✓", "green"),
+    "reused": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "left": ("✗", "dim"),
 }
-_MARKS = {"waiting": "·", "failed": "✗", "left": "✗"}
+"""The mark of each state, and its style."""
 _STAYS = ("note: ", "warning: ", "waiting for another kci")
 """Lines that stay on the screen; others make way for the next one."""
 _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
@@ -189,9 +192,8 @@ class RunDisplay:
         self.live: Any = None
         self._outcomes = outcomes
         self._started: dict[str, float] = {}
-        self._said: dict[str, str] = {}
+        self._said: set[str] = set()
         self._held: dict[str, list[str]] = {}
-        self._compiling: set[str] = set()
 
     def __enter__(self) -> Self:
         if self.options.quiet or is_dumb_terminal() or not sys.stderr.isatty():
@@ -216,34 +218,30 @@ class RunDisplay:
             at_interrupt.remove(self.stop)
             live.stop()
 
-    def say(self, line: str) -> None:
-        if not self.options.quiet:
-            say(line)
+    def _is_new(self, said: str) -> bool:
+        known = said in self._said
+        self._said.add(said)
+        return not known
 
     def changed(self, outcome: Outcome) -> None:
-        key = f"{outcome.kernel} {outcome.variant.name}"
+        key, line = outcome.key, outcome.line
         if outcome.state is OutcomeState.BUILDING:
             self._started.setdefault(key, time.monotonic())
-        if self.live and outcome.line.startswith(_STAYS) and outcome.line not in self._said:
-            self._said[outcome.line] = key
-            self.live.console.print(outcome.line, markup=False, highlight=False)
+        if self.live and line.startswith(_STAYS) and self._is_new(line):
+            self.live.console.print(line, markup=False, highlight=False)
         if self.live or self.options.quiet:
             return
-        line = f"{key}: {outcome.state}"
-        if outcome.state is OutcomeState.BUILT:
-            line += f" in {outcome.seconds:.0f} s"
-        if self._said.get(key) != line:
+        took = f" in {outcome.seconds:.0f} s" if outcome.state is OutcomeState.BUILT else ""
+        if self._is_new(state := f"{key}: {outcome.state}{took}"):
             if outcome.state not in _RUNNING:
                 self._print_held_lines(key)
-            say(line)
-            self._said[key] = line
-        elif outcome.progress and key not in self._compiling:
-            self._compiling.add(key)
+            say(state)
+        elif outcome.progress and self._is_new(f"compiling {key}"):
             say(f"  compiling {key}: {count(outcome.progress.total, 'step')}")
-        elif explains_wait(outcome.line):
-            say(f"  {outcome.line}")
+        elif explains_wait(line):
+            say(f"  {line}")
         elif self.options.verbose:
-            self._held.setdefault(key, []).append(outcome.line)
+            self._held.setdefault(key, []).append(line)
 
     def _print_held_lines(self, key: str) -> None:
         for line in self._held.pop(key, ()):
@@ -256,9 +254,8 @@ class RunDisplay:
         from rich.table import Table
         from rich.text import Text
 
-        width = (
-            shutil.get_terminal_size().columns
-        )  # rich replaces stderr, so it asks for the terminal
+        # rich replaces stderr, so it asks for the terminal
+        width = shutil.get_terminal_size().columns
         several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
         room = 28 if width < 80 else 40 if width < 100 else 60
         notes = max(0, width - room - 50 - (20 if several else 0))
@@ -269,34 +266,27 @@ class RunDisplay:
                 elsewhere += 1
                 continue
             building = outcome.state is OutcomeState.BUILDING
-            begun = self._started.get(f"{outcome.kernel} {outcome.variant.name}", time.monotonic())
+            begun = self._started.get(outcome.key, time.monotonic())
             seconds = time.monotonic() - begun if building else outcome.seconds
+            mark, style = _LOOKS[outcome.state]
             grid.add_row(
-                Spinner("dots") if building else Text(_MARKS.get(outcome.state, "✓")),
+                Spinner("dots") if building else Text(mark),
                 *([shorten(outcome.kernel, 18)] if several else []),
                 shorten(outcome.variant.name, room),
-                Text(outcome.state, style=_STYLES.get(outcome.state, "")),
+                Text(outcome.state, style=style),
                 f"{seconds:.0f} s" if seconds else "",
-                progress_text(outcome) if building else "",
+                progress_text(outcome.progress) if building and outcome.progress else "",
                 Text(shorten(outcome.note, notes), style="dim") if notes > 12 else "",
             )
         if elsewhere:
-            grid.add_row(
-                "",
-                *([""] if several else []),
-                Text(f"{elsewhere} left for other machines", style="dim"),
-            )
+            left = Text(f"{elsewhere} left for other machines", style="dim")
+            grid.add_row("", *([""] if several else []), left)
         return grid
 
 
-def progress_text(outcome: Outcome) -> str:
-    """`12/40, 3 min left`; empty before the compilers start."""
-    progress = outcome.progress
-    if not progress:
-        return ""
+def progress_text(progress: Progress) -> str:
+    """`12/40, 3 min left`."""
     done, left = f"{progress.done}/{progress.total}", progress.seconds_left
-    return (
-        done
-        if left is None or progress.done == progress.total
-        else f"{done}, {duration(left)} left"
-    )
+    if left is None or progress.done == progress.total:
+        return done
+    return f"{done}, {duration(left)} left"

@@ -10,7 +10,7 @@ from pathlib import Path
 from kci.builders.toolchains.data import toolchains
 from kci.cli import file_option, flag, kci_command, option, repeated
 from kci.cli._output import Layout, answer, progress_log, say, table
-from kci.cli._workspace import PLACE, load_workspace
+from kci.cli._workspace import PLACE, load_workspace, locate_tree
 from kci.config.discovery import find_kernels
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version
@@ -94,8 +94,7 @@ def command(
         )
     if not kernel:
         place = _kernel_or_tree(place)
-    sources = place if (place / BUILD_TOML).is_file() else kernel
-    tree = place / "build" if sources == place else place
+    tree, sources = locate_tree(place, kernel)
     isolation = not no_isolation and not python
     torch = None if torch is None else _minor(torch)
     workspace = _workspace(sources)
@@ -192,13 +191,13 @@ def _show(reports: Sequence[TestReport]) -> None:
     ]
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
-    answer(table(headers, [tuple(map(str, row)) for row in rows], layout))
+    answer(table(headers, rows, layout))
 
 
 def _workspace(sources: Path | None) -> Workspace | None:
     # None if the kernel is not named or invalid: its tests do not need it
     with suppress(KciError):
-        workspace = load_workspace([str(sources)]) if sources else None
+        workspace = load_workspace(str(sources)) if sources else None
         if workspace and workspace.only_kernel():
             return workspace
     return None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kci.cli import flag, kci_command, options
-from kci.cli._output import answer, print_diagnostics
+from kci.cli import flag, kci_command
+from kci.cli._output import answer, options, print_diagnostics
 from kci.cli._workspace import KERNELS
 from kci.config.discovery import find_kernels
 from kci.config.document import read_bytes

@@ -9,7 +9,7 @@ import click
 from kci.cli import FileName, file_option, flag, format_option, kci_command, option, repeated
 from kci.cli._answers import FORMATS, show_findings
 from kci.config.discovery import settings_of_tree
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, placed
 from kci.errors import UsageError
 from kci.tree.sigstore import SigningContext
 from kci.tree.verify import verify_with_suppressions
@@ -74,7 +74,8 @@ def command(
                     "not count"
                 )
                 raise UsageError(f"nothing says which repository must have signed {tree}", hint)
-            extra += check_signatures(Path(tree), tree, trust_config or own.trust_config, signer)
+            trust = trust_config or own.trust_config
+            extra += placed(check_signatures(Path(tree), trust, signer), tree)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
     signature_findings = {
         (item.rule, item.path) for item in extra

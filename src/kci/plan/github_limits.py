@@ -292,6 +292,12 @@ def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
     ]
 
 
+def without_tests(plan: Plan) -> Plan:
+    """The plan for one common matrix, which has legs only."""
+    lost = {test.kernel: "tests: not run, a common matrix has none" for test in plan.tests}
+    return replace(plan, tests=(), untested=plan.untested | lost)
+
+
 def only_own(plan: Plan) -> Plan:
     """The legs that `only_hosted` drops, without tests, for a dispatched run."""
     return _only(plan, (), WAITING_RULE, _ELSEWHERE, hosted=False)

@@ -15,6 +15,7 @@ from msgspec import Meta
 from kci.config.discovery import FaultyKernel
 from kci.config.settings import Ignore
 from kci.config.values import NAME_PATTERN, StaleVariants
+from kci.diagnostics import Diagnostic
 from kci.matrix.catalog.runners import Pool, Runner
 from kci.matrix.variants import Kind, parse_variant_name
 from kci.utils.bounded_json import read_json, reading, require_schema
@@ -245,6 +246,11 @@ class Plan(Frozen, omit_defaults=True):
 
     def __post_init__(self) -> None:
         require_schema(self.schema, 1)
+
+    @property
+    def faults(self) -> list[Diagnostic]:
+        """The findings about kernels that are not planned."""
+        return [item for kernel in self.faulty for item in kernel.diagnostics]
 
     @property
     def untested_sentence(self) -> str:

@@ -8,7 +8,6 @@ import datetime
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import permutations
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +32,7 @@ from kci.utils.bounded_json import MAX_BYTES, decode_json
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count, first_of
-from kci.utils.walk import is_bytecode, walk
+from kci.utils.walk import is_bytecode, walk_packed
 
 BENCHMARKS = "benchmarks/"
 
@@ -91,13 +90,12 @@ def read_release(
     for item in findings:
         report(item)
     inside = {}
-    for file in walk(tree):
-        if not is_bytecode(file.name):
-            if file.link or not file.regular:
-                raise UnsafeError(
-                    f"not published, {file.path} is not a plain file", "merge the tree again"
-                )
-            inside[file.name] = local_file(file.path)
+    for file in walk_packed(tree):
+        if file.link or not file.regular:
+            raise UnsafeError(
+                f"not published, {file.path} is not a plain file", "merge the tree again"
+            )
+        inside[file.name] = local_file(file.path)
     for entry in manifest.present:
         prefix = f"{entry.variant}/"
         hashes = {
@@ -399,10 +397,12 @@ class BranchReplacement(Frozen):
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
-        if self.terms.sources and new.commit and old.commit and new.commit != old.commit:
-            for first, second in permutations((new.commit, old.commit)):
-                if identity.is_ancestor(self.terms.sources, first, second):
-                    return first == new.commit
+        sources = self.terms.sources
+        if sources and new.commit and old.commit:
+            if identity.is_ancestor(sources, new.commit, old.commit):
+                return True
+            if identity.is_ancestor(sources, old.commit, new.commit):
+                return False
         return (
             new.committed is not None
             and old.committed is not None
@@ -410,40 +410,37 @@ class BranchReplacement(Frozen):
         )
 
     def _left_out(self, kept_variants: Collection[str]) -> frozenset[str]:
-        names = [
-            name
-            for name in kept_variants
-            if self.terms.expected is None or name in self.terms.expected
-        ]
-        version = self.release.manifest.version
+        expected, version = self.terms.expected, self.release.manifest.version
+        names = [name for name in kept_variants if expected is None or name in expected]
         own = {
             (version, metadata.decode(file.content()).unique)
             for file in self.release.metadata_files
             if names
         }
         found = {name: self._metadata(name) for name in names}
-        stale = [
+        stale = frozenset(
             name
             for name, entry in found.items()
             if not entry or (entry.version, entry.unique) not in own
-        ]
+        )
         if not stale:
-            return frozenset()
+            return stale
         message = (
             f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree "
-            "leaves out: "
+            f"leaves out: {first_of(sorted(stale), _SHOWN)}"
         )
-        message += first_of(sorted(stale), _SHOWN)
         match self.terms.leave_out:
             case StaleVariants.REMOVE:
                 self.log(f"{message}; removed, as it was decided")
-                return frozenset(stale)
+                return stale
             case StaleVariants.ALLOW:
                 self.log(f"{message}; kept beside the new ones, as it was decided")
                 return frozenset()
-        hint = "decide with `leave-out` in [publish] of kci.toml, or with --leave-out: "
-        hint += '"allow" lets them stay beside the new ones, "remove" removes them'
-        if self.terms.expected is None:
+        hint = (
+            "decide with `leave-out` in [publish] of kci.toml, or with --leave-out: "
+            '"allow" lets them stay beside the new ones, "remove" removes them'
+        )
+        if expected is None:
             hint += "; with --kernel, only those count that the kernel should have today"
         raise rule_error("KCI814", message, hint=hint)
 
@@ -468,10 +465,7 @@ def _newest(entries: Iterable[Present]) -> Origin:
 def _source(origin: Origin) -> str:
     if origin.commit is None:
         return "an unknown commit"
-    moment = origin.committed
-    day = (
-        f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}"
-        if moment is not None
-        else ""
-    )
-    return f"commit {origin.commit[:12]}{day}"
+    text, moment = f"commit {origin.commit[:12]}", origin.committed
+    if moment is not None:
+        text += f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}"
+    return text

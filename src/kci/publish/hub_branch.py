@@ -19,6 +19,7 @@ from kci.errors import FindingsError, KciError, first_line_of, without_secrets
 from kci.publish.branch_plan import LocalFile
 from kci.publish.hub import HubFile, TokenSource, hub_client, listed_files
 from kci.utils.bounded_json import read_bounded
+from kci.utils.frozen import Frozen
 
 MAIN = "main"
 
@@ -53,14 +54,13 @@ class HubAnswerError(Exception):
         """Seconds to wait before the next request."""
 
 
-class HubKernel:
+class HubKernel(Frozen):
     """A repository of type `kernel`, through `huggingface_hub`; each method raises
     HubAnswerError.
     """
 
-    def __init__(self, repo_id: str, access: TokenSource) -> None:
-        self.repo_id = repo_id
-        self.access = access
+    repo_id: str
+    access: TokenSource
 
     def heads(self) -> dict[str, str]:
         """The head commit of each branch."""

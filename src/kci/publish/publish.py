@@ -16,7 +16,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kci.config.discovery import settings_of_tree
-from kci.config.reader import BUILD_TOML
 from kci.config.settings import Publish
 from kci.config.sources.card import CARD, card_files, render_card
 from kci.config.values import StaleVariants
@@ -181,12 +180,9 @@ class Publisher(Frozen):
                         for path in before.keys() | part.keys()
                         if before.get(path) != part.get(path)
                     )
-                    message = (
-                        f"another publisher has changed {other} on {self.name}@{goal.branch} "
-                        "meanwhile"
-                    )
+                    message = f"another publisher has changed {other} on {self.name}@{goal.branch}"
                     hint = "find out which of the two is right, then publish that one again"
-                    raise rule_error("KCI812", message, hint=hint)
+                    raise rule_error("KCI812", f"{message} meanwhile", hint=hint)
                 before, sent = part, changes
                 add = {path: final_goal.files[path] for path in (*changes.added, *changes.changed)}
                 commit = self.target.commit(
@@ -310,14 +306,6 @@ class PublishedTree(Frozen):
         return without_secrets(
             f"{endpoint()}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
         )
-
-
-def locate_tree(place: Path, kernel: Path | None) -> tuple[Path, Path | None]:
-    """The tree and, if known, the kernel that the arguments mean: `place` is a kernel with a
-    `build/`, or a tree.
-    """
-    sources = place if (place / BUILD_TOML).is_file() else kernel
-    return place / "build" if sources == place else place, sources
 
 
 def publish_tree(

@@ -107,12 +107,9 @@ def require_branches(workspace: Workspace) -> Workspace:
                 ("general", "version"), "KCI816", message, "ask its owner to make the branch"
             )
             lacking.append(FaultyKernel(kernel.directory, build.name, message, (found,)))
-    sound = [
-        kernel
-        for kernel in workspace.kernels
-        if all(kernel.directory != item.path for item in lacking)
-    ]
-    return replace(workspace, kernels=tuple(sound), unread=(*workspace.unread, *lacking))
+    faulty = {item.path for item in lacking}
+    sound = tuple(kernel for kernel in workspace.kernels if kernel.directory not in faulty)
+    return replace(workspace, kernels=sound, unread=(*workspace.unread, *lacking))
 
 
 def hub_settings(workspace: Workspace) -> list[str]:
@@ -126,16 +123,13 @@ def hub_settings(workspace: Workspace) -> list[str]:
     limit = "the default branch" + (f" and the tags {tags}" if jobs.on is PublishOn.TAG else "")
     lines = [
         f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, "
-        "and limit it to "
-        f"{limit}. The jobs that publish wait for a reviewer.",
+        f"and limit it to {limit}. The jobs that publish wait for a reviewer.",
         "On the Hub, the settings of each repository below: add a trusted publisher for GitHub "
-        "Actions with the owner "
-        f"and name of this repository, the workflow `{PurePosixPath(PUBLISH_FILE).name}` and the "
-        "environment "
-        f"`{jobs.environment}`. No token is stored.",
+        "Actions with the owner and name of this repository, the workflow "
+        f"`{PurePosixPath(PUBLISH_FILE).name}` and the environment `{jobs.environment}`. No token "
+        "is stored.",
         "The owner needs the Hub's approval to publish kernels, and each repository has to exist: "
-        "a trusted publisher "
-        "may write to one, and make none.",
+        "a trusted publisher may write to one, and make none.",
     ]
     for build in (kernel.build for kernel in workspace.kernels):
         try:

@@ -50,99 +50,6 @@ from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line
 
 
-def request_for(
-    kernel: Kernel,
-    variant: Variant,
-    output: Path,
-    options: BuildOptions,
-    builds: int = 1,
-    inputs: KernelInputs | None = None,
-) -> Request:
-    """Make the builder request of a variant."""
-    directory = Path(kernel.directory)
-    unique = options.unique_id or identity.unique_id(directory)
-    return Request(
-        kernel_dir=directory,
-        build=kernel.build,
-        variant=variant,
-        kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
-        output=output,
-        options=replace(options, cache=options.cache.absolute()),
-        builds=builds,
-        inputs=inputs,
-    )
-
-
-def make_variant_dir(
-    kernel: Kernel,
-    variant: Variant,
-    output: Path,
-    options: BuildOptions,
-    log: Log,
-    builds: int = 1,
-    inputs: KernelInputs | None = None,
-) -> LegRecord:
-    """Build and seal one variant, replacing the old directory last.
-
-    Raises MissingToolError or BuildFailedError.
-
-    `inputs` are those of its fingerprint: a file that is another one since then ends the build.
-    """
-    kernel_dir = Path(kernel.directory)
-    unique = options.unique_id or identity.unique_id(kernel_dir)
-    options = replace(options, unique_id=unique)
-    final = output / variant.name
-    with replacing(final, log) as replacement:
-        check_replaceable(final, kernel.build.name)
-        request = request_for(kernel, variant, replacement.staging, options, builds, inputs)
-        built = build_variant(request, log)
-        if options.archs:
-            mark_partial(replacement.staging, options.archs)
-        if not built.sealed:
-            metadata = metadata_for(
-                kernel.build,
-                variant.backend,
-                unique,
-                archs=built.archs,
-                provenance=identity.provenance(kernel_dir),
-                variant=variant.name,
-                committed=identity.commit_time(kernel_dir),
-            )
-            seal(replacement.staging, metadata)
-        for directory, _, _ in os.walk(replacement.staging):
-            Path(directory).chmod(0o755)
-        replacement.commit()
-        # still locked: a waiting build would replace what is read here
-        return leg_for(
-            final,
-            system=variant.system,
-            builder=built.builder,
-            attempt=options.attempt,
-            run=options.run,
-            seconds=round(built.seconds, 1),
-            objects=built.objects,
-        )
-
-
-def check_replaceable(place: Path, kernel: str) -> None:
-    """Raise UnsafeError unless a directory is absent, empty, or a variant of the same kernel."""
-    if place.is_symlink() or (place.exists() and not place.is_dir()):
-        raise UnsafeError(f"{place} is in the way: it is not a directory", "name another --output")
-    if not place.is_dir() or not any(place.iterdir()):
-        return
-    try:
-        owner = read_metadata(place / FILE_NAME).name
-    except FindingsError:
-        owner = None
-    if owner != kernel:
-        what = f"a variant of {owner}" if owner else "no variant directory"
-        hint = "name another --output, or remove the directory"
-        raise UnsafeError(f"{place} is in the way: it has files and is {what}", hint)
-
-
-_ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
-
-
 class LegRequest(Frozen, kw_only=True):
     """One variant to build."""
 
@@ -174,6 +81,85 @@ class LegRequest(Frozen, kw_only=True):
             name, leg, self.variant.name, attempt, reason, replay[:4000], unfinished
         )
 
+    def for_builder(
+        self, output: Path | None = None, builds: int = 1, inputs: KernelInputs | None = None
+    ) -> Request:
+        """The request for a builder, which writes into `output`, by default the directory."""
+        directory, options = Path(self.kernel.directory), self.options
+        name, unique = self.kernel.build.name, options.unique_id or identity.unique_id(directory)
+        return Request(
+            kernel_dir=directory,
+            build=self.kernel.build,
+            variant=self.variant,
+            kernel_id=identity.kernel_id(name, self.variant.backend, unique),
+            output=output or self.directory,
+            options=replace(options, cache=options.cache.absolute()),
+            builds=builds,
+            inputs=inputs,
+        )
+
+
+def make_variant_dir(
+    request: LegRequest, log: Log, builds: int = 1, inputs: KernelInputs | None = None
+) -> LegRecord:
+    """Build and seal one variant, replacing the old directory last.
+
+    Raises MissingToolError or BuildFailedError.
+
+    `inputs` are those of its fingerprint: a file that is another one since then ends the build.
+    """
+    kernel, variant, final = request.kernel, request.variant, request.directory
+    kernel_dir = Path(kernel.directory)
+    unique = request.options.unique_id or identity.unique_id(kernel_dir)
+    options = replace(request.options, unique_id=unique)
+    request = replace(request, options=options)
+    with replacing(final, log) as replacement:
+        check_replaceable(final, kernel.build.name)
+        built = build_variant(request.for_builder(replacement.staging, builds, inputs), log)
+        if options.archs:
+            mark_partial(replacement.staging, options.archs)
+        if not built.sealed:
+            metadata = metadata_for(
+                kernel.build,
+                variant.backend,
+                unique,
+                archs=built.archs,
+                provenance=identity.provenance(kernel_dir),
+                variant=variant.name,
+                committed=identity.commit_time(kernel_dir),
+            )
+            seal(replacement.staging, metadata)
+        for directory, _, _ in os.walk(replacement.staging):
+            Path(directory).chmod(0o755)
+        replacement.commit()
+        # still locked: a waiting build would replace what is read here
+        return replace(
+            leg_for(final, system=variant.system, builder=built.builder),
+            attempt=options.attempt,
+            run=options.run,
+            seconds=round(built.seconds, 1),
+            objects=built.objects,
+        )
+
+
+def check_replaceable(place: Path, kernel: str) -> None:
+    """Raise UnsafeError unless a directory is absent, empty, or a variant of the same kernel."""
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        raise UnsafeError(f"{place} is in the way: it is not a directory", "name another --output")
+    if not place.is_dir() or not any(place.iterdir()):
+        return
+    try:
+        owner = read_metadata(place / FILE_NAME).name
+    except FindingsError:
+        owner = None
+    if owner != kernel:
+        what = f"a variant of {owner}" if owner else "no variant directory"
+        hint = "name another --output, or remove the directory"
+        raise UnsafeError(f"{place} is in the way: it has files and is {what}", hint)
+
+
+_ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
+
 
 class BuiltLeg(Frozen):
     """The results of a leg."""
@@ -201,16 +187,13 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         # before the build: its files may change meanwhile
         card = render_card(kernel).text if artifact else None
         with fetching(variant, options, log):
-            record = make_variant_dir(kernel, variant, request.output, options, log)
+            record = make_variant_dir(request, log)
         with locked(directory, log):  # another build of the variant may replace it
             findings = verify(directory, select=_ABOUT_BINARIES, kernel=Path(kernel.directory))
             if artifact:
                 what = f"{directory} was built and is not packed: it does not meet"
-                hint = (
-                    "build in the leg's image (--container auto), which meets those about older "
-                    "systems"
-                )
-                _refuse_errors(findings, what, hint)
+                other = "the leg's image (--container auto), which meets those about older systems"
+                _refuse_errors(findings, what, f"build in {other}")
             chosen = workspace.settings.settings.plan.load
             loaded = load_built(directory, variant, chosen, options, log)
             record = replace(record, loaded=loaded)
@@ -222,10 +205,9 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     run_in_container(_in_container(request, image), log)
     if artifact:
         return BuiltLeg(directory, read_leg(artifact), artifact)
-    record = leg_for(
-        directory,
-        system=variant.system,
-        builder=choose_builder(options.builder, variant),
+    builder = choose_builder(options.builder, variant)
+    record = replace(
+        leg_for(directory, system=variant.system, builder=builder),
         attempt=options.attempt,
         run=options.run,
         seconds=round(time.monotonic() - began, 1),
@@ -240,14 +222,11 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
     """
     out_file = request.options.objects_to
     if not out_file:
-        raise UsageError(
-            "nothing says where to put the objects of a part", "give --objects-to FILE, or --pack"
-        )
+        message = "nothing says where to put the objects of a part"
+        raise UsageError(message, "give --objects-to FILE, or --pack")
     image = _checked_image(workspace, request, log)
     if image is None:
-        build_variant(
-            request_for(request.kernel, request.variant, request.directory, request.options), log
-        )
+        build_variant(request.for_builder(), log)
     else:
         run_in_container(_in_container(request, image), log)
     return out_file
@@ -256,9 +235,8 @@ def build_part(workspace: Workspace, request: LegRequest, log: Log) -> Path:
 def _checked_image(workspace: Workspace, request: LegRequest, log: Log) -> str | None:
     # the image to build in, after what can be refused before that
     trees = SourceTrees(request.options.cache / "inputs")
-    findings = source_findings(
-        request.kernel, workspace.settings, trees.of(request.kernel.directory).remembered
-    )
+    remembered = trees.of(request.kernel.directory).remembered
+    findings = source_findings(request.kernel, workspace.settings, remembered)
     trees.save()
     what = f"{request.variant.name} is not built: the kernel's sources do not meet"
     _refuse_errors(findings, what, "`kci check` lists all findings")
@@ -272,9 +250,8 @@ def _checked_image(workspace: Workspace, request: LegRequest, log: Log) -> str |
 
 def _refuse_errors(findings: Sequence[Diagnostic], subject: str, hint: str) -> None:
     if errors := errors_in(findings):
-        raise FindingsError(
-            f"{subject} {len(errors)} of the requirements", hint, diagnostics=findings
-        )
+        message = f"{subject} {len(errors)} of the requirements"
+        raise FindingsError(message, hint, diagnostics=findings)
 
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
@@ -284,9 +261,7 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     image = {"none": None, "auto": own or None}.get(container, container)
     if image is not None:
         return [shlex.join(build_command(_in_container(request, image)))]
-    return plan_commands(
-        request_for(request.kernel, request.variant, request.directory, request.options)
-    )
+    return plan_commands(request.for_builder())
 
 
 def _in_container(request: LegRequest, image: str) -> ContainerBuild:
@@ -311,16 +286,17 @@ def _in_container(request: LegRequest, image: str) -> ContainerBuild:
     )
 
 
-def artifact_path(target: Path | None, names: dict[str, str], variant: str) -> Path | None:
-    """The artifact path: the named file, or one of `names` in a named folder.
+def artifact_path(target: Path | None, name: str, *, several: bool) -> Path | None:
+    """The path of an artifact of this name: the named file, or in a named folder, as `several`
+    need.
 
     Raises UsageError if it does not fit.
     """
     if not target:
         return None
-    if target.is_dir() or (len(names) > 1 and not target.exists()):
-        return target / names[variant]
-    if len(names) > 1:
+    if target.is_dir() or (several and not target.exists()):
+        return target / name
+    if several:
         raise UsageError(f"{target} is a file", "with several variants, --pack names a folder")
     if not target.name.endswith(SUFFIXES):
         hint = f"end it with {' or '.join(SUFFIXES)}, or name a folder that exists"

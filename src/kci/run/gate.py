@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from kci.errors import FindingsError, UsageError
 from kci.plan.github_limits import FORK_RULE
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
-from kci.plan.plan import KeptObjects, Key, Leg, Plan
+from kci.plan.plan import KeptObjects, Key, Plan
 from kci.run.kernel_tests import Text
 from kci.run.records import (
     NO_RESULT_MESSAGE,
@@ -35,7 +35,7 @@ from kci.run.records import (
 )
 from kci.tree.manifest import Manifest
 from kci.utils.atomic import Log
-from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.bounded_json import VersionedRecord, read_record
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line, count
 
@@ -44,7 +44,6 @@ _Key = TypeVar("_Key")
 _Place = TypeVar("_Place", "TreePlace", "ObjectsPlace")
 
 INDEX_FILE = "kci-trees.json"
-SCHEMA = 1
 KEPT_DAYS = 60
 """Days that trees and objects count. Actions that upload them ask GitHub to keep them for
 as long."""
@@ -75,7 +74,7 @@ class ObjectsPlace(KeptObjects):
             raise ValueError(f"there are no objects in {self.artifact!r} of run {self.run!r}")
 
 
-class TreeIndex(Frozen):
+class TreeIndex(VersionedRecord):
     """The newest tree of each kernel."""
 
     trees: dict[NameOfKernel, TreePlace] = {}
@@ -85,10 +84,9 @@ class TreeIndex(Frozen):
     """Attempt of the uploading run; the newest counts."""
     objects: dict[NameOfKernel, dict[Text, ObjectsPlace]] = {}
     """Objects by kernel and leg, of pushes to the branch only."""
-    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
+        super().__post_init__()
         for kernel, place in self.trees.items():
             if place.manifest.kernel != kernel:
                 raise ValueError(f"the tree of {kernel!r} is one of {place.manifest.kernel!r}")
@@ -303,8 +301,13 @@ class GateRow(Frozen):
     job: str
     """Name on the run's page."""
     error: str
-    replay: str
+    replay: str = ""
     """Command that reproduces the error; may be empty."""
+
+
+def merge_row(kernel: str, error: str, variant: str = "") -> GateRow:
+    """What the merge of a kernel lacks."""
+    return GateRow(kernel, variant, f"{kernel} / merge", error)
 
 
 def read_results(text: str) -> dict[str, JobResult]:
@@ -356,42 +359,40 @@ def missing_results(run: RunUploads) -> list[GateRow]:
         replay = command_line("check", place=item.path)
         rows.append(GateRow(item.kernel or item.path, "", "plan", item.message, replay))
     held_back = [item for item in plan.left_out if item.rule == FORK_RULE]
-    rows += [GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in held_back]
+    rows += [GateRow(item.kernel, item.variant, "plan", item.reason) for item in held_back]
     fresh = {
         kernel: record for kernel, record in run.records.items() if record.attempt >= plan.attempt
     }
     for kernel in sorted({leg.kernel for leg in plan.legs}):
-        if kernel in fresh:
-            rows += _kernel_rows(
-                plan.tier, fresh[kernel], [leg for leg in plan.legs if leg.kernel == kernel]
-            )
-        else:
-            rows.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
-    for (kernel, name), why in replace(run, records=fresh).failed_tests().items():
-        test = run.tests.get((kernel, name))
-        rows.append(
-            GateRow(kernel, "", f"{kernel} / test {name}", why, test.replay if test else "")
+        rows += (
+            _kernel_rows(plan, fresh[kernel])
+            if kernel in fresh
+            else [merge_row(kernel, _NO_RECORD)]
         )
+    for key, why in replace(run, records=fresh).failed_tests().items():
+        (kernel, name), test = key, run.tests.get(key)
+        replay = test.replay if test else ""
+        rows.append(GateRow(kernel, "", f"{kernel} / test {name}", why, replay))
     return rows
 
 
-def _kernel_rows(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
-    present = set(record.present)
+def _kernel_rows(plan: Plan, record: KernelRecord) -> Iterator[GateRow]:
+    kernel, lacking = record.kernel, False
     failures = {failure.variant: failure for failure in record.failures}
-    lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
-    for leg, name in lacking:
-        how = (f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}")
-        error, replay = NO_RESULT_MESSAGE, command_line("build", *how, place=leg.path)
-        if failure := failures.get(name):
-            error, replay = failure.error, failure.replay
-        yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", error, replay)
+    for leg in (leg for leg in plan.legs if leg.kernel == kernel):
+        for name in (name for name in leg.variants if name not in record.present):
+            how = (f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={plan.tier}")
+            error, replay = NO_RESULT_MESSAGE, command_line("build", *how, place=leg.path)
+            if failure := failures.get(name):
+                error, replay = failure.error, failure.replay
+            lacking = True
+            yield GateRow(kernel, name, f"{kernel} / {leg.name}", error, replay)
     unloaded = record.manifest.unloaded if record.manifest else {}
     for name, why in unloaded.items():
-        yield GateRow(record.kernel, name, f"{record.kernel} / merge", f"not loaded: {why}", "")
+        yield merge_row(kernel, f"not loaded: {why}", name)
     if record.error or (not record.complete and not lacking and not unloaded):
         lacks = ", ".join(record.missing) or "something that was planned"
-        error = record.error or f"the tree lacks {lacks}"
-        yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
+        yield merge_row(kernel, record.error or f"the tree lacks {lacks}")
 
 
 def success_summary(plan: Plan) -> str:

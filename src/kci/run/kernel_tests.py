@@ -39,6 +39,7 @@ from kci.utils.frozen import Frozen
 from kci.utils.suggest import containing, suggestion
 
 _NOTHING_SELECTED = 5
+_PYTEST = Path(__file__).with_name("pytest_script.py")
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
 
 
@@ -333,7 +334,8 @@ def _run_pytest(
     keyword: str,
 ) -> TestReport:
     report = folder / "report.xml"
-    command = [str(python), "-m", "pytest", "tests", "-m", MARKER, "-q", "-p", "no:cacheprovider"]
+    command = [str(python), "-c", _PYTEST.read_text(encoding="utf-8"), "tests", "-m", MARKER, "-q"]
+    command += ["-p", "no:cacheprovider"]
     command += ["-o", "verbosity_assertions=2", *(["-k", keyword] if keyword else [])]
     command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
     log(f"running the tests of {metadata.name} marked {MARKER}")

@@ -43,7 +43,7 @@ from kci.plan.inputs.source_tree import SourceTrees
 from kci.plan.plan import KernelPlan, Plan
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, Workspace
-from kci.run.build_leg import check_replaceable, make_variant_dir
+from kci.run.build_leg import LegRequest, check_replaceable, make_variant_dir
 from kci.run.load_built import fetching, load_built
 from kci.tree.manifest import Loading, Manifest, read_sealed
 from kci.tree.merge import merge
@@ -132,8 +132,11 @@ class KeptBuilds:
             if kept := self.find(kernel, variant, fingerprint):
                 return kept
             inputs = self._of(kernel).inputs
+            request = LegRequest(
+                kernel=kernel, variant=variant, output=output, options=self._options
+            )
             with fetching(variant, self._options, log):
-                leg = make_variant_dir(kernel, variant, output, self._options, log, builds, inputs)
+                leg = make_variant_dir(request, log, builds, inputs)
         self._forget_old(kernel, variant.name, output)
         return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0, objects=leg.objects)
 
@@ -223,6 +226,10 @@ class Outcome(msgspec.Struct):
     error: KciError | None = None
     elsewhere: bool = False
     """True if no job of a plan builds it, so that a tree is complete without it."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.kernel} {self.variant.name}"
 
 
 _Update = tuple[Outcome, dict[str, Any]]
@@ -314,25 +321,7 @@ def run_here(
             for directory in built:
                 _put(directory, trees[name] / directory.name, name, log)
         elif built:
-            kernel = kernels[name]
-            part = KernelPlan(
-                name,
-                kernel.directory,
-                kernel.build.general.version,
-                tuple(item.variant.name for item in mine if not item.elsewhere),
-                tree=tree_place(workspace.settings, kernel.directory),
-                elsewhere=tuple(item.variant.name for item in mine if item.elsewhere),
-            )
-            loads = tuple(
-                sorted({str(outcome.variant.backend) for outcome in mine if outcome.variant.loads})
-            )
-            planned = Plan(
-                1, "", (part,), suppressions=tree_suppressions(workspace.settings), loads=loads
-            )
-            loaded = {outcome.variant.name: outcome.loaded for outcome in mine if outcome.loaded}
-            merged[name] = merged_tree(
-                built, trees[name], planned, log, loaded, render_card(kernel).text
-            )
+            merged[name] = merged_tree(workspace, kernels[name], mine, trees[name], log)
 
     def on_update(update: _Update) -> None:
         outcome, changes = update
@@ -414,41 +403,41 @@ def run_in_parallel(
 
 
 def merged_tree(
-    sources: Sequence[Path],
-    tree: Path,
-    planned: Plan,
-    log: Log,
-    loaded: Mapping[str, Loading],
-    card: str | None = None,
+    workspace: Workspace, kernel: Kernel, outcomes: Sequence[Outcome], tree: Path, log: Log
 ) -> TreeResult:
-    """Merge a kernel's variants and verify the tree.
+    """Merge what was built of a kernel and verify the tree.
 
     The suppressions of `build/` apply wherever the tree is.
     """
-    merge_findings: list[Diagnostic] = []
+    settings = workspace.settings
+    backends = {str(item.variant.backend) for item in outcomes if item.variant.loads}
+    part = KernelPlan(
+        kernel.build.name,
+        kernel.directory,
+        kernel.build.general.version,
+        tuple(item.variant.name for item in outcomes if not item.elsewhere),
+        tree=tree_place(settings, kernel.directory),
+        elsewhere=tuple(item.variant.name for item in outcomes if item.elsewhere),
+    )
+    rules_of, loads = tree_suppressions(settings), tuple(sorted(backends))
+    findings: list[Diagnostic] = []
     log = cache(log)  # two locks of one tree report a wait once
     (manifest,) = merge(
-        sources,
+        [item.directory for item in outcomes if item.directory],
         tree,
-        planned,
+        Plan(1, "", (part,), suppressions=rules_of, loads=loads),
         allow_partial=True,
-        card=card,
+        card=render_card(kernel).text,
         log=log,
-        report=merge_findings.append,
-        loaded=loaded,
+        report=findings.append,
+        loaded={item.variant.name: item.loaded for item in outcomes if item.loaded},
     )
     with locked(Path(os.path.realpath(tree)), log):  # another run may replace it
         verified = verify_with_suppressions(tree)
-    suppressed, (kernel,), rules_of = (
-        list(verified.suppressed),
-        planned.kernels,
-        planned.suppressions,
-    )
-    remaining = drop_suppressed_in_tree(
-        verified.diagnostics, rules_of, str(tree), kernel.tree, suppressed.append
-    )
-    findings = (item for item in remaining if item.rule != "KCI721")
-    return TreeResult(kernel.name, tree, manifest, (*merge_findings, *findings), tuple(suppressed))
+    suppressed, found = list(verified.suppressed), verified.diagnostics
+    left = drop_suppressed_in_tree(found, rules_of, str(tree), part.tree, suppressed.append)
+    findings += (item for item in left if item.rule != "KCI721")
+    return TreeResult(part.name, tree, manifest, tuple(findings), tuple(suppressed))
 
 
 def _build(

@@ -27,11 +27,10 @@ from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify
 from kci.utils.atomic import Log, write_atomic
-from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.bounded_json import VersionedRecord, read_record
 from kci.utils.frozen import Frozen
 from kci.utils.walk import size_of
 
-SCHEMA = 1
 FAILURE_PREFIX = "kci-failure-"
 OBJECTS_FILE = "kci-objects.json"
 RECORD_FILE = "kci-record.json"
@@ -50,14 +49,7 @@ NameOfKernel = Annotated[str, Meta(pattern=NAME_PATTERN)]
 Attempt = Annotated[int, Meta(ge=1)]
 
 
-class _Record(Frozen, kw_only=True):
-    schema: int = SCHEMA
-
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
-
-
-class VariantFailure(_Record):
+class VariantFailure(VersionedRecord):
     """A variant whose build failed."""
 
     kernel: NameOfKernel
@@ -72,7 +64,7 @@ class VariantFailure(_Record):
     """True for a timeout; `error` tells the progress."""
 
 
-class LegObjects(_Record):
+class LegObjects(VersionedRecord):
     """The object pack of a leg."""
 
     kernel: NameOfKernel
@@ -90,7 +82,7 @@ class LegObjects(_Record):
             raise ValueError(f"{self.artifact!r} does not name an artifact of {self.kernel!r}")
 
 
-class KernelRecord(_Record):
+class KernelRecord(VersionedRecord):
     """The result of merging one kernel."""
 
     kernel: NameOfKernel
@@ -115,7 +107,7 @@ class KernelRecord(_Record):
             )
 
 
-class TestRecord(_Record):
+class TestRecord(VersionedRecord):
     """The result of a test leg."""
 
     __test__ = False  # for pytest
@@ -253,11 +245,10 @@ class MergeJob(Frozen):
     record: Path | None
     """The file for the record of the kernel."""
 
-    def merge(
-        self, *, allow_partial: bool, log: Log, report: Callable[[Diagnostic], None]
-    ) -> list[Manifest]:
-        """Merge the artifacts; KciError for missing variants or a conflict."""
-        return merge(
+    def merge(self, *, allow_partial: bool, log: Log) -> tuple[list[Manifest], list[Diagnostic]]:
+        """Merge the artifacts, with warnings; KciError for missing variants or a conflict."""
+        warnings: list[Diagnostic] = []
+        merged = merge(
             self.artifacts,
             self.into,
             self.planned,
@@ -265,8 +256,9 @@ class MergeJob(Frozen):
             kernel=self.kernel,
             run=ci_run(),
             log=log,
-            report=report,
+            report=warnings.append,
         )
+        return merged, warnings
 
     def verify(
         self, trees: Mapping[Path, Manifest]

@@ -201,16 +201,14 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
         listed = ", ".join(item.name for item in several)
         work.note(
             f"{SETUP_PY}: it makes {count(len(several), 'extension')}, {listed}, and a kernel is "
-            "one module: bind"
-            " all in torch-ext/torch_binding.cpp, or make several kernels"
+            "one module: bind all in torch-ext/torch_binding.cpp, or make several kernels"
         )
     if not any(map(needs_device, backends)) and (
         sources := sorted(name for name in project if name.endswith(".cu"))
     ):
         work.note(
-            f"{SETUP_PY}: with FORCE_CUDA=1 and CUDA_HOME it makes no CUDAExtension where there "
-            "is no GPU: write"
-            f" a component for CUDA, of {', '.join(sources[:6])}"
+            f"{SETUP_PY}: with FORCE_CUDA=1 and CUDA_HOME it makes no CUDAExtension where there is "
+            f"no GPU: write a component for CUDA, of {', '.join(sources[:6])}"
         )
     for name in links:
         work.note(f"{name} was not copied: it is a link")
@@ -274,13 +272,12 @@ def _extensions(runs: SetupRuns, root: Path) -> dict[str, list[Extension]]:
     return by_backend
 
 
-class _Draft:
+class _Draft(Frozen):
     """The project, the runs of its setup.py, and the manual steps so far."""
 
-    def __init__(self, project: Mapping[str, bytes], runs: SetupRuns) -> None:
-        self.project = project
-        self.runs = runs
-        self.todo: list[str] = []
+    project: dict[str, bytes]
+    runs: SetupRuns
+    todo: list[str] = []
 
     def note(self, step: str) -> None:
         if step not in self.todo:
@@ -321,8 +318,7 @@ class _Draft:
             if not _TORCH_LIBRARIES.match(library):
                 self.note(
                     f"{SETUP_PY}: it links `{library}`: build.toml has no key for libraries, so "
-                    "compile"
-                    " it in, or remove it"
+                    "compile it in, or remove it"
                 )
         include = list(dict.fromkeys(include))
         headers = _headers(self.project, sources, include)
@@ -396,8 +392,7 @@ class _Draft:
             elif _REGISTERED.search(text):
                 self.note(
                     f"{_place(file, text, _REGISTERED)}: it registers operators: their namespace "
-                    "in a kernel is"
-                    " TORCH_EXTENSION_NAME"
+                    "in a kernel is TORCH_EXTENSION_NAME"
                 )
             uses += [_place(file, text, _PYBIND)] if _PYBIND.search(text) else []
             names |= here
@@ -431,9 +426,9 @@ class _Draft:
             if item.name.endswith(".py") and f"{base}/{item.name}" in self.project
         ]
         allowed = make_package(main, (), backends)
-        for finding in check_package(files, f"torch-ext/{package}", allowed, (OPS,)):
+        for finding in check_package(files, allowed, (OPS,)):
             self.note(
-                f"{finding.path}:{finding.line}: "
+                f"torch-ext/{package}/{finding.path}:{finding.line}: "
                 f"{finding.message}{finding.hint and f': {finding.hint}'}"
             )
         return {

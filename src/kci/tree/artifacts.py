@@ -7,18 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
-from kci.diagnostics import Diagnostic, Findings, Severity, finding
+from kci.diagnostics import Diagnostic, Findings, errors_in, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
 from kci.plan.plan import Plan
 from kci.tree import metadata
-from kci.tree.manifest import LegRecord, Replaced, leg_for
+from kci.tree.manifest import LegRecord, leg_for
 from kci.tree.pack import read_leg
 from kci.utils.archive import SUFFIXES
 from kci.utils.atomic import write_atomic
+from kci.utils.frozen import Frozen
 
 PREFIX = "kci-"
 """Name prefix of artifacts in a folder."""
@@ -27,7 +26,7 @@ _ARCHIVES = (".tar", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip
 """Archive suffixes that a merge reports when it skips them."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class Source(Frozen):
     """An artifact or variant directory, with the record of its leg."""
 
     path: Path
@@ -62,16 +61,11 @@ def find_sources(
                 f"{path} does not exist",
                 "name artifacts, folders of artifacts or variant directories",
             )
-    artifacts = [
-        Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()
-    ]
+    files = [Source(path, read_leg(path), path.name) for path in sorted(found) if path.is_file()]
     # the system does not matter for noarch names
-    legs = (
-        (path, leg_for(path, system="x86_64-linux", builder=""))
-        for path in sorted(found)
-        if path.is_dir()
-    )
-    return artifacts + [Source(path, leg, "") for path, leg in legs]
+    system = "x86_64-linux"
+    folders = (path for path in sorted(found) if path.is_dir())
+    return files + [Source(path, leg_for(path, system=system, builder=""), "") for path in folders]
 
 
 def is_variant_dir(path: Path) -> bool:
@@ -106,15 +100,13 @@ def _search(folder: Path, skip: Path | None, report: Report) -> Iterator[Path]:
 
 def newest_source(sources: Iterable[Source]) -> Source:
     """Pick the newest attempt. Raises FindingsError if two sources of that attempt differ."""
-    ranked = sorted(sources, key=lambda source: source.order)
-    best = ranked[0]
-    for other in ranked[1:]:
+    best, *others = sorted(sources, key=lambda source: source.order)
+    for other in others:
         if other.leg.attempt == best.leg.attempt and other.leg.digest != best.leg.digest:
             raise rule_error(
                 "KCI608",
                 f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on "
-                f"{best.leg.system}) "
-                f"and {other.path} (built on {other.leg.system})",
+                f"{best.leg.system}) and {other.path} (built on {other.leg.system})",
                 best.path,
                 hint="equal sources must give equal files; compare the two with diffoscope, and "
                 "merge one",
@@ -122,7 +114,7 @@ def newest_source(sources: Iterable[Source]) -> Source:
     return best
 
 
-class CiRun(msgspec.Struct, frozen=True):
+class CiRun(Frozen):
     """The CI run of a merge, as far as known."""
 
     id: str = ""
@@ -138,8 +130,7 @@ def require_same_commit(
     Raises FindingsError on a mismatch.
     """
     findings = [item for source in sources for item in _mismatches(source, planned, run)]
-    refused = [item for item in findings if item.severity is Severity.ERROR]
-    if refused:
+    if refused := errors_in(findings):
         raise combined_error(
             refused, refused[0].hint or "merge the artifacts of the plan's own run only"
         )
@@ -153,7 +144,7 @@ def combined_error(findings: Sequence[Diagnostic], hint: str) -> FindingsError:
 
 
 def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
-    leg, path = source.leg, str(source.path)
+    leg, path = source.leg, source.path
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:
         message = f"{path} holds {leg.variant} of {leg.kernel}, but its name says something else"
@@ -167,43 +158,19 @@ def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
             f"{path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
         )
         yield finding("KCI612", message, path, hint="find out where the artifact comes from")
-    if planned is None:
+    if not planned:
         return
     part = planned.kernel(leg.kernel)
-    if part is None or leg.variant not in (*part.planned, *part.elsewhere):
+    if not part or leg.variant not in (*part.planned, *part.elsewhere):
         what = f"the variant {leg.variant}" if part else "that kernel"
         yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path)
-    if leg.source is not None and planned.commit not in (None, leg.source.commit):
+    if leg.source and planned.commit not in (None, leg.source.commit):
         message = (
             f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
         )
         yield finding(
             "KCI612", message, path, hint="make the plan and the artifacts from one commit"
         )
-
-
-def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
-    """List earlier attempts with other files than the chosen one."""
-    attempts = [
-        Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
-        for source in all_sources
-        if source.leg.digest != chosen.leg.digest
-    ]
-    return sorted(
-        set(attempts), key=lambda item: (item.variant, item.attempt, item.artifact, item.digest)
-    )
-
-
-def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
-    """Report an attempt whose bytes a later attempt does not reproduce."""
-    return finding(
-        "KCI613",
-        f"{kernel}: attempt {attempt} of {item.variant} holds other files than attempt "
-        f"{item.attempt} "
-        f"(digest {item.digest[:12]}), and replaces it",
-        item.artifact,
-        hint="equal sources should give equal files; the manifest records both digests",
-    )
 
 
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:

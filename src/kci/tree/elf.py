@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-import msgspec
+from kci.utils.frozen import Frozen
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -45,7 +45,7 @@ class ElfError(Exception):
     """The file is not an ELF library, truncated or inconsistent."""
 
 
-class Symbol(msgspec.Struct, frozen=True):
+class Symbol(Frozen):
     """A dynamic symbol; `version` is empty for an unversioned one."""
 
     name: str
@@ -53,7 +53,7 @@ class Symbol(msgspec.Struct, frozen=True):
     weak: bool
 
 
-class Elf(msgspec.Struct, frozen=True):
+class Elf(Frozen):
     """The facts about a shared library."""
 
     machine: str
@@ -78,22 +78,15 @@ class Elf(msgspec.Struct, frozen=True):
     """True with a program interpreter, as executables have."""
 
 
-class _BoundedFile:
+class _BoundedFile(mmap.mmap):
     # limits the number of reads, so that parsing a hostile file ends
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._left = data, _MAX_READS
+    left = _MAX_READS
 
-    def read(self, size: int) -> bytes:
-        self._left -= 1
-        if self._left < 0:
+    def read(self, size: int | None = None) -> bytes:
+        self.left -= 1
+        if self.left < 0:
             raise ElfError("its tables have more entries than those of any library")
-        return self._data.read(size)
-
-    def seek(self, offset: int, whence: Literal[0, 1, 2] = 0) -> None:
-        self._data.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._data.tell()
+        return super().read(size)
 
 
 def read_elf(path: Path) -> Elf:
@@ -116,12 +109,12 @@ def _opened(path: Path) -> Iterator[tuple[ELFFile, mmap.mmap]]:
 
     with path.open("rb") as file:
         try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = _BoundedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:
             raise ElfError("it is empty") from None
         with data:
             try:
-                elf = ELFFile(cast("IO[bytes]", _BoundedFile(data)))
+                elf = ELFFile(cast("IO[bytes]", data))
                 if elf.elfclass != 64 or not elf.little_endian or elf["e_type"] != "ET_DYN":
                     raise ElfError("it is not a 64-bit little-endian shared library")
                 yield elf, data

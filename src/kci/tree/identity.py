@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from kci.config.discovery import find_root
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError
 from kci.utils.bounded_json import require_plain
+from kci.utils.frozen import Frozen
 from kci.utils.git import changed_paths, run_git
 from kci.utils.walk import is_bytecode, is_own, walk
 
@@ -29,7 +29,7 @@ _EXCLUDED = ("metadata.json", SIGNATURE)
 """Excluded at the variant's root only."""
 
 
-class Digest(msgspec.Struct, frozen=True):
+class Digest(Frozen):
     """Files of a variant in `metadata.json`: path to base64 hash, sorted by path."""
 
     algorithm: Algorithm
@@ -60,15 +60,12 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
 
 def make_digest(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
     """Make the metadata's digest from `file_hashes`."""
-    covered = (
-        name
+    files = {
+        name: base64.b64encode(bytes.fromhex(hashes[name])).decode()
         for name in sorted(hashes)
         if not (name in _EXCLUDED or name.endswith(".pyc") or "__pycache__" in name.split("/"))
-    )
-    return Digest(
-        algorithm,
-        {name: base64.b64encode(bytes.fromhex(hashes[name])).decode() for name in covered},
-    )
+    }
+    return Digest(algorithm, files)
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
@@ -112,7 +109,7 @@ Commit = Annotated[str, Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
 """A full commit id."""
 
 
-class GitState(msgspec.Struct, frozen=True):
+class GitState(Frozen):
     """The commit of a source, and True if tracked files differ from it."""
 
     commit: Commit
@@ -175,10 +172,7 @@ def content_hash(kernel_dir: Path) -> bytes:
     """Hash a kernel's file names and contents, without hidden files, bytecode and build outputs."""
     total = hashlib.sha256()
     for entry in walk(kernel_dir):
-        if not is_own(entry.name):
-            continue
-        if not (entry.regular or entry.link):
-            continue
-        content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
-        total.update(f"{entry.name}\0{content}\0".encode())
+        if is_own(entry.name) and (entry.regular or entry.link):
+            content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
+            total.update(f"{entry.name}\0{content}\0".encode())
     return total.digest()

@@ -23,7 +23,8 @@ from kci.plan.plan import Key
 from kci.tree.identity import GitState, directory_digest, file_hashes, validate_dir
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.metadata import Metadata, read_metadata
-from kci.utils.bounded_json import read_json, reading, require_schema
+from kci.utils.bounded_json import VersionedRecord, read_json, reading, require_schema
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import first_of
 from kci.version import __version__
 
@@ -36,7 +37,7 @@ MAX_ATTEMPT = 1000
 """GitHub allows 50."""
 
 
-class Loading(msgspec.Struct, frozen=True, omit_defaults=True):
+class Loading(Frozen, omit_defaults=True):
     """The outcome of loading a variant."""
 
     torch: tuple[Word, ...] = ()
@@ -59,7 +60,7 @@ UNKNOWN_LOADING = (
 )
 
 
-class LegRecord(msgspec.Struct, frozen=True):
+class LegRecord(Frozen):
     """The variant of an artifact and its build; unknown keys are ignored."""
 
     schema: int
@@ -92,16 +93,7 @@ class LegRecord(msgspec.Struct, frozen=True):
             raise ValueError(f"{self.system!r} is not a system")
 
 
-def leg_for(
-    variant_dir: Path,
-    *,
-    system: str,
-    builder: str,
-    attempt: int = 1,
-    run: str = "",
-    seconds: float | None = None,
-    objects: ObjectUse | None = None,
-) -> LegRecord:
+def leg_for(variant_dir: Path, *, system: str, builder: str) -> LegRecord:
     """Describe a sealed variant. `system` is for names without one."""
     try:
         name, sealed = parse_variant_name(variant_dir.name), read_sealed(variant_dir)
@@ -117,18 +109,14 @@ def leg_for(
             digest=sealed.digest,
             kci=__version__,
             builder=builder,
-            attempt=attempt,
-            run=run,
             source=kernel,
-            seconds=seconds,
             archs=metadata.backend.archs,
-            objects=objects,
         )
     except ValueError as error:
         raise rule_error("KCI710", f"{variant_dir}: {error}", variant_dir) from error
 
 
-class SealedVariant(msgspec.Struct, frozen=True):
+class SealedVariant(Frozen):
     """A variant directory that agrees with its metadata."""
 
     metadata: Metadata
@@ -144,26 +132,27 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None) -> Seal
     """Check a variant's files against its metadata. Raises FindingsError."""
     metadata = read_metadata(variant_dir / METADATA_NAME)
     hint = "seal it again: kci pack --seal"
-    where = str(variant_dir)
-    if metadata.digest is None:
-        raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", where, hint=hint)
+    if not metadata.digest:
+        raise rule_error(
+            "KCI603", f"{variant_dir} has no digest in its metadata", variant_dir, hint=hint
+        )
     hashes = file_hashes(variant_dir) if hashes is None else hashes
     if violations := validate_dir(variant_dir, metadata.digest, hashes):
         shown = first_of([message for _, message in violations], 5)
-        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", where, hint=hint)
+        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}", variant_dir, hint=hint)
     name = variant_dir.name
-    if metadata.kci is not None and metadata.kci.variant != name:
+    if metadata.kci and metadata.kci.variant != name:
         raise rule_error(
             "KCI612",
             f"{variant_dir} was built as {metadata.kci.variant}; renaming a directory does not "
             "make another variant",
-            where,
+            variant_dir,
             hint=f"rename it to {metadata.kci.variant}, or build {name}",
         )
     return SealedVariant(metadata, hashes)
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(Frozen):
     """The artifact and source of a variant."""
 
     artifact: str
@@ -178,7 +167,7 @@ class Origin(msgspec.Struct, frozen=True):
     """Commit time in seconds since 1970."""
 
 
-class Present(msgspec.Struct, frozen=True, omit_defaults=True):
+class Present(Frozen, omit_defaults=True):
     """A variant in a tree."""
 
     variant: str
@@ -192,7 +181,7 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     loaded: Loading | None = None
 
 
-class Replaced(msgspec.Struct, frozen=True):
+class Replaced(Frozen):
     """An artifact that a later attempt with other files replaces."""
 
     variant: str
@@ -201,7 +190,7 @@ class Replaced(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(VersionedRecord):
     """The record of a tree; without a plan `planned` is None and nothing is missing."""
 
     kernel: str
@@ -213,7 +202,6 @@ class Manifest(msgspec.Struct, frozen=True):
     replaced: tuple[Replaced, ...] = ()
     card: str | None = None
     """Hex sha256 of the card; None for a tree without one, or with one that was written by hand."""
-    schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
     @property
@@ -225,11 +213,10 @@ class Manifest(msgspec.Struct, frozen=True):
         """The variants that are not to be published without having been loaded, and were not; each
         with the reason.
         """
-        known = {item.variant: item.loaded for item in self.present if item.loaded is not None}
         return {
-            name: loaded.reason
-            for name, loaded in known.items()
-            if loaded.must and not loaded.torch
+            item.variant: loaded.reason
+            for item in self.present
+            if (loaded := item.loaded) and loaded.must and not loaded.torch
         }
 
     @property
@@ -237,28 +224,14 @@ class Manifest(msgspec.Struct, frozen=True):
         """Stands for the whole tree: what was judged is found again by it."""
         return tree_under_test(self.digests)
 
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
 
-
-_ORDER = (
-    "schema",
-    "created_by",
-    "kernel",
-    "version",
-    "complete",
-    "card",
-    "planned",
-    "present",
-    "missing",
-    "replaced",
-)
+_ORDER = "schema created_by kernel version complete card planned present missing replaced"
 
 
 def encode(manifest: Manifest) -> bytes:
     """Encode a `kci-manifest.json`."""
     data = msgspec.to_builtins(manifest)
-    text = msgspec.json.encode({key: data[key] for key in _ORDER})
+    text = msgspec.json.encode({key: data[key] for key in _ORDER.split()})
     return msgspec.json.format(text, indent=2) + b"\n"
 
 
@@ -289,10 +262,10 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     for place in places:
         for path in _manifests(place):
             manifest = _load(path, f"name the {FILE_NAME} of a published tree, or the tree")
-            beside = path.name == FILE_NAME and any(
-                (path.parent / item.variant).is_dir() for item in manifest.present
+            with_tree = place.is_dir() or (
+                path.name == FILE_NAME
+                and any((path.parent / item.variant).is_dir() for item in manifest.present)
             )
-            with_tree = place.is_dir() or beside
             for entry in manifest.present:
                 problem = _problem(path.parent, manifest, entry) if with_tree else ""
                 if problem:

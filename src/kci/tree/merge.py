@@ -8,31 +8,31 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from kci.config.sources.card import CARD
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import must_load, parse_variant_name
 from kci.plan.plan import KernelPlan, Plan
-from kci.tree import manifest as manifests
 from kci.tree.artifacts import (
     CiRun,
+    Report,
     Source,
     combined_error,
     find_sources,
     is_variant_dir,
     newest_source,
-    older_attempts,
-    report_replaced,
     require_same_commit,
 )
 from kci.tree.manifest import (
+    FILE_NAME,
     UNKNOWN_LOADING,
     LegRecord,
     Loading,
@@ -41,86 +41,74 @@ from kci.tree.manifest import (
     Present,
     Replaced,
     SealedVariant,
+    encode,
     missing_variants,
     read_manifest,
     read_sealed,
 )
-from kci.tree.metadata import KciRecord, refuse_partial
+from kci.tree.metadata import refuse_partial
 from kci.tree.pack import files_to_pack, unpack
 from kci.tree.top_level import SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.utils.atomic import Log, failed_path, full_disk_hint, replacing
 from kci.utils.cache import StatCache, default_cache
-from kci.utils.walk import is_bytecode, walk
-
-_Put = Callable[[Path, Path], object]
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-link a file or directory; copy it where that fails."""
-    _put(source, target, _linked)
+from kci.utils.frozen import Frozen
+from kci.utils.walk import walk_packed
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copy without bytecode; links stay links."""
-    _put(source, target, _copied)
-
-
-def _put(source: Path, target: Path, put: _Put) -> None:
+def copy(source: Path, target: Path, *, linked: bool = False) -> None:
+    """Copy a file, or a directory without bytecode; links stay links. `linked` files are hard
+    links where the system can.
+    """
     pairs = [(source, target)]
     if source.is_dir() and not source.is_symlink():
-        pairs = [
-            (item.path, target / item.name) for item in walk(source) if not is_bytecode(item.name)
-        ]
+        pairs = [(item.path, target / item.name) for item in walk_packed(source)]
     for old, new in pairs:
         try:
             new.parent.mkdir(parents=True, exist_ok=True)
-            put(old, new)
+            if not (linked and _is_linked(old, new)):
+                shutil.copy2(old, new, follow_symlinks=False)
         except OSError as error:
             message = f"cannot copy {old} to {failed_path(error, new)}: {error.strerror or error}"
             raise FindingsError(message, full_disk_hint(error)) from error
 
 
-def _copied(source: Path, target: Path) -> None:
-    shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _linked(source: Path, target: Path) -> None:
-    try:
+def _is_linked(source: Path, target: Path) -> bool:
+    # not on another file system, without links, with a link count at its limit, on Windows
+    with suppress(OSError, NotImplementedError):
         os.link(source, target, follow_symlinks=False)
-    except (
-        OSError,
-        NotImplementedError,
-    ):  # other file system, no links, link count at its limit, Windows
-        _copied(source, target)
+        return True
+    return False
 
 
 _Hashes = dict[str, dict[str, str]]
 """Hex SHA-256 by variant and file name."""
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _Job(Frozen):
     kernel: str
     version: int
+    plan: Plan | None
     planned: KernelPlan | None
     sources: tuple[Source, ...]
     target: Path
-    commit: str | None
     replaced: tuple[Replaced, ...]
-    loads: tuple[str, ...]
     card: str | None
+    loaded: Mapping[str, Loading]
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
-        return (self.planned.fingerprints if self.planned is not None else None) or {}
+        return (self.planned and self.planned.fingerprints) or {}
 
     def fingerprint(self, leg: LegRecord) -> str | None:
         # none for a leg that was built from another commit
-        same = leg.source is not None and not leg.source.dirty and leg.source.commit == self.commit
+        commit = self.plan.commit if self.plan else None
+        same = leg.source and not leg.source.dirty and leg.source.commit == commit
         return self.fingerprints.get(leg.variant) if same else None
 
     def loading(self, variant: str, known: Loading | None) -> Loading | None:
         """The known outcome of loading it, or that it had to be loaded and nobody says so."""
-        must = must_load(variant) and parse_variant_name(variant).backend in self.loads
+        loads = self.plan.loads if self.plan else ()
+        must = must_load(variant) and parse_variant_name(variant).backend in loads
         return known or (Loading(reason=UNKNOWN_LOADING, must=True) if must else None)
 
     def fits(self, entry: Present) -> bool:
@@ -140,7 +128,7 @@ def merge(
     run: CiRun | None = None,
     card: str | None = None,
     log: Log = lambda _line: None,
-    report: Callable[[Diagnostic], None] = lambda _finding: None,
+    report: Report = lambda _finding: None,
     loaded: Mapping[str, Loading] = {},
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories; return manifests by kernel
@@ -155,11 +143,12 @@ def merge(
     """
     into = _resolved(into)
     sources = find_sources(artifacts, skip=into, report=report)
-    if kernel is not None:
+    if kernel:
         sources, planned = _only(kernel, sources, planned)
     # a plan that skips every variant has fingerprints
-    skipped = planned is not None and any(part.fingerprints for part in planned.kernels)
-    if not sources and not (skipped or (planned is not None and allow_partial)):
+    if not sources and not (
+        planned and (allow_partial or any(part.fingerprints for part in planned.kernels))
+    ):
         raise rule_error(
             "KCI606",
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
@@ -167,19 +156,16 @@ def merge(
         )
     for item in require_same_commit(sources, planned, run or CiRun()):
         report(item)
-    sources = [
-        msgspec.structs.replace(
-            source, leg=msgspec.structs.replace(source.leg, loaded=loaded[source.leg.variant])
-        )
-        if not source.artifact and source.leg.variant in loaded
-        else source
-        for source in sources
-    ]
-    jobs = _jobs(sources, into, planned, card)
+    jobs = _jobs(sources, into, planned, card, loaded)
     for job in jobs:
         attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
-        for replaced in job.replaced:
-            report(report_replaced(job.kernel, attempts[replaced.variant], replaced))
+        for old in job.replaced:
+            message = (
+                f"{job.kernel}: attempt {attempts[old.variant]} of {old.variant} holds other "
+                f"files than attempt {old.attempt} (digest {old.digest[:12]}), and replaces it"
+            )
+            hint = "equal sources should give equal files; the manifest records both digests"
+            report(finding("KCI613", message, old.artifact, hint=hint))
     with ExitStack() as stack:
         # sorted: two merges must lock in the same order
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
@@ -205,46 +191,48 @@ def _only(
     kernel: str, sources: list[Source], planned: Plan | None
 ) -> tuple[list[Source], Plan | None]:
     chosen = [source for source in sources if source.leg.kernel == kernel]
-    part = planned.kernel(kernel) if planned is not None else None
-    if not chosen and part is None:
+    part = planned.kernel(kernel) if planned else None
+    if not chosen and not part:
         raise UsageError(f"no artifact and no plan is about the kernel {kernel!r}")
-    if planned is None:
-        return chosen, None
-    return chosen, msgspec.structs.replace(planned, kernels=(part,) if part is not None else ())
+    return chosen, planned and replace(planned, kernels=(part,) if part else ())
 
 
-def _jobs(sources: list[Source], into: Path, planned: Plan | None, card: str | None) -> list[_Job]:
+def _jobs(
+    sources: list[Source],
+    into: Path,
+    plan: Plan | None,
+    card: str | None,
+    loaded: Mapping[str, Loading],
+) -> list[_Job]:
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
-    names = sorted(grouped if planned is None else {part.name for part in planned.kernels})
+    names = sorted({part.name for part in plan.kernels} if plan else grouped)
 
     jobs = []
     for name in names:
-        part = planned.kernel(name) if planned is not None else None
+        part = plan.kernel(name) if plan else None
         chosen = tuple(newest_source(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         # one kernel of an existing folder of trees stays there
-        alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
+        alone = len(names) == 1 and not (into / name / FILE_NAME).is_file()
         target = into if alone else _resolved(into / name)
-        replaced = tuple(
-            item
+        replaced = {
+            Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
             for best in chosen
-            for item in older_attempts(best, grouped[name][best.leg.variant])
-        )
-        commit = planned.commit if planned is not None else None
-        loads = planned.loads if planned is not None else ()
-        legs = sorted(
-            (source.leg for source in chosen), key=lambda leg: (-leg.attempt, leg.variant)
-        )
+            for source in grouped[name][best.leg.variant]
+            if source.leg.digest != best.leg.digest
+        }
+        older = tuple(sorted(replaced, key=attrgetter("variant", "attempt", "artifact", "digest")))
+        legs = sorted((source.leg for source in chosen), key=lambda leg: -leg.attempt)
         own = next((leg.card for leg in legs if leg.card is not None), card)
-        jobs.append(_Job(name, version, part, chosen, target, commit, replaced, loads, own))
+        jobs.append(_Job(name, version, plan, part, chosen, target, older, own, loaded))
     return jobs
 
 
 def _version(name: str, planned: KernelPlan | None, sources: Sequence[Source]) -> int:
     versions = {source.leg.version: str(source.path) for source in reversed(sources)}
-    if planned is not None:
+    if planned:
         versions[planned.version] = "the plan"
     if len(versions) > 1:
         shown = ", ".join(f"{version} in {where}" for version, where in sorted(versions.items()))
@@ -267,35 +255,36 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
         refuse_partial(tree / leg.variant)
         ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
-        record = placed.metadata.kci or KciRecord("")
+        committed = placed.metadata.kci.committed if placed.metadata.kci else None
         origin = Origin(
-            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=record.committed
+            source.artifact, commit, dirty, leg.attempt, leg.builder, committed=committed
         )
-        taken = leg.objects if leg.objects is not None and leg.objects.runs else None
+        known = leg.loaded if source.artifact else job.loaded.get(leg.variant)
         present[leg.variant] = Present(
             leg.variant,
             leg.digest,
             leg.backend,
             origin,
             job.fingerprint(leg),
-            objects=taken,
-            loaded=job.loading(leg.variant, leg.loaded),
+            objects=leg.objects if leg.objects and leg.objects.runs else None,
+            loaded=job.loading(leg.variant, known),
         )
         hashes[leg.variant] = placed.hashes
     for entry, carried in _carried_variants(job, present):
-        refuse_partial(job.target / entry.variant)
-        data = carried.metadata
+        data, where = carried.metadata, job.target / entry.variant
+        refuse_partial(where)
         if (data.name, data.version) != (job.kernel, job.version):
-            where = job.target / entry.variant
-            message = f"{where} is {data.name} version {data.version}; "
-            message += f"this merge is about {job.kernel} version {job.version}"
+            message = (
+                f"{where} is {data.name} version {data.version}; this merge is about {job.kernel} "
+                f"version {job.version}"
+            )
             raise rule_error("KCI713", message, where, hint="merge into an empty directory")
-        link_or_copy(job.target / entry.variant, tree / entry.variant)
+        copy(where, tree / entry.variant, linked=True)
         stale = data.unique not in ids and not job.fits(entry)
-        present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
+        present[entry.variant] = replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, present, _put_card(job, tree))
-    (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
+    (tree / FILE_NAME).write_bytes(encode(manifest))
     _carry_at_top("benchmarks", job, tree)
     (tree / SUMS_NAME).write_bytes(encode_sums(tree_hashes(hashes, tree)))
     return manifest, hashes
@@ -303,7 +292,7 @@ def _build(job: _Job, tree: Path) -> tuple[Manifest, _Hashes]:
 
 def _put_card(job: _Job, tree: Path) -> str | None:
     old = read_manifest(job.target)
-    rendered = old.card if old is not None else None
+    rendered = old.card if old else None
     if job.card:
         content = job.card.encode()
         (tree / CARD).write_bytes(content)
@@ -316,11 +305,11 @@ def _put_card(job: _Job, tree: Path) -> str | None:
 
 def _carry_at_top(name: str, job: _Job, tree: Path) -> None:
     if (job.target / name).exists():
-        link_or_copy(job.target / name, tree / name)
+        copy(job.target / name, tree / name, linked=True)
 
 
 def _manifest(job: _Job, present: dict[str, Present], card: str | None) -> Manifest:
-    planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
+    planned = tuple(sorted(set(job.planned.planned))) if job.planned else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_variants(planned, entries)
     return Manifest(
@@ -350,7 +339,7 @@ def _carried_variants(
     if not job.target.is_dir():
         return []
     old = read_manifest(job.target)
-    known = {entry.variant: entry for entry in old.present} if old is not None else {}
+    known = {entry.variant: entry for entry in old.present} if old else {}
     seen = _files_seen(job.target)
     carried = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
@@ -359,11 +348,11 @@ def _carried_variants(
         sealed = read_sealed(directory, _known_hashes(directory, seen))
         name, backend = directory.name, sealed.metadata.backend.type
         before = known.get(name, Present(name, "", "", Origin("")))
-        origin = msgspec.structs.replace(before.origin, carried=True)
+        origin = replace(before.origin, carried=True)
         if before.digest != sealed.digest:  # replaced by hand since the merge
             before = Present(name, sealed.digest, "", origin)
         loaded = job.loading(name, before.loaded)
-        entry = msgspec.structs.replace(before, backend=backend, origin=origin, loaded=loaded)
+        entry = replace(before, backend=backend, origin=origin, loaded=loaded)
         carried.append((entry, sealed))
     return carried
 
@@ -389,13 +378,10 @@ def _remember_files(tree: Path, hashes: _Hashes) -> None:
 def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
     # None if a file may have changed
     hashes = {}
-    for item in walk(directory):
-        if is_bytecode(item.name):
-            continue
-        known = (
-            seen.get(f"{directory.name}/{item.name}", item.path.lstat()) if item.regular else None
-        )
-        if known is None:
+    for item in walk_packed(directory):
+        place = f"{directory.name}/{item.name}"
+        known = seen.get(place, item.path.lstat()) if item.regular else None
+        if not known:
             return None
         hashes[item.name] = known
     return hashes

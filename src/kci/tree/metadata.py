@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kci.config.facts import BACKENDS, PythonPackage, depends_table, floors
+from kci.config.facts import BACKENDS, depends_table, floors
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import GitUrl, Upstream
 from kci.config.values import NAME_PATTERN, Backend
@@ -26,7 +26,8 @@ from kci.tree.identity import (
     make_digest,
 )
 from kci.utils.atomic import write_atomic
-from kci.utils.bounded_json import read_bounded, strict_object
+from kci.utils.bounded_json import read_bounded, reading, strict_object
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import to_type
 from kci.utils.walk import remove_bytecode
 from kci.version import __version__
@@ -42,37 +43,25 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
         if name and not BACKENDS[name].depends_recorded:
             continue
         names = part.python_depends or ()
-        known, key = (
-            (table.backends.get(name, {}), f"general.{name}")
-            if name
-            else (table.general, "general")
-        )
-        _require(names, known, f"{key}.python-depends")
+        known = table.backends.get(name, {}) if name else table.general
+        choice = f"it can hold {', '.join(sorted(known))}"
+        for unknown in (item for item in names if item not in known):
+            raise rule_error(
+                "KCI720",
+                f"{f'general.{name}' if name else 'general'}.python-depends names {unknown!r}, "
+                "which the loader does not know",
+                "build.toml",
+                hint=f"{choice if known else 'this backend has no curated names'}; no other "
+                "package can be a dependency",
+            )
         recorded += names if name in ("", backend) else ()
     return recorded
 
 
 def unrecorded_depends(backend: str) -> tuple[str, ...]:
     """Dependencies that the backend's metadata cannot hold."""
-    return (
-        ()
-        if BACKENDS[backend].depends_recorded
-        else tuple(sorted(depends_table().backends.get(backend, ())))
-    )
-
-
-def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
-    choice = (
-        f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
-    )
-    for name in names:
-        if name not in known:
-            raise rule_error(
-                "KCI720",
-                f"{key} names {name!r}, which the loader does not know",
-                "build.toml",
-                hint=f"{choice}; no other package can be a dependency",
-            )
+    names = () if BACKENDS[backend].depends_recorded else depends_table().backends.get(backend, ())
+    return tuple(sorted(names))
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
@@ -95,7 +84,7 @@ MAX_BYTES = 16 * 1024 * 1024
 _LARGEST = 2**64 - 1
 
 
-class BuilderRecord(msgspec.Struct, frozen=True):
+class BuilderRecord(Frozen):
     """The tool that built the variant."""
 
     version: str
@@ -107,14 +96,14 @@ class BuilderRecord(msgspec.Struct, frozen=True):
             raise ValueError("`commit` and `dirty` come together or not at all")
 
 
-class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
+class Provenance(Frozen, rename="kebab"):
     """The source of a variant."""
 
     kernel_builder: BuilderRecord
     kernel: GitState | None = None
 
 
-class KciRecord(msgspec.Struct, frozen=True):
+class KciRecord(Frozen):
     """kci's own keys, which other readers ignore."""
 
     variant: str
@@ -123,14 +112,14 @@ class KciRecord(msgspec.Struct, frozen=True):
     """Commit time in seconds since 1970; orders builds without a clone."""
 
 
-class BackendRecord(msgspec.Struct, frozen=True):
+class BackendRecord(Frozen):
     """The backend and the GPU architectures of the code."""
 
     type: Backend
     archs: tuple[str, ...] | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True, rename="kebab", kw_only=True):
+class Metadata(Frozen, rename="kebab", kw_only=True):
     """`metadata.json`; fields are in file order."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -207,7 +196,7 @@ def metadata_for(
 
 
 def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple[str, ...] | None:
-    if build.torch_noarch is not None:
+    if build.torch_noarch:
         return build.torch_noarch.archs(backend)
     if not BACKENDS[backend].archs or archs is None:
         return None
@@ -233,39 +222,27 @@ def _without_none(value: Any) -> Any:
 
 def read_metadata(path: Path) -> Metadata:
     """Read a `metadata.json`. Raises FindingsError."""
-    try:
+    with reading(path, "a metadata file", rule="KCI710"):
         return decode(read_bounded(path, MAX_BYTES))
-    except OSError as error:
-        raise rule_error("KCI710", f"cannot read {path}: {error.strerror}", path) from error
-    except ValueError as error:
-        raise rule_error("KCI710", f"{path} is not a metadata file: {error}", path) from error
 
 
 def decode(data: bytes) -> Metadata:
     """Decode a `metadata.json`. Raises ValueError."""
-    return to_type(_canonical_provenance(strict_object(data)), Metadata)
+    raw = strict_object(data)
+    origin = raw.get("provenance")
+    for key in ("kernel-builder", "kernel"):
+        if isinstance(origin, dict) and isinstance(record := origin.get(key), dict):
+            _name_commit(key, record)
+    return to_type(raw, Metadata)
 
 
-def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:
-    # `sha` is an older name of `commit`
-    record = raw.get("provenance")
-    if not isinstance(record, dict):
-        return raw
-    parts = {
-        key: _canonical_commit(key, part)
-        if key in ("kernel-builder", "kernel") and isinstance(part, dict)
-        else part
-        for key, part in record.items()
-    }
-    return raw | {"provenance": parts}
-
-
-def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
-    if "sha" in record and "commit" in record:
-        raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
-    renamed = {"commit" if name == "sha" else name: value for name, value in record.items()}
-    commit = renamed.get("commit")
-    return renamed | {"commit": commit.lower()} if isinstance(commit, str) else renamed
+def _name_commit(key: str, record: dict[str, Any]) -> None:
+    if "sha" in record:  # an older name
+        if "commit" in record:
+            raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
+        record["commit"] = record.pop("sha")
+    if isinstance(commit := record.get("commit"), str):
+        record["commit"] = commit.lower()
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:

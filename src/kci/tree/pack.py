@@ -4,12 +4,11 @@ acts on it.
 
 from __future__ import annotations
 
-import io
 import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,20 +23,18 @@ from kci.utils.archive import (
     RefusedError,
     TarStream,
     opened_archive,
-    plain_member,
     written_archive,
 )
-from kci.utils.atomic import replacing, writing
+from kci.utils.atomic import writing
 from kci.utils.bounded_json import decode_json
 from kci.utils.suggest import count
 from kci.utils.walk import (
     Entry,
     collision,
-    is_bytecode,
     is_executable,
     is_lfs_pointer,
     unsafe_name,
-    walk,
+    walk_packed,
 )
 
 _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
@@ -48,17 +45,15 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
 
     Raises UsageError, UnsafeError, FindingsError.
     """
-    if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(
-            f"{out_file} is not an artifact name", f"end it with {' or '.join(SUFFIXES)}"
-        )
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = files_to_pack(variant_dir)
-    with replacing(out_file) as replacement:
-        with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
-            _write_members(archive, leg, files)
-        replacement.commit()
+    text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
+    with written_archive(out_file, "an artifact name") as add:
+        add(LEG_NAME, text, 0o644)
+        for item in files:
+            mode = 0o755 if is_executable(item.path) else 0o644
+            add(f"{leg.variant}/{item.name}", item.path, mode)
     return out_file
 
 
@@ -67,7 +62,7 @@ def files_to_pack(variant_dir: Path) -> list[Entry]:
 
     Raises UnsafeError or FindingsError for files that unpacking would refuse.
     """
-    files = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
+    files = walk_packed(variant_dir)
     for item, _, reason in unpackable_entries(files):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
     if size := size_problem(files):
@@ -106,24 +101,13 @@ def size_problem(entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def _write_members(archive: tarfile.TarFile, leg: LegRecord, files: list[Entry]) -> None:
-    text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
-    archive.addfile(plain_member(LEG_NAME, len(text)), io.BytesIO(text))
-    for item in files:
-        with item.path.open("rb") as file:
-            mode = 0o755 if is_executable(item.path) else 0o644
-            archive.addfile(
-                plain_member(f"{leg.variant}/{item.name}", item.path.stat().st_size, mode), file
-            )
-
-
 def read_leg(artifact: Path) -> LegRecord:
     """Read only an artifact's `leg.json`.
 
     Raises UnsafeError, FindingsError, or MissingToolError without zstandard.
     """
-    with _opened(artifact) as archive:
-        return _leg(archive, archive.members(), artifact)
+    with _opened(artifact) as (_, _, leg):
+        return leg
 
 
 class UnpackedArtifact(NamedTuple):
@@ -142,9 +126,7 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
     into_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=into_dir, prefix=".kci-unpack-") as directory:
         work = Path(directory)
-        with _opened(artifact) as archive:
-            members = archive.members()
-            leg = _leg(archive, members, artifact)
+        with _opened(artifact) as (archive, members, leg):
             variant_dir = work / leg.variant
             with writing(variant_dir):
                 variant_dir.mkdir()
@@ -153,7 +135,10 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
             for member in members:
                 relative = _member_path(member, leg, seen)
                 if member.isfile():
-                    hashes[relative] = _write_member(archive, member, work)
+                    place = work / member.name
+                    with writing(place):
+                        hashes[relative] = archive.extract(place)
+                        place.chmod(0o755 if member.mode & 0o100 else 0o644)
         sealed = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
@@ -162,7 +147,8 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
     return UnpackedArtifact(leg, target, sealed)
 
 
-def _opened(artifact: Path) -> AbstractContextManager[TarStream]:
+@contextmanager
+def _opened(artifact: Path) -> Iterator[tuple[TarStream, Iterator[tarfile.TarInfo], LegRecord]]:
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
         raise rule_error(
@@ -170,26 +156,21 @@ def _opened(artifact: Path) -> AbstractContextManager[TarStream]:
         )
     if not artifact.is_file():
         raise rule_error("KCI604", f"{artifact} is not a file", artifact)
-    return opened_archive(artifact)
-
-
-def _leg(archive: TarStream, members: Iterator[tarfile.TarInfo], artifact: Path) -> LegRecord:
-    first = next(members, None)
-    if first is None or first.name != LEG_NAME or first.isdir():
-        shown = "nothing" if first is None else repr(first.name)
-        raise rule_error(
-            "KCI604",
-            f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}",
-            artifact,
-        )
-    if first.size > LIMITS.leg:
-        raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
-    try:
-        return decode_json(archive.read(first.size), LegRecord)
-    except ValueError as error:
-        raise rule_error(
-            "KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", artifact
-        ) from error
+    with opened_archive(artifact) as archive:
+        members = archive.members()
+        first = next(members, None)
+        if not first or first.name != LEG_NAME or first.isdir():
+            shown = repr(first.name) if first else "nothing"
+            message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
+            raise rule_error("KCI604", message, artifact)
+        if first.size > LIMITS.leg:
+            raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
+        try:
+            leg = decode_json(archive.read(first.size), LegRecord)
+        except ValueError as error:
+            message = f"{artifact}: {LEG_NAME} is invalid: {error}"
+            raise rule_error("KCI604", message, artifact) from error
+        yield archive, members, leg
 
 
 def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) -> str:
@@ -205,24 +186,14 @@ def _member_path(member: tarfile.TarInfo, leg: LegRecord, seen: dict[str, str]) 
     return relative
 
 
-def _write_member(archive: TarStream, member: tarfile.TarInfo, work: Path) -> str:
-    target = work / member.name
-    with writing(target):
-        digest = archive.extract(target)
-        target.chmod(0o755 if member.mode & 0o100 else 0o644)
-    return digest
-
-
 def _check(
     artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]
 ) -> SealedVariant:
-    digest = directory_digest(hashes)
-    if digest != leg.digest:
+    if (digest := directory_digest(hashes)) != leg.digest:
         raise rule_error(
             "KCI604",
             f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest "
-            f"{digest[:12]}, "
-            f"not {leg.digest[:12]} as {LEG_NAME} says",
+            f"{digest[:12]}, not {leg.digest[:12]} as {LEG_NAME} says",
             artifact,
             hint="download it again, or rerun its leg",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,28 +16,27 @@ import msgspec
 
 from kci.errors import FindingsError, MissingToolError, first_line_of
 from kci.utils.bounded_json import decode_json, read_bounded
+from kci.utils.frozen import Frozen
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 
 
-class _Envelope(msgspec.Struct, frozen=True):
+class _Envelope(Frozen):
     payload: str
 
 
-class _BundleEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+class _BundleEnvelope(Frozen, rename="camel"):
     dsse_envelope: _Envelope
 
 
-class StatementSubject(msgspec.Struct, frozen=True):
+class StatementSubject(Frozen):
     """A subject of an in-toto statement."""
 
     name: str
     digest: dict[str, str]
 
 
-class Statement(
-    msgspec.Struct, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}
-):
+class Statement(Frozen, rename={"type_": "_type", "predicate_type": "predicateType"}):
     """An in-toto statement."""
 
     type_: str
@@ -46,7 +45,7 @@ class Statement(
     predicate: dict[str, Any]
 
 
-class SigningContext(msgspec.Struct, frozen=True):
+class SigningContext(Frozen):
     """Origin that a signer claims or a verifier demands; empty fields do not count."""
 
     repository: str = ""
@@ -81,8 +80,6 @@ def read_statement(payload: bytes) -> Statement:
     return statement
 
 
-_PAYLOAD_TYPE = "application/vnd.in-toto+json"
-_GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
 _GITHUB = "https://github.com/"
 
 
@@ -101,7 +98,7 @@ def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = Non
         raise MissingToolError(
             "the sigstore package is not installed", "pip install 'kci[sign]'"
         ) from error
-    issuer = policy.OIDCIssuerV2(_GITHUB_ISSUER)
+    issuer = policy.OIDCIssuerV2("https://token.actions.githubusercontent.com")
     policies: list[Any] = [issuer, policy.OIDCSourceRepositoryURI(_GITHUB + context.repository)]
     if context.workflow:
         policies.append(policy.OIDCBuildSignerURI(_GITHUB + context.workflow))
@@ -113,7 +110,7 @@ def verify_bundle(data: bytes, context: SigningContext, trust: Path | None = Non
         kind, payload = verifier.verify_dsse(Bundle.from_json(data), policy.AllOf(policies))
     except (Error, ValueError, TypeError) as error:
         raise ValueError(first_line_of(error)) from error
-    if kind != _PAYLOAD_TYPE:
+    if kind != "application/vnd.in-toto+json":
         raise ValueError(f"its payload is {kind[:60]!r}, not an in-toto statement")
     return read_statement(payload)
 
@@ -145,45 +142,44 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
         raise MissingToolError(
             "the sigstore package is not installed", "pip install 'kci[sign]'"
         ) from error
-    token = _call_sigstore(detect_credential)
+    with _signing():
+        token = detect_credential()
     if token is None:
         raise MissingToolError(
             "there is no identity to sign with here",
             "sign in a CI run; in GitHub Actions give the job `id-token: write`",
         )
-    config = _trust_config(trust) if trust else _call_sigstore(ClientTrustConfig.production)
-    service = _call_sigstore(lambda: Service.from_trust_config(config))
-    with ExitStack() as stack:  # entering requests the certificate
-        signer = _call_sigstore(lambda: stack.enter_context(service.signer(IdentityToken(token))))
+    own = _trust_config(trust) if trust else None
+    with ExitStack() as stack:
+        with _signing():
+            config = own or ClientTrustConfig.production()
+            signing = Service.from_trust_config(config).signer(IdentityToken(token))
+            signer = stack.enter_context(signing)  # requests the certificate
         yield RunSigner(signer, Verifier(trusted_root=config.trusted_root))
 
 
-class RunSigner:
+class RunSigner(Frozen):
     """Signs, and verifies the results: sigstore ignores the response of its transparency log.
 
     Raises FindingsError.
     """
 
-    def __init__(self, signer: Any, verifier: Any) -> None:
-        self._signer, self._verifier = signer, verifier
+    signer: Any
+    verifier: Any
 
     def sign_artifact(self, data: bytes) -> bytes:
-        def signed() -> Any:
-            bundle = self._signer.sign_artifact(data)
-            self._verifier.verify_artifact(data, bundle, _OwnKeyPolicy())
-            return bundle
-
-        return _json(signed)
+        with _signing():
+            bundle = self.signer.sign_artifact(data)
+            self.verifier.verify_artifact(data, bundle, _OwnKeyPolicy())
+        return str(bundle.to_json()).encode()
 
     def sign_statement(self, statement: Statement) -> bytes:
         from sigstore.dsse import Statement as Payload
 
-        def signed() -> Any:
-            bundle = self._signer.sign_dsse(Payload(msgspec.json.encode(statement)))
-            self._verifier.verify_dsse(bundle, _OwnKeyPolicy())
-            return bundle
-
-        return _json(signed)
+        with _signing():
+            bundle = self.signer.sign_dsse(Payload(msgspec.json.encode(statement)))
+            self.verifier.verify_dsse(bundle, _OwnKeyPolicy())
+        return str(bundle.to_json()).encode()
 
 
 class _OwnKeyPolicy:
@@ -192,14 +188,10 @@ class _OwnKeyPolicy:
         pass
 
 
-def _json(sign: Callable[[], Any]) -> bytes:
-    text: str = _call_sigstore(sign).to_json()
-    return text.encode()
-
-
-def _call_sigstore(ask: Callable[[], Any]) -> Any:
+@contextmanager
+def _signing() -> Iterator[None]:
     try:
-        return ask()
+        yield
     except Exception as error:
         said = (
             error if str(error) or not isinstance(error.__cause__, Exception) else error.__cause__
@@ -209,30 +201,30 @@ def _call_sigstore(ask: Callable[[], Any]) -> Any:
         ) from error
 
 
-class _Raw(msgspec.Struct, frozen=True, rename="camel"):
+class _Raw(Frozen, rename="camel"):
     raw_bytes: str
 
 
-class _Chain(msgspec.Struct, frozen=True):
+class _Chain(Frozen):
     certificates: tuple[_Raw, ...] = ()
 
 
-class _Material(msgspec.Struct, frozen=True, rename="camel"):
+class _Material(Frozen, rename="camel"):
     certificate: _Raw | None = None
     x509_certificate_chain: _Chain | None = None
 
 
-class _MessageDigest(msgspec.Struct, frozen=True):
+class _MessageDigest(Frozen):
     algorithm: str
     digest: str
 
 
-class _MessageSignature(msgspec.Struct, frozen=True, rename="camel"):
+class _MessageSignature(Frozen, rename="camel"):
     message_digest: _MessageDigest
     signature: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
+class _Bundle(Frozen, rename="camel"):
     verification_material: _Material
     message_signature: _MessageSignature | None = None
 
@@ -253,7 +245,7 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
         certificate = read.certificate
     except ValueError as error:
         return f"its signature is not a Sigstore bundle: {error}"
-    if read.message_signature is None:
+    if not read.message_signature:
         return "its signature is not a signature of a file"
     if not certificate:
         return "its signature has no certificate"

@@ -29,7 +29,7 @@ from kci.tree.sigstore import (
     run_signer,
 )
 from kci.utils.atomic import write_atomic
-from kci.utils.walk import Entry, is_bytecode, walk
+from kci.utils.walk import Entry, is_bytecode, walk_packed
 from kci.version import HOME
 
 SUMS_NAME = "SHA256SUMS"
@@ -106,11 +106,8 @@ def files_at_top(tree: Path) -> Iterator[Entry]:
         if entry.name not in TOP_ENTRIES:
             continue
         if entry.is_dir() and not entry.is_symlink():
-            below = (
-                msgspec.structs.replace(item, name=f"{entry.name}/{item.name}")
-                for item in walk(entry)
-            )
-            yield from (item for item in below if not is_bytecode(item.name))
+            for item in walk_packed(entry):
+                yield msgspec.structs.replace(item, name=f"{entry.name}/{item.name}")
         else:
             yield Entry(entry.name, entry, entry.is_file(), entry.is_symlink())
 
@@ -130,7 +127,7 @@ def signed_files(tree: Path) -> dict[str, str]:
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
     """Make the statement to sign. Raises FindingsError for an unreadable tree."""
     manifest = read_manifest(tree)
-    if manifest is None:
+    if not manifest:
         raise rule_error("KCI611", f"{tree} has no manifest", tree, hint="merge it with kci first")
     predicate = msgspec.structs.asdict(context) | {
         "kernel": manifest.kernel,
@@ -170,7 +167,7 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
     predicate = statement.predicate
     differences = context.disagreements(predicate)
     claimed = (predicate.get("kernel"), predicate.get("version"))
-    if manifest is not None and claimed != (manifest.kernel, manifest.version):
+    if manifest and claimed != (manifest.kernel, manifest.version):
         differences.append(
             f"it is about {claimed[0]} version {claimed[1]}, the tree is {manifest.kernel} "
             f"version {manifest.version}"

@@ -21,6 +21,8 @@ from typing import IO
 
 from kci.errors import ClientError
 
+Log = Callable[[str], None]
+
 if sys.platform == "win32":  # pragma: no cover - shown by the project's own workflow on Windows
     import msvcrt
     import time
@@ -58,7 +60,7 @@ _OWN_LOCKS: set[Path] = set()
 
 
 @contextmanager
-def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[int]:
+def locked(path: Path, log: Log = lambda _line: None) -> Iterator[int]:
     """Hold the lock of a path, which need not exist; `log` gets a line if another process is waited
     for.
 
@@ -169,9 +171,6 @@ def full_disk_program_hint(output: str, place: str | os.PathLike[str], option: s
     return f"free space in {where}; {option} names another place for the first"
 
 
-Log = Callable[[str], None]
-
-
 class Replacement:
     """A directory or file in the making, and its target."""
 
@@ -243,16 +242,17 @@ def recover(target: Path, log: Log) -> None:
     old, new = sibling_path(target, "old"), sibling_path(target, "new")
     if os.path.lexists(old):
         if os.path.lexists(target):
-            _remove(old)
+            remove(old)
         else:
             old.rename(target)
             log(f"{target} was restored: a kci process that was killed had moved it")
     if os.path.lexists(new):
-        _remove(new)
+        remove(new)
         log(f"removed what a kci process that was killed left next to {target}")
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file or directory, also a read-only one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, onerror=_make_writable)
     else:

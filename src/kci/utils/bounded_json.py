@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from kci.errors import rule_error
+from kci.utils.frozen import Frozen
 from kci.utils.shipped import ONE_AT_A_TIME
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -69,16 +70,14 @@ def read_json(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape
 
 
 @contextmanager
-def reading(path: Path, what: str, hint: str) -> Iterator[None]:
-    """Raise FindingsError (KCI611) for a file that cannot be read, or is not `what`."""
+def reading(path: Path, what: str, hint: str = "", rule: str = "KCI611") -> Iterator[None]:
+    """Raise FindingsError for a file that cannot be read, or is not `what`."""
     try:
         yield
     except OSError as error:
-        raise rule_error(
-            "KCI611", f"cannot read {path}: {error.strerror}", path, hint=hint
-        ) from error
+        raise rule_error(rule, f"cannot read {path}: {error.strerror}", path, hint=hint) from error
     except ValueError as error:
-        raise rule_error("KCI611", f"{path} is not {what}: {error}", path, hint=hint) from error
+        raise rule_error(rule, f"{path} is not {what}: {error}", path, hint=hint) from error
 
 
 def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:
@@ -103,6 +102,15 @@ def require_schema(number: int, known: int) -> None:
     """ValueError if a document has another schema number."""
     if number != known:
         raise ValueError(f"schema {number} is not known; this kci reads schema {known}")
+
+
+class VersionedRecord(Frozen, kw_only=True):
+    """A record as a JSON file, which says the number of its schema."""
+
+    schema: int = 1
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, 1)
 
 
 def strict_object(data: bytes) -> dict[str, Any]:

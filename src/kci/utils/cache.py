@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from kci.errors import FindingsError, KciError
-from kci.utils.atomic import in_use, replacing, sibling_path, write_atomic
+from kci.utils.atomic import Log, in_use, remove, replacing, sibling_path, write_atomic
 from kci.utils.frozen import Frozen
 
 CACHE_VARIABLE = "KCI_CACHE"
@@ -34,7 +33,7 @@ def make_once(
     folder: Path,
     exists: Callable[[], bool],
     make: Callable[[Path], None],
-    log: Callable[[str], None],
+    log: Log,
 ) -> None:
     """Make a folder of the cache atomically, unless it exists; `make` gets a staging path.
 
@@ -133,10 +132,7 @@ def remove_cache_entry(cache: Path, folder: CacheEntry) -> bool:
     aside = sibling_path(folder.path, "removed")
     try:
         folder.path.rename(aside)
-        if aside.is_dir():
-            shutil.rmtree(aside)
-        else:
-            aside.unlink()
+        remove(aside)
     except OSError as error:
         raise FindingsError(f"{folder.path} cannot be removed: {error.strerror}") from error
     return True

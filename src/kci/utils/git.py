@@ -103,7 +103,7 @@ def run_git(
 
 
 def remote_git(
-    directory: Path, *arguments: str, environment: Mapping[str, str] | None
+    directory: Path, *arguments: str, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run a git command in a clone of kci's own or against a remote; `environment` adds variables
     such as a login.
@@ -111,7 +111,7 @@ def remote_git(
     Untrusted arguments come after `--end-of-options` or `--`. MissingToolError without git,
     GitRefusedError on timeout.
     """
-    own = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
+    own = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **environment}
     return _run(
         directory, ("core.hooksPath=/dev/null",), arguments, own, text=True, errors="replace"
     )

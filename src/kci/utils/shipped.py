@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from _thread import RLock
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -89,6 +89,11 @@ def _as_toml(value: str) -> str:
     import tomlkit
 
     return tomlkit.item(value).as_string()
+
+
+def fill_template(name: str, values: Mapping[str, Any]) -> str:
+    """A template with its values, tidied."""
+    return tidy(template_environment().get_template(name).render(values))
 
 
 def tidy(text: str) -> str:

@@ -45,6 +45,11 @@ def walk(root: Path) -> list[Entry]:
     return sorted(files, key=lambda item: item.name)
 
 
+def walk_packed(root: Path) -> list[Entry]:
+    """As `walk`, without bytecode, which no artifact has."""
+    return [entry for entry in walk(root) if not is_bytecode(entry.name)]
+
+
 def is_lfs_pointer(path: str | Path) -> bool:
     """True for a Git LFS pointer, which stands in for content that was not fetched (git-lfs
     docs/spec.md).

@@ -88,18 +88,12 @@ def _state(
     if entry.kernel not in (None, kernel.name):
         return CoverageState.CORRUPT, f"it is a variant of {entry.kernel}"
     if not expected:
-        return (
-            CoverageState.SURPLUS,
-            "the catalog and build.toml do not ask for it; older users may still load it",
-        )
+        why = "the catalog and build.toml do not ask for it; older users may still load it"
+        return CoverageState.SURPLUS, why
     if entry.version not in (None, kernel.version):
-        return (
-            CoverageState.STALE,
-            f"it is of version {entry.version}, build.toml has {kernel.version}",
-        )
+        why = f"it is of version {entry.version}, build.toml has {kernel.version}"
+        return CoverageState.STALE, why
     if outdated:
-        return (
-            CoverageState.STALE,
-            "it was built from other sources, settings or toolchains than today's",
-        )
+        why = "it was built from other sources, settings or toolchains than today's"
+        return CoverageState.STALE, why
     return CoverageState.PRESENT, ""

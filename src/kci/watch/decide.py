@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -17,7 +18,7 @@ from kci.tree.verify.abi import demangled
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import first_of
 from kci.watch.causes import cause_id, cause_of
-from kci.watch.history import HARDWARE, Failure, RecordedRun, RunFacts, leg_of
+from kci.watch.history import Failure, RecordedRun, RunFacts, leg_of
 from kci.watch.issue_text import OpenCause, issue_body, plain
 
 
@@ -121,60 +122,55 @@ class FailureTracker:
     def __init__(self, policy: Decisions) -> None:
         self.policy = policy
         self.runs: list[RunFacts] = []
-        self.number = -1
-        """The index of the latest run."""
         self.legs: dict[str, LegState] = {}
         """The legs with a known result."""
         self.seen: dict[str, int] = {}
         """The number of the latest run with a leg, known or not."""
         self.open: dict[str, OpenCause] = {}
-        self._catalogs: list[tuple[int, str]] = []
         self._flakes: dict[str, dict[str, list[int]]] = {}
         """The runs in which a cause turned green by itself, by cause and kernel."""
         self._closed_runs: dict[tuple[str, str], list[int]] = {}
         """The opening runs of closed issues, by cause and kernel."""
-        self._confirmed: list[tuple[Failure, LegState, str]] = []
+
+    @property
+    def number(self) -> int:
+        """The index of the latest run; -1 before the first."""
+        return len(self.runs) - 1
 
     def step(self, run: RecordedRun) -> list[IssueAction]:
         """Add the next run; the actions that follow, sorted by id."""
-        self.number += 1
         self.runs.append(run.facts)
-        if not self._catalogs or self._catalogs[-1][1] != run.catalog:
-            self._catalogs.append((self.number, run.catalog))
         opened = set(self.open)
         failed = {failure.leg: failure for failure in run.failed}
         self.seen |= dict.fromkeys((*run.unknown, *run.passed, *failed), self.number)
         for leg, failure in failed.items():
-            state = self._state_of(leg, run)
+            state = self._state_of(leg)
             state.failure = failure
-            state.add(run.facts, failing=True)
-        for failure in (*run.earlier, *run.failed):
-            self._record_failure(failure, run, still=failure.leg in failed)
+            state.add(self.runs[-1], failing=True)
+        confirmed = [
+            (failure, cause)
+            for failure in (*run.earlier, *run.failed)
+            if (cause := self._confirmed_cause(failure, still=failure.leg in failed))
+        ]
         # Legs with one possible change go first: the others fit several issues.
-        for failure, state, cause in sorted(
-            self._confirmed, key=lambda item: len(self._possible_changes(item[1]))
+        for failure, cause in sorted(
+            confirmed, key=lambda item: len(self._possible_changes(self.legs[item[0].leg]))
         ):
-            self._join(failure, run, state, cause, flaky=False)
-        self._confirmed.clear()
+            self._join(failure, cause)
         for failure in run.failed:
-            self._join_open_issue(failure, run)
+            self._join_open_issue(failure)
         for leg in run.passed:
-            self._record_pass(leg, run)
+            self._record_pass(leg)
         if self.open:
             self._drop_removed_legs(run)
         actions = []
         for key, issue in sorted(self.open.items()):
+            kind = ActionKind.UPDATE if key in opened else ActionKind.OPEN
             if not issue.pending and not issue.retired:
                 self._close(key, issue)
-                actions += (
-                    [self._action(ActionKind.CLOSE, key, issue, run.run)] if key in opened else []
-                )
-            elif issue.changed:
-                actions.append(
-                    self._action(
-                        ActionKind.UPDATE if key in opened else ActionKind.OPEN, key, issue
-                    )
-                )
+                kind, issue.changed = ActionKind.CLOSE, key in opened
+            if issue.changed:
+                actions.append(self._action(kind, key, issue))
                 issue.changed = False
         return actions
 
@@ -201,10 +197,10 @@ class FailureTracker:
             leg for legs in by_cause.values() for leg in list(legs.values())[:_MAX_RETRIES]
         )
 
-    def _record_failure(self, failure: Failure, run: RecordedRun, *, still: bool) -> None:
-        leg, state = leg_of(failure.leg), self._state_of(failure.leg, run)
+    def _confirmed_cause(self, failure: Failure, *, still: bool) -> str:
+        leg, state = leg_of(failure.leg), self._state_of(failure.leg)
         if state.last == self.number and failure.machine and failure.machine == state.machine:
-            return
+            return ""
         cause = state.cause = cause_of(failure.error, leg.kernel, leg.variant)
         state.failures[cause] = state.failures.get(cause, 0) + 1
         if state.last != self.number:
@@ -215,27 +211,28 @@ class FailureTracker:
         # what has shown its other color is no proof against itself
         turned = self._flakes.get(cause, {}).get(leg.kernel, [])
         if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
-            return
+            return ""
         mixed = not state.issues and sum(state.failures.values()) >= _MAX_MIXED_FAILURES
-        if mixed or state.failures[cause] >= _CONFIRMATIONS:
-            state.flaky = False
-            self._confirmed.append((failure, state, cause))
+        if not mixed and state.failures[cause] < _CONFIRMATIONS:
+            return ""
+        state.flaky = False
+        return cause
 
-    def _join_open_issue(self, failure: Failure, run: RecordedRun) -> None:
+    def _join_open_issue(self, failure: Failure) -> None:
         state, kernel = self.legs[failure.leg], leg_of(failure.leg).kernel
         same = [
             issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky
         ]
         if not state.flaky and any(kernel in issue.kernels for issue in same):
-            self._join(failure, run, state, state.cause, flaky=False)
+            self._join(failure, state.cause)
 
-    def _record_pass(self, leg: str, run: RecordedRun) -> None:
-        state = self._state_of(leg, run)
+    def _record_pass(self, leg: str) -> None:
+        state = self._state_of(leg)
         if state.failures:
-            self._record_recovery(leg, run, state)
+            self._record_recovery(leg, state)
         state.failures.clear()
         state.runs, state.first, state.passed = 0, -1, self.number
-        state.add(run.facts, failing=False)
+        state.add(self.runs[-1], failing=False)
         if state.flaky and not self._recent(state.flakes):
             state.flaky = False
         for key in state.issues:
@@ -243,14 +240,12 @@ class FailureTracker:
             if leg in issue.pending and not (issue.flaky and state.flaky):
                 issue.pending.discard(leg)
                 issue.changed = True
-        if any(issue.retired for issue in self.open.values()):
-            group = _group(leg)
-            for issue in self.open.values():
-                if group in issue.retired:
-                    issue.retired.discard(group)
-                    issue.changed = True
+        for issue in self.open.values():
+            if issue.retired and (group := leg_of(leg).group) in issue.retired:
+                issue.retired.discard(group)
+                issue.changed = True
 
-    def _record_recovery(self, leg: str, run: RecordedRun, state: LegState) -> None:
+    def _record_recovery(self, leg: str, state: LegState) -> None:
         if any(not self.open[key].flaky for key in state.issues):
             return
         kernel = leg_of(leg).kernel
@@ -268,9 +263,7 @@ class FailureTracker:
         ):
             state.flaky = True
             if not any(self.open[key].flaky for key in state.issues):
-                self._join(
-                    Failure(leg, state.cause), run, state, f"{FLAKY}{state.cause}", flaky=True
-                )
+                self._join(Failure(leg, state.cause), f"{FLAKY}{state.cause}", flaky=True)
 
     def _close(self, key: str, issue: OpenCause) -> None:
         del self.open[key]
@@ -287,39 +280,34 @@ class FailureTracker:
             runs.pop(0)
         return runs
 
-    def _state_of(self, leg: str, run: RecordedRun) -> LegState:
-        if leg not in self.legs:
-            self.legs[leg] = LegState(first_seen=self.number)
-        state = self.legs[leg]
-        state.catalog, state.absent = run.catalog, 0
+    def _state_of(self, leg: str) -> LegState:
+        state = self.legs.setdefault(leg, LegState(first_seen=self.number))
+        state.catalog, state.absent = self.runs[-1].catalog, 0
         return state
 
     def _possible_changes(self, state: LegState) -> set[str]:
         start = state.first_seen - 1 if state.passed is None else state.passed
-        came = {name for at, name in self._catalogs if start < at <= state.first and at > 0}
+        runs = self.runs[max(start, 0) : state.first + 1]
+        came = {new.catalog for old, new in pairwise(runs) if new.catalog != old.catalog}
         sure = state.first - start == 1 and state.first_seen > 0
         return came if came and sure else {*came, ""}
 
-    def _join(
-        self, failure: Failure, run: RecordedRun, state: LegState, cause: str, *, flaky: bool
-    ) -> None:
-        kernel, changes = leg_of(failure.leg).kernel, self._possible_changes(state)
-        same = (
-            (key, issue)
-            for key, issue in self.open.items()
-            if issue.cause == cause and issue.flaky is flaky
-        )
+    def _join(self, failure: Failure, cause: str, *, flaky: bool = False) -> None:
+        kernel, state = leg_of(failure.leg).kernel, self.legs[failure.leg]
+        changes = self._possible_changes(state)
         fits = (
             key
-            for key, issue in same
-            if flaky or kernel in issue.kernels or issue.new_catalog in changes
+            for key, issue in self.open.items()
+            if issue.cause == cause
+            and issue.flaky is flaky
+            and (flaky or kernel in issue.kernels or issue.new_catalog in changes)
         )
         key = next(fits, "")
         if not key:
             new_catalog = "" if flaky else max(changes)
             key = cause_id(f"{new_catalog}: {cause}" if new_catalog else cause)
             new = OpenCause(
-                cause, flaky, run.facts, state.before, new_catalog, failure, self.number
+                cause, flaky, self.runs[-1], state.before, new_catalog, failure, self.number
             )
             self.open.setdefault(key, new)
         issue = self.open[key]
@@ -338,17 +326,22 @@ class FailureTracker:
                     state.absent += 1
                 if state.absent >= _REMOVED_AFTER_RUNS:
                     issue.pending.discard(leg)
-                    issue.retired.add(_group(leg))
+                    issue.retired.add(leg_of(leg).group)
                     issue.changed = True
 
-    def _action(
-        self, kind: ActionKind, key: str, issue: OpenCause, until: int | None = None
-    ) -> IssueAction:
-        legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
-        title = f"{first_of(issue.kernels, 3)}: {plain(demangled(issue.cause))}"[:200].rstrip()
-        body = issue_body(key, issue, recovered=kind is ActionKind.CLOSE)
-        tell = people_to_notify(self.policy.tell, issue.all)
-        return IssueAction(kind, key, title, body, issue.flaky, legs, tell, issue.since.run, until)
+    def _action(self, kind: ActionKind, key: str, issue: OpenCause) -> IssueAction:
+        closed = kind is ActionKind.CLOSE
+        return IssueAction(
+            kind,
+            key,
+            title=f"{first_of(issue.kernels, 3)}: {plain(demangled(issue.cause))}"[:200].rstrip(),
+            body=issue_body(key, issue, recovered=closed),
+            flaky=issue.flaky,
+            legs=tuple(sorted(issue.all if closed else issue.pending)),
+            tell=people_to_notify(self.policy.tell, issue.all),
+            since=issue.since.run,
+            until=self.runs[-1].run if closed else None,
+        )
 
 
 def decide(history: Iterable[RecordedRun], watch: FailureTracker) -> list[IssueAction]:
@@ -369,20 +362,6 @@ def latest_decisions(history: Iterable[RecordedRun], watch: FailureTracker) -> l
 
 def people_to_notify(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
     """The people whose entry matches one of the legs, sorted."""
-    pairs = [leg_of(leg)[:2] for leg in legs]
-    return tuple(
-        sorted(
-            {
-                who
-                for entry in tell
-                for who in entry.who
-                if any(entry.matches(*pair) for pair in pairs)
-            }
-        )
-    )
-
-
-def _group(key: str) -> str:
-    leg = leg_of(key)
-    compute = leg.variant.removesuffix(f"-{leg.system.removesuffix(HARDWARE)}").rpartition("-")[2]
-    return f"{leg.kernel} {compute.rstrip('0123456789')} {leg.system}"
+    pairs = {leg_of(leg)[:2] for leg in legs}
+    told = (entry.who for entry in tell if any(entry.matches(*pair) for pair in pairs))
+    return tuple(sorted({who for group in told for who in group}))

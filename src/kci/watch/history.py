@@ -9,9 +9,8 @@ import enum
 import hashlib
 import os
 import re
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
@@ -26,12 +25,11 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UnsafeError
 from kci.matrix.variants import parse_variant_name
 from kci.utils.atomic import write_atomic
-from kci.utils.bounded_json import read_record, require_schema
+from kci.utils.bounded_json import VersionedRecord, read_record
 from kci.utils.frozen import Frozen
 from kci.utils.git import last_line, remote_git, run_git
 from kci.watch.causes import error_line, excerpt, is_external, is_outage
 
-SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
 _DIGITS = 19
 
@@ -52,7 +50,7 @@ class LegOutcome(enum.StrEnum):
     SKIPPED = "skipped"
 
 
-class LegResult(Frozen, omit_defaults=True):
+class LegResult(VersionedRecord, omit_defaults=True):
     """The result of one leg of a scheduled run, as a JSON file."""
 
     run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -77,10 +75,9 @@ class LegResult(Frozen, omit_defaults=True):
     """2 for a suspect that ran again in the same run."""
     machine: _Optional = ""
     """The name of a persistent machine; empty for an ephemeral one."""
-    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
+        super().__post_init__()
         if datetime.fromisoformat(self.at).tzinfo is None:
             raise ValueError("`at` has no offset from UTC")
 
@@ -114,19 +111,16 @@ class WatchedLeg(NamedTuple):
         """The backend in the variant's name; `other` for a name that is not valid."""
         return _backend_of(self.variant)
 
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """The kernel, backend and system, which a new catalog does not change."""
+        return self.kernel, self.backend, self.system
+
 
 @lru_cache(maxsize=65536)
 def leg_of(key: str) -> WatchedLeg:
     """The words of a key."""
     return WatchedLeg(*key.split(" "))
-
-
-@lru_cache(maxsize=4096)
-def version_order(version: str) -> tuple[int, ...]:
-    """A sort key of versions, in which a part that is not a number comes first."""
-    return tuple(
-        int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split(".")
-    )
 
 
 @lru_cache(maxsize=65536)
@@ -164,7 +158,7 @@ class RunFacts(Frozen):
         return [(what, old, new) for what, old, new in pairs if old != new]
 
 
-class RecordedRun(Frozen, omit_defaults=True):
+class RecordedRun(VersionedRecord, omit_defaults=True):
     """The results of one run or a part of one, with sorted leg keys."""
 
     run: int
@@ -179,14 +173,13 @@ class RecordedRun(Frozen, omit_defaults=True):
     earlier: tuple[Failure, ...] = ()
     """Failures of legs that ran again in the same run, oldest first; `merge_parts` computes it, and
     no file has it."""
-    schema: int = SCHEMA
 
     @property
     def facts(self) -> RunFacts:
         return RunFacts(self.run, self.at, self.catalog, self.commit)
 
     def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
+        super().__post_init__()
         for leg in (*self.passed, *self.unknown, *(failure.leg for failure in self.failed)):
             if not _LEG.fullmatch(leg):
                 raise ValueError(f"{leg[:80]!r} is not the key of a leg")
@@ -218,13 +211,16 @@ def group_results(results: Iterable[LegResult]) -> list[RecordedRun]:
         earlier = legs.get(result.leg)
         if not earlier or earlier.outcome is not LegOutcome.FAILED:
             legs[result.leg] = result
-    return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())]
+    return [
+        _recorded([result for _, result in sorted(legs.items())])
+        for _, legs in sorted(groups.items())
+    ]
 
 
 def _recorded(results: list[LegResult]) -> RecordedRun:
     first = min(results, key=lambda item: item.at)
     failed = [item for item in results if _has_failed(item)]
-    passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
+    passed = tuple(item.leg for item in results if item.outcome is LegOutcome.PASSED)
     decided = {*passed, *(item.leg for item in failed)}
     return RecordedRun(
         run=first.run,
@@ -233,7 +229,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
         look=first.look,
         catalog=first.catalog,
         commit=first.commit,
-        passed=tuple(passed),
+        passed=passed,
         failed=tuple(
             Failure(
                 item.leg,
@@ -243,9 +239,9 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
                 excerpt(item.error),
                 item.machine,
             )
-            for item in sorted(failed, key=lambda item: item.leg)
+            for item in failed
         ),
-        unknown=tuple(sorted(item.leg for item in results if item.leg not in decided)),
+        unknown=tuple(item.leg for item in results if item.leg not in decided),
     )
 
 
@@ -317,23 +313,20 @@ def merge_parts(parts: Iterable[RecordedRun]) -> RecordedRun:
     )
 
 
-FOLDER = "history"
+BRANCH, FOLDER = "kci-history", "history"
 
 _TRIES = 8
 _NO_SUCH_BRANCH = 2
 
 
-class HistoryBranch:
+class HistoryBranch(Frozen):
     """A branch of a remote that holds a history; fetching tolerates a branch that does not exist
     yet.
     """
 
-    def __init__(
-        self, remote: str, branch: str, environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.remote = remote
-        self.branch = branch
-        self._environment = environment
+    remote: str
+    branch: str = BRANCH
+    environment: dict[str, str] = {}
 
     def fetch(self, into: Path) -> Path:
         """Clone the branch and return its history folder; FindingsError if that fails, UnsafeError
@@ -341,11 +334,11 @@ class HistoryBranch:
         """
         self._git(into.parent, "init", "--quiet", str(into))
         self._git(into, "remote", "add", "--", "origin", self.remote)
-        listed = self._run(
-            into, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}"
-        )
+        ref = f"refs/heads/{self.branch}"
+        query = ("ls-remote", "--exit-code", "--heads", "origin", ref)
+        listed = remote_git(into, *query, environment=self.environment)
         if listed.returncode == 0:
-            self._git(into, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
+            self._git(into, "fetch", "--quiet", "--depth=1", "origin", ref)
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
         elif listed.returncode != _NO_SUCH_BRANCH:
             raise FindingsError(f"cannot read {self.remote}: {last_line(listed.stderr)}")
@@ -362,10 +355,8 @@ class HistoryBranch:
         FindingsError if the remote refuses.
         """
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
-        refused, names = (
-            "",
-            ", ".join(f"run {run}" for run in sorted({str(run.run) for run in runs})),
-        )
+        names = ", ".join(sorted({f"run {run.run}" for run in runs}))
+        refused = ""
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
             for number in range(_TRIES):
                 clone = Path(folder) / str(number)
@@ -384,13 +375,10 @@ class HistoryBranch:
         raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint)
 
     def _git(self, place: Path, *arguments: str) -> None:
-        done = self._run(place, *arguments)
+        done = remote_git(place, *arguments, environment=self.environment)
         if done.returncode:
             reason = last_line(done.stderr) or f"exit code {done.returncode}"
             raise FindingsError(f"git {arguments[0]} failed: {reason}")
-
-    def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return remote_git(place, *arguments, environment=self._environment)
 
 
 def remote_url(directory: Path, remote: str) -> str:
@@ -401,7 +389,7 @@ def remote_url(directory: Path, remote: str) -> str:
     return url.decode().strip() if url else remote
 
 
-def github_history(branch: str) -> HistoryBranch:
+def github_history() -> HistoryBranch:
     """The history of the repository of a job; GH_TOKEN is passed in the environment, not on a
     command line.
     """
@@ -414,4 +402,4 @@ def github_history(branch: str) -> HistoryBranch:
         "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
         "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
     }
-    return HistoryBranch(f"{server}/{repository}", branch, environment)
+    return HistoryBranch(f"{server}/{repository}", environment=environment)

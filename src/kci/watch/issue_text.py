@@ -9,13 +9,15 @@ import re
 import msgspec
 
 from kci.diagnostics import printable
+from kci.matrix.archs import natural
 from kci.tree.verify.abi import demangled
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import count
-from kci.watch.history import Failure, RunFacts, leg_of, version_order
+from kci.watch.history import Failure, RunFacts, leg_of
 
 SHOWN, _ROWS = 50, 150
 
+# an address without markup
 _LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
 
 
@@ -32,7 +34,7 @@ class OpenCause(msgspec.Struct):
     opened: int
     pending: set[str] = set()
     all: set[str] = set()
-    retired: set[str] = set()
+    retired: set[tuple[str, str, str]] = set()
     """Groups (kernel and backend) of legs that the catalog has dropped; a pass of the group counts
     for them."""
     changed: bool = False
@@ -56,9 +58,7 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
     groups = []
     for group, legs in by_group.items():
         failing = [leg for leg in legs if leg in issue.pending]
-        torches = ", ".join(
-            sorted({leg_of(leg).torch for leg in failing or legs}, key=version_order)
-        )
+        torches = ", ".join(sorted({leg_of(leg).torch for leg in failing or legs}, key=natural))
         groups.append((*group, len(failing), len(legs) - len(failing), torches))
     values = {
         "mark": mark(key, issue.since.run),
@@ -66,20 +66,16 @@ def issue_body(key: str, issue: OpenCause, *, recovered: bool) -> str:
         "since": issue.since,
         "recovered": recovered,
         "readable": demangled(issue.cause),
-        "log": web_link(issue.failure.log),
+        "log": issue.failure.log if _LINK.fullmatch(issue.failure.log) else "",
         "groups": groups,
         "legs": sorted(issue.all if recovered else issue.pending),
         "shown": SHOWN,
         "shown_groups": _ROWS,
         "plain": plain,
-        "code": _code,
+        "code": lambda text: f"`{plain(text)[:40]}`",
         "count": count,
     }
     return template_environment().get_template("issue.md.j2").render(values)
-
-
-def _code(text: str) -> str:
-    return f"`{plain(text)[:40]}`"
 
 
 def plain(text: str) -> str:
@@ -87,8 +83,3 @@ def plain(text: str) -> str:
     return (
         printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
     )
-
-
-def web_link(text: str) -> str:
-    """The text if it is an http(s) URL without markup, else empty."""
-    return text if _LINK.fullmatch(text) else ""

@@ -33,15 +33,14 @@ class Account(Frozen):
 class GitHubApi:
     """The REST API of one repository."""
 
-    def __init__(
-        self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run
-    ) -> None:
-        # `hint` goes with each error; `run` stands in for `subprocess.run`
+    hint = ""
+    """It goes with each error."""
+
+    def __init__(self, repository: str, run: Callable[..., Any] = subprocess.run) -> None:
+        # `run` stands in for `subprocess.run`
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
-        self.owner = repository.partition("/")[0]
         self._root = f"repos/{repository}"
-        self._hint = hint
         self._process = run
 
     def request(self, method: str, path: str, **fields: object) -> bytes:
@@ -68,7 +67,7 @@ class GitHubApi:
             output = done.stderr.decode("utf-8", "replace").strip().splitlines()
             reason = printable((output or ["no reason"])[0], " ")[:300]
             raise FindingsError(
-                f"{method} {self._root}/{path.partition('?')[0]}: {reason}", self._hint
+                f"{method} {self._root}/{path.partition('?')[0]}: {reason}", self.hint
             )
         return bytes(done.stdout)
 
@@ -80,20 +79,41 @@ class GitHubApi:
             raise FindingsError(f"cannot read GitHub's answer: {error}") from None
 
 
-_PAGE = 100
+_PAGE, _PAGES = 100, 100
 
 
-def all_pages(ask: Callable[[str], Sequence[_Shape]], most: int) -> Iterator[_Shape]:
-    """The entries of at most so many pages; `ask` gets the words of a query for one."""
-    for page in range(1, most + 1):
+def all_pages(ask: Callable[[str], Sequence[_Shape]]) -> Iterator[_Shape]:
+    """The entries of at most `_PAGES` pages; `ask` gets the words of a query for one."""
+    for page in range(1, _PAGES + 1):
         entries = ask(f"per_page={_PAGE}&page={page}")
         yield from entries
         if len(entries) < _PAGE:
             return
 
 
+class Artifact(Frozen):
+    """An artifact of GitHub's API."""
+
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool = False
+
+
+class _Artifacts(Frozen):
+    artifacts: list[Artifact]
+
+
+def run_artifacts(api: GitHubApi, run: int) -> Iterator[Artifact]:
+    """The artifacts of a run; FindingsError if GitHub refuses or does not answer."""
+    path = f"actions/runs/{run}/artifacts"
+    return all_pages(lambda page: api.request_as(_Artifacts, "GET", f"{path}?{page}").artifacts)
+
+
+BOT = "github-actions[bot]"
+"""The account of the jobs. Only its marks count: others can be copies."""
+
 _MARK = re.compile(r"<!-- kci-cause: ([0-9a-f]{12}) since run (\d{1,20}) -->")
-_PAGES = 100
 
 
 class TrackedIssue(Frozen):
@@ -117,33 +137,27 @@ class TrackedIssue(Frozen):
         return (match[1], int(match[2])) if match else None
 
 
-class GitHubIssues:
-    """The issues of a repository on GitHub that one account has opened."""
+class GitHubIssues(GitHubApi):
+    """The issues of a repository on GitHub that `BOT` has opened."""
 
-    def __init__(
-        self, repository: str, author: str, run: Callable[..., Any] = subprocess.run
-    ) -> None:
-        # `author` is the only account whose marks count: others can be copies
-        hint = "may the job change issues (issues: write), and does the repository have any?"
-        self._api = GitHubApi(repository, hint, run)
-        self._author = author
+    hint = "may the job change issues (issues: write), and does the repository have any?"
 
     def issues(self) -> Iterator[TrackedIssue]:
-        query = f"issues?state=all&creator={self._author}&sort=created&direction=desc"
+        query = f"issues?state=all&creator={BOT}&sort=created&direction=desc"
         for item in all_pages(
-            lambda page: self._api.request_as(list[TrackedIssue], "GET", f"{query}&{page}"), _PAGES
+            lambda page: self.request_as(list[TrackedIssue], "GET", f"{query}&{page}")
         ):
-            if item.pull_request is None and item.user and item.user.login == self._author:
+            if item.pull_request is None and item.user and item.user.login == BOT:
                 yield item
 
     def create(self, title: str, body: str) -> None:
-        self._api.request("POST", "issues", title=title, body=body)
+        self.request("POST", "issues", title=title, body=body)
 
     def edit(self, number: int, title: str, body: str) -> None:
-        self._api.request("PATCH", f"issues/{number}", title=title, body=body)
+        self.request("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
-        self._api.request(
+        self.request(
             "PATCH",
             f"issues/{number}",
             title=title,
@@ -211,10 +225,7 @@ def _find_issue(
     action: IssueAction, unmatched: dict[tuple[str, int], TrackedIssue]
 ) -> TrackedIssue | None:
     until = 2**63 if action.until is None else action.until
-    keys = [key for key in unmatched if key[0] == action.id and action.since <= key[1] <= until]
-    keys += [
-        key
-        for key, issue in unmatched.items()
-        if key[0] == action.id and issue.is_open and key not in keys
-    ]
+    same = [key for key in unmatched if key[0] == action.id]
+    keys = [key for key in same if action.since <= key[1] <= until]
+    keys += [key for key in same if unmatched[key].is_open]
     return unmatched.pop(keys[0]) if keys else None

@@ -24,15 +24,12 @@ from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count
 from kci.watch.issue_text import plain
-from kci.watch.issue_tracker import Account, GitHubApi, all_pages
-from kci.watch.run_artifacts import run_artifacts
+from kci.watch.issue_tracker import BOT, Account, GitHubApi, all_pages, run_artifacts
 
 RUN_FILE = ".github/workflows/kci.yml"
 
-BOT = "github-actions[bot]"
 MARK = re.compile(r"<!-- kci-pull-request: run (\d{1,20}) attempt (\d{1,6}) -->\n")
 
-_PAGES = 50
 _RECORDS = 4 * 1024 * 1024
 _ALL_RECORDS = 64 * 1024 * 1024
 _READ = {PLAN_FILE, INDEX_FILE, RECORD_FILE, TEST_FILE}
@@ -92,24 +89,22 @@ class Comment(Frozen):
         return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-class PullRequestComments:
+class PullRequestComments(GitHubApi):
     """The pull requests of a repository; each method raises FindingsError if GitHub refuses or does
     not answer.
     """
 
-    def __init__(self, api: GitHubApi, author: str = BOT) -> None:
-        self._api = api
-        self._author = author
+    hint = "may the job write to pull requests (pull-requests: write)?"
 
     def run(self, number: int) -> WorkflowRun:
-        return self._api.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
+        return self.request_as(WorkflowRun, "GET", f"actions/runs/{number}")
 
     def open_pull_requests(self, run: WorkflowRun) -> list[PullRequestState]:
         """The open pull requests with this head commit; GitHub names none for a run of a fork."""
         if not run.head_repository or not run.head_branch:
             return []
         head = quote(f"{run.head_repository.owner.login}:{run.head_branch}", safe="")
-        pulls = self._api.request_as(
+        pulls = self.request_as(
             list[PullRequestState], "GET", f"pulls?state=open&head={head}&per_page=100"
         )
         return [pull for pull in pulls if pull.head.sha == run.head_sha and pull.state == "open"]
@@ -119,45 +114,36 @@ class PullRequestComments:
         large or damaged.
         """
         unread, room = [], _ALL_RECORDS
-        for artifact in run_artifacts(self._api, run.id):
+        for artifact in run_artifacts(self, run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
                 continue
             if artifact.size_in_bytes > min(room, _RECORDS):
                 unread.append(artifact.name)
                 continue
             room -= artifact.size_in_bytes
-            packed = self._api.request("GET", f"actions/artifacts/{artifact.id}/zip")
+            packed = self.request("GET", f"actions/artifacts/{artifact.id}/zip")
             if not _unpack(packed, folder / str(artifact.id)):
                 unread.append(artifact.name)
         return unread
-
-    def own_comments(self, number: int) -> list[Comment]:
-        """The comments of kci, oldest first; two jobs at once can leave two."""
-        path = f"issues/{number}/comments"
-        comments = all_pages(
-            lambda page: self._api.request_as(list[Comment], "GET", f"{path}?{page}"), _PAGES
-        )
-        return [
-            item
-            for item in comments
-            if item.user and item.user.login == self._author and item.key != (0, 0)
-        ]
 
     def update_comment(self, number: int, body: str) -> str:
         """Create or update the comment, unless it is about a newer run, and return what
         was done.
         """
-        comments = self.own_comments(number)
-        if comments and max(item.key for item in comments) > Comment(0, body).key:
-            return "the comment is about a newer run"
-        if not comments:
-            self._api.request("POST", f"issues/{number}/comments", body=body)
+        path = f"issues/{number}/comments"
+        every = all_pages(lambda page: self.request_as(list[Comment], "GET", f"{path}?{page}"))
+        own = [item for item in every if item.user and item.user.login == BOT and any(item.key)]
+        if not own:
+            self.request("POST", path, body=body)
             return "written"
-        for twin in comments[1:]:
-            self._api.request("DELETE", f"issues/comments/{twin.id}")
-        if _unix(comments[0].body).strip() == body.strip():
+        if max(item.key for item in own) > Comment(0, body).key:
+            return "the comment is about a newer run"
+        first, *twins = own  # two jobs at once can leave two
+        for twin in twins:
+            self.request("DELETE", f"issues/comments/{twin.id}")
+        if _unix(first.body).strip() == body.strip():
             return "the comment says so already"
-        self._api.request("PATCH", f"issues/comments/{comments[0].id}", body=body)
+        self.request("PATCH", f"issues/comments/{first.id}", body=body)
         return "updated"
 
 
@@ -166,15 +152,7 @@ def _unix(text: str | None) -> str:
 
 
 def _unpack(packed: bytes, folder: Path) -> bool:
-    with suppress(
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        ValueError,
-    ):
+    with suppress(zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError, ValueError):
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             for member in archive.infolist()[: len(_READ) + 1]:
                 name = PurePosixPath(member.filename).name
@@ -190,11 +168,6 @@ def _unpack(packed: bytes, folder: Path) -> bool:
                 (folder / name).write_bytes(data)
         return True
     return False
-
-
-def github_api(repository: str) -> GitHubApi:
-    """The API client for pull requests."""
-    return GitHubApi(repository, "may the job write to pull requests (pull-requests: write)?")
 
 
 def run_number(text: str) -> int:

@@ -8,15 +8,14 @@ import enum
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from itertools import groupby
 from typing import NamedTuple
 
 from kci.matrix.archs import natural
 from kci.utils.frozen import Frozen
-from kci.utils.shipped import template_environment, tidy
+from kci.utils.shipped import fill_template
 from kci.utils.suggest import count
 from kci.watch.decide import FLAKY, FailureTracker, LegState
-from kci.watch.history import Failure, RunFacts, leg_of, version_order
+from kci.watch.history import Failure, RunFacts, leg_of
 from kci.watch.issue_text import plain
 
 RECENT_RUNS = 14
@@ -105,12 +104,6 @@ class KernelCells(Frozen):
     kernel: str
     cells: tuple[GridCell, ...]
 
-    def by_column(self) -> dict[GridColumn, list[GridCell]]:
-        return {
-            column: list(cells)
-            for column, cells in groupby(self.cells, key=lambda cell: cell.column)
-        }
-
     @property
     def worst(self) -> CellState:
         states = {cell.state for cell in self.cells}
@@ -182,7 +175,7 @@ def markdown_report(grid: LegGrid, title: str) -> str:
         "plain": plain,
         "count": count,
     }
-    return tidy(template_environment().get_template("report.md.j2").render(values))
+    return fill_template("report.md.j2", values)
 
 
 _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for char in "\\|[]*_#!"})
@@ -191,13 +184,8 @@ _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for cha
 
 def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
     leg = leg_of(key)
-    shown = (
-        CellState.FAILS
-        if state.failing
-        else CellState.PASSES
-        if state.latest
-        else CellState.UNKNOWN
-    )
+    shown = CellState.PASSES if state.latest else CellState.UNKNOWN
+    shown = CellState.FAILS if state.failing else shown
     shown = CellState.FLAKY if state.flaky else shown
     return GridCell(
         variant=leg.variant,
@@ -207,32 +195,27 @@ def _cell(key: str, state: LegState, latest: RunFacts | None) -> GridCell:
         days=_days(state.since.at, latest.at) if state.since and latest else None,
         since=state.since,
         before=state.before,
-        failure=state.failure if shown in (CellState.FAILS, CellState.FLAKY) else None,
+        failure=state.failure if state.failing or state.flaky else None,
     )
 
 
 def _causes(watch: FailureTracker, shown: Mapping[str, LegState]) -> tuple[GridCause, ...]:
-    causes = [
-        (issue.cause, True, leg)
-        for issue in watch.open.values()
-        for leg in issue.pending
-        if leg in shown
+    opened = [
+        (issue.cause, leg) for issue in watch.open.values() for leg in issue.pending & shown.keys()
     ]
-    listed = {leg for _, _, leg in causes}
-    causes += [
-        (state.cause, False, leg)
-        for leg, state in shown.items()
-        if state.failing and leg not in listed
+    listed = {leg for _, leg in opened}
+    others = [
+        (state.cause, leg) for leg, state in shown.items() if state.failing and leg not in listed
     ]
-    by_error: dict[str, list[tuple[str, bool, str]]] = {}
-    for entry in causes:
+    by_error: dict[str, list[tuple[str, str]]] = {}
+    for entry in (*opened, *others):
         by_error.setdefault(entry[0].removeprefix(FLAKY), []).append(entry)
     merged = []
     for error, same in by_error.items():
-        names, opened, legs = map(set, zip(*same, strict=True))
+        names, legs = map(set, zip(*same, strict=True))
         cause = names.pop() if len(names) == 1 else error
         kernels = tuple(sorted({leg_of(leg).kernel for leg in legs}))
-        merged.append(GridCause(cause, any(opened), tuple(sorted(legs)), kernels))
+        merged.append(GridCause(cause, bool(legs & listed), tuple(sorted(legs)), kernels))
     return tuple(sorted(merged, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
 
 
@@ -247,8 +230,8 @@ def _days(start: str, end: str) -> int | None:
 def _column_order(column: GridColumn) -> tuple[object, ...]:
     return (
         column.backend,
-        version_order(column.torch),
-        version_order(column.compute),
+        natural(column.torch.strip("-")),
+        natural(column.compute.strip("-")),
         column.system,
         column,
     )

@@ -4,9 +4,8 @@ machine leaves none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,11 @@ from kci.errors import (
     UnfinishedBuildError,
     first_error,
 )
-from kci.matrix.variants import parse_variant_name
+from kci.matrix.variants import parse_variant_name, this_system
 from kci.plan.plan import Plan, Role
 from kci.plan.workspace import Workspace
 from kci.run.build_leg import LegRequest, build_leg
-from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
+from kci.run.kernel_tests import TestState, run_kernel_tests
 from kci.run.loader_environment import probe, why_incompatible
 from kci.tree.artifacts import find_sources, newest_source
 from kci.tree.pack import unpack
@@ -123,18 +122,18 @@ def watch_leg(
         how = (f"--kernel={kernel}", f"--variant={base.variant}", f"--torch={torch}")
         test = command_line("test", *how, place="build")  # what `replay` builds into
         under = replace(base, torch=torch, replay=f"{base.replay} && {test}"[:4000])
-        test_run = partial(
-            run_kernel_tests, built.directory, kernel, log, cache=request.options.cache, torch=torch
+        how_tested = {"cache": request.options.cache, "torch": torch}
+        results.append(
+            _tested(under, f"with torch {torch}", built.directory, kernel, log, **how_tested)
         )
-        results.append(_tested(under, test_run, f"with torch {torch}", log))
     return results
 
 
 def _tested(
-    result: LegResult, test_run: Callable[[], TestReport], where: str, log: Log
+    result: LegResult, where: str, variant: Path, kernel: Path, log: Log, **how: Any
 ) -> LegResult:
     try:
-        report = test_run()
+        report = run_kernel_tests(variant, kernel, log, **how)
     except (MissingToolError, FindingsError) as error:
         return replace(result, outcome=LegOutcome.SKIPPED, error=error.message[-_KEPT:])
     log(f"{result.variant} {where}: {report.state}, {report.passed} passed, {report.failed} failed")
@@ -163,7 +162,6 @@ def watch_hardware(
     kernel: Kernel,
     variants: Sequence[Path],
     python: Path,
-    system: str,
     run: LegResult,
     cache: Path,
     log: Log,
@@ -182,16 +180,14 @@ def watch_hardware(
             run,
             kernel=kernel.build.name,
             variant=directory.name,
-            system=system,
+            system=this_system(),
             torch=".".join(environment.torch.split("+")[0].split(".")[:2]),
             compute=name.compute_version or environment.toolkit,
             replay=command_line("test", *how, place=kernel.directory)[:4000],
             hardware=True,
         )
-        test_run = partial(
-            run_kernel_tests, directory, Path(kernel.directory), log, cache=cache, python=python
-        )
-        yield _tested(result, test_run, "on this machine", log)
+        place = Path(kernel.directory)
+        yield _tested(result, "on this machine", directory, place, log, cache=cache, python=python)
 
 
 def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:

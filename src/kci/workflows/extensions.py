@@ -28,7 +28,12 @@ def load_workflow(text: str) -> Any:
     import yaml
 
     try:
-        _require_shallow(text)
+        level = 0
+        for event in yaml.parse(text, Loader=_loader()):
+            level += isinstance(event, yaml.CollectionStartEvent)
+            level -= isinstance(event, yaml.CollectionEndEvent)
+            if level > _MOST_LEVELS:
+                raise ValueError("it is nested too deeply")
         loader = _loader()(text)
         try:
             node = loader.get_single_node()
@@ -39,18 +44,6 @@ def load_workflow(text: str) -> Any:
             loader.dispose()
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())[:300]) from None
-
-
-def _require_shallow(text: str) -> None:
-    import yaml
-
-    level = 0
-    for event in yaml.parse(text, Loader=_loader()):
-        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(
-            event, yaml.CollectionEndEvent
-        )
-        if level > _MOST_LEVELS:
-            raise ValueError("it is nested too deeply")
 
 
 def _size(node: Any, sizes: dict[int, int]) -> int:
@@ -102,8 +95,7 @@ def _loader() -> type:
     return Strict
 
 
-FOLDER = EXTENSIONS
-JOBS_FILE = f"{FOLDER}/jobs.yml"
+JOBS_FILE = f"{EXTENSIONS}/jobs.yml"
 
 POINTS = {
     "before-build": "in every build job, between the checkout and the build",
@@ -148,7 +140,9 @@ class WorkflowExtensions(Frozen):
         def filled(mark: re.Match[str]) -> str:
             part, indent = mark[1], " " * _INDENT[mark[1]]
             source = textwrap.indent(self.parts()[part].strip("\n"), indent)
-            return f"{indent}# From {FOLDER}/{part}.yml\n{apply_pins(source, pins, committed)}\n"
+            return (
+                f"{indent}# From {EXTENSIONS}/{part}.yml\n{apply_pins(source, pins, committed)}\n"
+            )
 
         return _MARK.sub(filled, text)
 
@@ -160,7 +154,7 @@ class WorkflowExtensions(Frozen):
                 "KCI423",
                 "there is no place for it: no rendered file has "
                 f"{POINTS.get(part, 'room for jobs')!r}",
-                f"{FOLDER}/{part}.yml",
+                f"{EXTENSIONS}/{part}.yml",
                 hint="move its steps to another point, or remove the file",
             )
             for part in self.parts()
@@ -187,29 +181,25 @@ def read_extensions(root: Path) -> WorkflowExtensions:
     or place (KCI423).
     """
     texts = read_committed(
-        root, [path.relative_to(root).as_posix() for path in (root / FOLDER).glob("*")]
+        root, [path.relative_to(root).as_posix() for path in (root / EXTENSIONS).glob("*")]
     )
     problems: list[Diagnostic] = []
     steps: dict[str, str] = {}
-    jobs = ""
+    parts = {f"{part}.yml": part for part in _INDENT}
     for path, text in texts.items():
-        name = path.removeprefix(f"{FOLDER}/")
-        point = name.removesuffix(".yml")
-        if path == JOBS_FILE:
-            jobs = text
-            problems += _yaml_problems(path, text, jobs=True)
-        elif point in POINTS and name.endswith(".yml"):
-            steps[point] = text
-            problems += _yaml_problems(path, text, jobs=False)
+        name = path.removeprefix(f"{EXTENSIONS}/")
+        if part := parts.get(name):
+            steps[part] = text
+            problems += _yaml_problems(path, text, jobs=part == "jobs")
         elif name != "README.md":
-            file_names = [*(f"{file_names}.yml" for file_names in POINTS), "jobs.yml"]
             problems.append(
-                finding("KCI423", f"{name} is not a part", path, hint=nearest(name, file_names))
+                finding("KCI423", f"{name} is not a part", path, hint=nearest(name, parts))
             )
     if problems:
         raise FindingsError(
-            f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems
+            f"{EXTENSIONS}: these parts cannot be put into the workflow files", diagnostics=problems
         )
+    jobs = steps.pop("jobs", "")
     ids = {str(job): value for job, value in load_workflow(jobs).items()} if jobs else {}
     results = {
         job: f"{job}/{','.join(_needs(value))}"
@@ -256,8 +246,6 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
     items = value
     if jobs:
         items = list(value.values()) if isinstance(value, dict) else None
-    if jobs and isinstance(items, list) and all(isinstance(item, dict) for item in items):
-        yield from _skipped_jobs(path, value)
     if (
         not isinstance(items, list)
         or not items
@@ -265,7 +253,7 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
     ):
         what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
         yield finding("KCI422", f"it must be {what}", path)
-    elif not jobs and (
-        wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)
-    ):
+    elif jobs:
+        yield from _skipped_jobs(path, value)
+    elif wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None):
         yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path)

@@ -15,10 +15,10 @@ from kci.config.settings import Publish
 from kci.matrix.catalog.runners import is_hosted
 from kci.matrix.variants import Kind, objects_name
 from kci.plan.plan import KernelPlan, Leg, Plan, RunnerGroup, TestLeg
-from kci.utils.shipped import Dated, shipped, template_environment, tidy
+from kci.utils.shipped import Dated, fill_template, shipped
 from kci.utils.suggest import command_line
 from kci.version import __version__
-from kci.workflows.render import Inputs, build_words, input_digest, refuse_unsafe
+from kci.workflows.render import Inputs, build_words, command, input_digest, refuse_unsafe
 from kci.workflows.rendered_files import with_checksum
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
@@ -62,18 +62,11 @@ class GitlabData(Dated, frozen=True):
 gitlab_data = shipped("workflows/data/gitlab.toml", GitlabData)
 
 
-def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
+def render_gitlab(inputs: Inputs) -> dict[str, str]:
     """The file that plans, by its path in the repository; UnsafeError as `refuse_unsafe`."""
     refuse_unsafe(inputs)
-    words = [
-        "kci",
-        "render",
-        *(inputs.kernels if inputs.kernels != (".",) else ()),
-        "--ci",
-        "gitlab",
-    ]
-    values = _common(version) | {
-        "command": shlex.join(words),
+    values = _common() | {
+        "command": command(inputs, "--ci", "gitlab"),
         "digest": input_digest(inputs),
         "file": GITLAB_FILE,
         "kernels": shlex.join(inputs.kernels),
@@ -82,28 +75,24 @@ def render_gitlab(inputs: Inputs, version: str = __version__) -> dict[str, str]:
         "submodules": inputs.submodules,
         "publish": inputs.publish,
     }
-    text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))
+    text = fill_template("gitlab/parent.yml.j2", values)
     return {GITLAB_FILE: with_checksum(text)}
 
 
 def child_pipeline(
-    plan: Plan,
-    publish: Publish | None = None,
-    purpose: Purpose | None = None,
-    version: str = __version__,
+    plan: Plan, publish: Publish | None = None, purpose: Purpose | None = None
 ) -> str:
     """The child pipeline of a plan: a job per leg, jobs per kernel that merge, test and publish,
     and the gate.
     """
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
-    kernels = [
-        _kernel(plan, kernel, purpose)
-        for kernel in plan.kernels
-        if _has_jobs(plan, kernel.name, purpose)
-    ]
+    busy = {leg.kernel for leg in plan.legs} | {test.kernel for test in plan.tests}
+    if purpose is Purpose.PUBLISH:
+        busy |= {item.kernel for item in plan.skipped}
+    kernels = [_kernel(plan, kernel, purpose) for kernel in plan.kernels if kernel.name in busy]
     legs = [_leg(leg, plan.tier) for leg in plan.legs]
     records = [f"{kernel['name']}: record" for kernel in kernels]
-    values = _common(version) | {
+    values = _common() | {
         "tier": plan.tier,
         "legs": legs,
         "parts": any(leg["part"] for leg in legs),
@@ -116,15 +105,7 @@ def child_pipeline(
         "shell": shlex.quote,
         "plan": _write_json_command(plan.as_json(), "kci-records/kci-plan.json"),
     }
-    return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
-
-
-def _has_jobs(plan: Plan, kernel: str, purpose: Purpose | None) -> bool:
-    if any(leg.kernel == kernel for leg in plan.legs) or any(
-        test.kernel == kernel for test in plan.tests
-    ):
-        return True
-    return purpose is Purpose.PUBLISH and any(item.kernel == kernel for item in plan.skipped)
+    return fill_template("gitlab/child.yml.j2", values)
 
 
 def _write_json_command(value: Any, file: str) -> str:
@@ -132,39 +113,26 @@ def _write_json_command(value: Any, file: str) -> str:
     return f"printf '%s' {shlex.quote(msgspec.json.encode(value).decode())} > {file}"
 
 
-def _common(version: str) -> dict[str, Any]:
+def _common() -> dict[str, Any]:
     return {
-        "version": version,
+        "version": __version__,
         "image": gitlab_data().image,
         "unfinished": _UNFINISHED,
-        "setup": _SETUP.replace("VERSION", version).splitlines(),
+        "setup": _SETUP.replace("VERSION", __version__).splitlines(),
     }
 
 
 def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words = ["kci", *build_words(leg, tier)]
-    words += (
-        []
-        if leg.part
-        else ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
-    )
+    if not leg.part:
+        words += ["--pack", "kci-artifacts", "--output", "kci-build", "--failures", "kci-artifacts"]
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
-    name = (
-        ""
-        if leg.kind is Kind.NOARCH or leg.builder or len(leg.variants) > 1
-        else objects_name(leg.kernel, leg.name)
-    )
-    pack = f"kci-objects/{name}.tar" if name else ""
-    if pack:
-        words += [
-            "--objects-from",
-            "kci-objects",
-            "--objects-to",
-            pack,
-            "--stop-after",
-            str(leg.stop_after),
-        ]
-        words += ["--link"] if leg.takes else []
+    name = pack = ""
+    if leg.kind is not Kind.NOARCH and not leg.builder and len(leg.variants) <= 1:
+        name = objects_name(leg.kernel, leg.name)
+        pack = f"kci-objects/{name}.tar"
+        words += ["--objects-from", "kci-objects", "--objects-to", pack]
+        words += ["--stop-after", str(leg.stop_after), *(["--link"] if leg.takes else [])]
     threads = f"NVCC_THREADS={leg.cores} " if leg.cores is not None else ""
     return {
         "job": f"{leg.kernel}: {leg.name}",
@@ -185,7 +153,6 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
 
 def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str, Any]:
     name = kernel.name
-    jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name and leg.variants]
     own = replace(
         plan,
         kernels=(kernel,),
@@ -195,6 +162,7 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
         left_out=(),
         faulty=(),
     )
+    jobs = [f"{name}: {leg.name}" for leg in own.legs if leg.variants]
     return {
         "name": name,
         "path": kernel.path,
@@ -210,14 +178,8 @@ def _kernel(plan: Plan, kernel: KernelPlan, purpose: Purpose | None) -> dict[str
 
 def _test(test: TestLeg) -> dict[str, Any]:
     record = f"kci-records/{test.kernel}/{test.name}/kci-test.json"
-    words = [
-        "kci",
-        "test",
-        "kci-tree",
-        "--kernel",
-        test.path,
-        *(f"--variant={name}" for name in test.variants),
-    ]
+    words = ["kci", "test", "kci-tree", "--kernel", test.path]
+    words += [f"--variant={name}" for name in test.variants]
     words += ["--leg", test.name, "--record", record]
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if needs_device(test.backend) else ""
     return {

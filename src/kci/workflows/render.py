@@ -20,17 +20,16 @@ from kci.matrix.catalog.runners import hosted_runners
 from kci.plan.github_limits import LIMIT_KEYS
 from kci.plan.plan import Leg
 from kci.utils.frozen import Frozen
-from kci.utils.shipped import template_environment, tidy
+from kci.utils.shipped import fill_template
 from kci.workflows.extensions import NO_EXTENSIONS, WorkflowExtensions
 from kci.workflows.rendered_files import OWN, Pin, action_of, unreleased, with_checksum
 
 
 def build_words(leg: Leg, tier: str) -> list[str]:
     """`build` and the options of `kci build` that select a leg, without its output."""
-    words = [
-        "build",
-        *(word for name in leg.variants or [leg.variant] for word in ("--variant", name)),
-    ]
+    words = ["build"]
+    for name in leg.variants or [leg.variant]:
+        words += ["--variant", name]
     words += ["--tier", tier, "--container", "none"]
     words += ["--part", f"{leg.part}/{leg.parts}"] if leg.part else []
     words += ["--builder", leg.builder] if leg.builder else []
@@ -44,15 +43,20 @@ OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
 COMMENT_FILE = ".github/workflows/kci-comment.yml"
 REUSABLE_FILES = {
-    ".github/workflows/kernel.yml": "github/release.yml.j2",
-    ".github/workflows/kernel-legs.yml": "github/kernel.yml.j2",
+    ".github/workflows/kernel.yml": "release",
+    ".github/workflows/kernel-legs.yml": "kernel",
 }
 """Reusable workflows in kci's repository and their templates: the one that short files call, and
 the one per kernel."""
-FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE, COMMENT_FILE)
-
-_TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
-_CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
+FILES = {
+    RELEASE_FILE: "release",
+    COMPAT_FILE: "compat",
+    KERNEL_FILE: "kernel",
+    OWN_MACHINES_FILE: "own_machines",
+    PUBLISH_FILE: "publish",
+    COMMENT_FILE: "comment",
+}
+"""The workflow files and their templates."""
 
 _FILTER_SIGNS = re.compile(r"^!|\+")
 """Special in GitHub's branch filters, and possible in a branch name."""
@@ -106,26 +110,24 @@ def render(
     refuse_unsafe(inputs)
     values = _values(inputs, own) | {
         "version": version,
-        "command": shlex.join(command(inputs)),
+        "command": command(inputs),
         "digest": input_digest(inputs, own),
         "uses": lambda action: _uses(action, pins),
         "unreleased": unreleased(pins),
     }
-    templates = (
-        dict.fromkeys(_TEMPLATES, "github/short.yml.j2") if inputs.short else dict(_TEMPLATES)
-    )
-    if not inputs.short:
-        templates |= _CALLED
-    if inputs.publish:
-        templates |= {PUBLISH_FILE: "github/publish.yml.j2"}
-    if inputs.forks == Forks.DISPATCH and not inputs.short:
-        templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
-    if inputs.comment and not inputs.short:
-        templates |= {COMMENT_FILE: "github/comment.yml.j2"}
-    jinja = template_environment()
+    templates = dict(FILES)
+    if inputs.short:
+        templates = dict.fromkeys((RELEASE_FILE, COMPAT_FILE), "short")
+        templates[PUBLISH_FILE] = FILES[PUBLISH_FILE]
+    not_wanted = {
+        PUBLISH_FILE: not inputs.publish,
+        OWN_MACHINES_FILE: inputs.forks != Forks.DISPATCH,
+        COMMENT_FILE: not inputs.comment,
+    }
     rendered = {
-        path: tidy(jinja.get_template(name).render(values, path=path))
+        path: fill_template(f"github/{name}.yml.j2", values | {"path": path})
         for path, name in sorted(templates.items())
+        if not not_wanted.get(path)
     }
     if lost := [*own.unplaced_parts(rendered), *own.misplaced_jobs(rendered[RELEASE_FILE])]:
         raise FindingsError(
@@ -164,11 +166,6 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
 _EVERYTHING = Inputs((), submodules=True, compiled=True, nix=True, part_jobs=1)
 
 
-def _same_commit_action(action: str) -> str:
-    # The runner refuses `$/` without a path.
-    return f"$/{action.removeprefix(OWN).removeprefix('/') or '.'}"
-
-
 def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
     """The reusable workflows by path in kci's repository, with kci's own actions of the same
     commit.
@@ -181,13 +178,16 @@ def render_reusable(pins: Mapping[str, Pin]) -> dict[str, str]:
         "reusable": True,
         "lfs": "${{ inputs.lfs }}",
         "kernel_file": legs_file,
+        # The runner refuses `$/` without a path.
         "uses": lambda action: (
-            _same_commit_action(action) if action_of(action) == OWN else _uses(action, pins)
+            f"$/{action.removeprefix(OWN).removeprefix('/') or '.'}"
+            if action_of(action) == OWN
+            else _uses(action, pins)
         ),
     }
-    jinja = template_environment()
     return {
-        path: tidy(jinja.get_template(name).render(values)) for path, name in REUSABLE_FILES.items()
+        path: fill_template(f"github/{name}.yml.j2", values)
+        for path, name in REUSABLE_FILES.items()
     }
 
 
@@ -205,17 +205,16 @@ def part_names(count: int) -> list[str]:
     return ["parts", *(f"parts-{number}" for number in range(2, count + 1))][:count]
 
 
-def command(inputs: Inputs) -> list[str]:
-    """The `kci render` command line of these inputs."""
+def command(inputs: Inputs, *more: str) -> str:
+    """The `kci render` command line of these inputs, with more options."""
     usual = Inputs(())
     words = ["kci", "render", *(inputs.kernels if inputs.kernels != usual.kernels else ())]
-    for name in ("branch", "pin"):
-        if (value := getattr(inputs, name)) != getattr(usual, name):
-            words += [f"--{name}", str(value)]
-    return [*words, "--short"] if inputs.short else words
+    words += ["--branch", inputs.branch] if inputs.branch != usual.branch else []
+    words += ["--pin", inputs.pin] if inputs.pin != usual.pin else []
+    return shlex.join([*words, *(["--short"] if inputs.short else []), *more])
 
 
-def input_digest(inputs: msgspec.Struct, own: WorkflowExtensions = NO_EXTENSIONS) -> str:
+def input_digest(inputs: object, own: WorkflowExtensions = NO_EXTENSIONS) -> str:
     """A 16-digit sha256 of the inputs, for the header of a file."""
     made_from = msgspec.to_builtins(inputs, enc_hook=str)
     if own != NO_EXTENSIONS:

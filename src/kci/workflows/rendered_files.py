@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 from packaging.version import Version
 
-from kci.config.settings import ActionPin, Actions
+from kci.config.settings import Actions
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.utils.atomic import replacing
@@ -30,7 +30,7 @@ RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
 # `uses: owner/repository/folder@reference  # version`, a line of a step.
 _USES = re.compile(
-    r"^[ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ "
+    r"^([ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+))@([^\s#\"']+)[\"']?(?:[ \t]+#[ "
     r"\t]*(.*?))?[ \t]*$",
     re.MULTILINE,
 )
@@ -78,10 +78,7 @@ def unreleased(pins: Mapping[str, Pin]) -> str:
     else empty.
     """
     default, chosen = shipped_pins()[OWN], pins[OWN]
-    same = not chosen.sha and (chosen.repository or REPOSITORY, chosen.version) == (
-        default.repository,
-        default.version,
-    )
+    same = default == replace(chosen, repository=chosen.repository or REPOSITORY)
     return f"{default.repository}@{default.version}" if same and not is_released() else ""
 
 
@@ -106,23 +103,29 @@ def action_of(reference: str) -> str:
     return "/".join(reference.split("/")[:2])
 
 
-def own_pin(settings: Actions, start: Pin) -> Pin:
-    """The pin of kci's own actions, with what `[actions]` of kci.toml overrides."""
-    pin = replace(start, repository=settings.repository or start.repository)
-    if settings.ref is None:
-        return pin
-    sha, version = (settings.ref, "") if _SHA.fullmatch(settings.ref) else ("", settings.ref)
-    return replace(pin, sha=sha, version=version)
+def pins_for(
+    actions: Actions, files: Mapping[str, str], *, by_commit: bool | None
+) -> dict[str, Pin]:
+    """The pins of a repository, with what `[actions]` of kci.toml overrides; `files` are the
+    committed ones.
 
-
-def fixed_pins(pins_by_action: Mapping[str, ActionPin]) -> dict[str, Pin]:
-    """The pins of kci.toml for the actions that kci uses."""
-    shipped = shipped_pins()
-    return {
+    `by_commit` is True for the release's commit of kci's own actions, False for their tag, None for
+    a committed pin.
+    """
+    shipped, ref = shipped_pins(), actions.ref
+    own = release_pin() if by_commit and ref is None else shipped[OWN]
+    own = replace(own, repository=actions.repository or own.repository)
+    if ref is not None:
+        sha, version = (ref, "") if _SHA.fullmatch(ref) else ("", ref)
+        own = replace(own, sha=sha, version=version)
+    fixed = {
         action: replace(shipped[action], sha=pin.sha, version=pin.version)
-        for action, pin in sorted(pins_by_action.items())
+        for action, pin in actions.pins.items()
         if action in shipped and action != OWN
     }
+    if by_commit is False or ref is not None:
+        fixed[OWN] = own
+    return choose_pins(files, fixed, own)
 
 
 def choose_pins(
@@ -149,20 +152,21 @@ def choose_pins(
 def find_pins(text: str) -> Iterator[tuple[str, Pin]]:
     """Each `uses:` with a commit and a version comment, by `owner/repository`."""
     for match in _USES.finditer(text):
-        version = (match[3] or "").split(" ")[0]
-        if _SHA.fullmatch(match[2]) and _VERSION.fullmatch(version):
-            yield action_of(match[1]), Pin(match[2], version)
+        version = (match[4] or "").split(" ")[0]
+        if _SHA.fullmatch(match[3]) and _VERSION.fullmatch(version):
+            yield action_of(match[2]), Pin(match[3], version)
 
 
 def without_pins(text: str) -> str:
     """The text without its well-formed pins, for comparison."""
 
     def without(match: re.Match[str]) -> str:
-        pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
+        comment = match[4] or ""
+        pinned = _SHA.fullmatch(match[3]) and _VERSION.fullmatch(comment)
         # Rendered files give the tags of kci's own actions this comment.
-        own = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
-        tagged = own or "zizmor: ignore[unpinned-uses]" in (match[3] or "")
-        return match[0][: match.end(1) - match.start()] if pinned or tagged else match[0]
+        own = action_of(match[2]) == OWN and _VERSION.fullmatch(match[3])
+        tagged = own or "zizmor: ignore[unpinned-uses]" in comment
+        return match[1] if pinned or tagged else match[0]
 
     return _USES.sub(without, text)
 
@@ -177,14 +181,14 @@ def apply_pins(text: str, pins: Mapping[str, Pin], committed: str) -> str:
             newest[action] = pin
 
     def better(match: re.Match[str]) -> str:
-        action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
+        action, version = action_of(match[2]), (match[4] or "").split(" ")[0]
         pin = pins.get(action)
         if not pin and _VERSION.fullmatch(version):
             moved = newest.get(action)
             pin = moved if moved and Version(moved.version) > Version(version) else None
-        if not pin or not pin.sha or len(match[2]) != 40:
+        if not pin or not pin.sha or len(match[3]) != 40:
             return match[0]
-        return f"{match[0][: match.end(1) - match.start()]}@{pin.sha} # {pin.version}"
+        return f"{match[1]}@{pin.sha} # {pin.version}"
 
     return _USES.sub(better, text)
 
@@ -252,7 +256,7 @@ HEADER = "# Generated by kci "
 
 _COMMAND = re.compile(rf"^{HEADER}\S+ from .*\n#   (kci render(?: .*)?)$", re.MULTILINE)
 _CONTENT = re.compile(r"^# kci-content: ([0-9a-f]{16})$", re.MULTILINE)
-_GENERATED = re.compile(rf"^{HEADER}(\S+) from ", re.MULTILINE)
+_GENERATED = re.compile(rf"^{HEADER}\S+ from ", re.MULTILINE)
 _INPUTS = re.compile(r"^# kci-inputs: .*\n", re.MULTILINE)
 _VOLATILE = re.compile(
     rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*|# kci-content: \S*)$", re.MULTILINE
@@ -387,7 +391,7 @@ def _drift(old: str | None, new: str | None) -> Drift | None:
         return Drift.MISSING
     if new is not None and _comparable(old) == _comparable(new):
         return Drift.SAME
-    if not header_version(old):
+    if not _GENERATED.search(old[:_TOP]):
         return Drift.FOREIGN if new is not None else None
     content = _CONTENT.search(old[:_TOP])
     if not content or content[1] != _content_digest(old):
@@ -403,12 +407,6 @@ def drift_diagnostics(comparisons: list[Comparison]) -> list[Diagnostic]:
         if item.state in _DRIFT_FINDINGS
     ]
     return [finding(rule, message, path, hint=hint) for path, (rule, message, hint) in drifted]
-
-
-def header_version(text: str) -> str:
-    """The version of kci in a file's header; empty for a file of another origin."""
-    match = _GENERATED.search(text[:_TOP])
-    return match[1] if match else ""
 
 
 def _diff(path: str, old: str | None, new: str | None) -> str:

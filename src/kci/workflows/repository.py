@@ -30,20 +30,15 @@ from kci.workflows.extensions import read_extensions
 from kci.workflows.gitlab import render_gitlab
 from kci.workflows.render import FILES, RELEASE_FILE, Inputs, render
 from kci.workflows.rendered_files import (
-    OWN,
     Comparison,
     RecordedOptions,
-    choose_pins,
     compare,
     drift_diagnostics,
-    fixed_pins,
     is_released,
-    own_pin,
+    pins_for,
     read_committed,
     recorded_options,
-    release_pin,
     remove_files,
-    shipped_pins,
     unreleased,
     write_files,
 )
@@ -72,17 +67,18 @@ def plan_largest_runs(
         settings.pull_request.tier: "a pull request",
         settings.schedule.tier: "the scheduled run",
     }
-    plans = {tier: plan_everything(workspace, tier, split=True) for tier in tiers}
+    plans: list[Plan] = []
     refused: list[Diagnostic] = []
     # Callers have room for growth, so that no kernel moves to another one then.
     callers = 1 if short else caller_count(with_growth(len(workspace.kernels)))
     for tier, when in tiers.items():
-        what, errors = (
-            f"{when} of everything (tier {tier})",
-            errors_in(check_limits(plans[tier], callers)),
-        )
-        refused += [finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors]
-    return list(plans.values()), refused
+        plans.append(plan_everything(workspace, tier, split=True))
+        what = f"{when} of everything (tier {tier})"
+        refused += [
+            finding("KCI419", f"{what}: {item.message}", hint=item.hint)
+            for item in errors_in(check_limits(plans[-1], callers))
+        ]
+    return plans, refused
 
 
 class RenderedFiles(Frozen):
@@ -164,17 +160,16 @@ def render_workflows(
         short=short,
     )
     if short:
-        notes += _only_in_long_files(chosen)
-    named_ref = chosen.actions.ref is not None
-    own = own_pin(
-        chosen.actions, release_pin() if by_commit and not named_ref else shipped_pins()[OWN]
-    )
-    fixed = ({OWN: own} if by_commit is False or named_ref else {}) | fixed_pins(
-        chosen.actions.pins
-    )
+        requested = {
+            "pull-request.comment": chosen.pull_request.comment,
+            "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
+            "checkout": chosen.checkout != Checkout(),
+        }
+        hint = "remove the setting, or run `kci render --no-short`"
+        notes += _nothing_for(requested, "the short file", hint)
     committed = read_committed(root, FILES)
     parts = read_extensions(root)
-    pins = choose_pins(committed, fixed, own)
+    pins = pins_for(chosen.actions, committed, by_commit=by_commit)
     files = render(inputs, pins, __version__, parts, committed)
     if refused:
         raise FindingsError("GitHub would not take these runs", diagnostics=refused)
@@ -190,22 +185,11 @@ def _unreleased(what: str, hint: str) -> Diagnostic:
     )
 
 
-def _only_in_long_files(chosen: Settings) -> list[Diagnostic]:
-    requested = {
-        "pull-request.comment": chosen.pull_request.comment,
-        "pull-request.forks": chosen.pull_request.forks is Forks.DISPATCH,
-        "checkout": chosen.checkout != Checkout(),
-    }
-    return _nothing_for(
-        requested, "the short file", "remove the setting, or run `kci render --no-short`"
-    )
-
-
 def _nothing_for(requested: Mapping[str, bool], file: str, hint: str) -> list[Diagnostic]:
-    keys = [key for key, is_set in requested.items() if is_set]
     return [
         finding("KCI454", f"{file} has nothing for `{key}` of {KCI_TOML}", hint=hint)
-        for key in keys
+        for key, is_set in requested.items()
+        if is_set
     ]
 
 
@@ -345,18 +329,15 @@ def settings_text(settings: Settings, *, short: bool = False) -> list[str]:
         "branch that releases. "
         "It is red unless all that was planned was built, merged and verified.",
         "Settings > Actions > General > Fork pull request workflows: require approval for all "
-        "external contributors. "
-        "Their code then runs only after somebody has read it.",
+        "external contributors. Their code then runs only after somebody has read it.",
         "Settings > Actions > General > Workflow permissions: read repository contents. Each job "
-        "asks for what it "
-        "needs.",
+        "asks for what it needs.",
     ]
     if settings.runners:
         lines.append(
             "Settings > Actions > Runners: register the self-hosted runners that [runners] of "
-            "kci.toml names. In a "
-            "public repository, let them run nothing of forks, and prefer ones that are made new "
-            "for every job."
+            "kci.toml names. In a public repository, let them run nothing of forks, and prefer "
+            "ones that are made new for every job."
         )
     if settings.pull_request.forks is Forks.DISPATCH and not short:
         lines += [

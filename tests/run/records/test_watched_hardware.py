@@ -52,11 +52,7 @@ def watched(
     if not python.exists():
         python_with_cuda(tmp_path)
     log = (said if said is not None else []).append
-    return list(
-        watch_hardware(
-            read_kernel(kernel), variants, python, "x86_64-linux", RUN, tmp_path / "cache", log
-        )
-    )
+    return list(watch_hardware(read_kernel(kernel), variants, python, RUN, tmp_path / "cache", log))
 
 
 def test_what_a_leg_built_is_tested_and_recorded_beside_its_build(
@@ -124,7 +120,6 @@ def test_a_python_without_torch_is_said(kernel: Path, tmp_path: Path) -> None:
                 read_kernel(kernel),
                 [],
                 tmp_path / "no-python",
-                "x86_64-linux",
                 RUN,
                 tmp_path,
                 print,

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from kci.builders.kernel_files import (
     VisibleFiles,
     checked_id,
@@ -34,7 +36,6 @@ from kci.builders.process.machine import ninja_status, nvcc_threads, read_progre
 from kci.builders.process.run import Log
 from kci.builders.request import BuildResult, Request
 from kci.builders.toolchains.compilers import (
-    DeviceCompiler,
     binutils_program,
     build_compiler,
     cpp_library,
@@ -47,7 +48,7 @@ from kci.builders.toolchains.compilers import (
 )
 from kci.builders.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
 from kci.builders.toolchains.cutlass import find_headers
-from kci.builders.toolchains.data import Compiler, toolchains
+from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.downloads import ensure_all
 from kci.builders.toolchains.environment import (
     Environment,
@@ -84,10 +85,15 @@ def plan(request: Request, log: Log) -> Recipe:
     cxx = build_compiler(variant)
     device = find_device(variant.backend, compute, variant.system, cache, log)
     sycl = sycl_code(request.build, variant)
+    if sycl and sycl.extensions:
+        sycl = replace(sycl, extensions=(default_extensions(cxx), *sycl.extensions))
     files = (request.kernel_dir / unit.source for unit in sources.units)
     cuda_headers = None
     if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files)):
         cuda_headers = find_library_headers(device, cache)
+    release = environment.release or read_torch_version(environment.torch).release
+    versions = [version_line(cxx), environment.requirement or f"torch {release}"]
+    versions += device.versions() if device else []
     newer_glibc = glibc_is_newer(cxx)
     chain = Toolchain(
         variant=variant,
@@ -101,12 +107,11 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda_headers=cuda_headers,
         ar=binutils_program(cxx, "ar"),
         sycl=sycl,
-        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else "",
         headers=headers,
         glibc_compat=newer_glibc,
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
-        versions=_versions(cxx, environment, device),
+        versions=tuple(versions),
         launcher=find_compiler_cache(cxx),
     )
     return make_recipe(request, sources, chain)
@@ -131,8 +136,8 @@ def build(request: Request, log: Log) -> BuildResult:
             if recipe.translation:
                 hipify.translate(recipe.translation, log)
             objects = Objects(recipe, request, log)
-            others = [step.output for step in recipe.steps if step.depfile]
-            outputs = others if request.part else [recipe.chain.module]
+            parts = [step.output for step in recipe.compiled]
+            outputs = parts if request.part else [recipe.chain.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
         except OSError as error:
             raise unwritable_error(work, error) from error
@@ -148,7 +153,7 @@ def build(request: Request, log: Log) -> BuildResult:
             return BuildResult("native", None, objects=use)
         module = request.output / recipe.chain.module
         ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.chain.tvm_ffi)
-        write_package(request.output, recipe.package, {"_ops.py": ops}, visible)
+        write_package(request.output, recipe.package, ops, visible)
         shutil.copyfile(work / module.name, module)
         module.chmod(0o755)
     archs = recipe.sources.archs if BACKENDS[request.variant.backend].archs else None
@@ -174,7 +179,7 @@ def _compile(
 ) -> None:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
-    names = {step.output: step.label.partition(" ")[2] for step in recipe.steps if step.depfile}
+    names = {step.output: step.label.partition(" ")[2] for step in recipe.compiled}
     shown = _display_log(log, recipe, request.kernel_dir)
     try:
         done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
@@ -189,7 +194,7 @@ def _compile(
 def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
     # failures are left to `build_error`; estimates start with the first kernel source: ninja has no
     # times before
-    units = {step.label for step in recipe.steps if step.depfile}
+    units = {step.label for step in recipe.compiled}
     timed, failing = (recipe.work / NINJA_LOG).exists(), False
 
     def show(line: str) -> None:
@@ -272,14 +277,6 @@ def _check_torch(request: Request, environment: Environment) -> None:
     ):
         needs = f"{variant.name} needs a torch for {facts.title} {variant.compute}"
         raise MissingToolError(f"{needs}, and {torch.release} is for {torch.device}", hint)
-
-
-def _versions(
-    cxx: Compiler, environment: Environment, device: DeviceCompiler | None
-) -> tuple[str, ...]:
-    release = environment.release or read_torch_version(environment.torch).release
-    torch = environment.requirement or f"torch {release}"
-    return (version_line(cxx), torch, *(device.versions() if device else ()))
 
 
 def _prepare(recipe: Recipe, visible: VisibleFiles) -> None:

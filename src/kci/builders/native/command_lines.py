@@ -88,8 +88,6 @@ class Toolchain(Frozen):
     newer_parts: NewerParts | None = None
     """Parts of the C++ library to link statically."""
     sycl: oneapi.SyclCode | None = None
-    spirv_extensions: str = ""
-    """icpx's defaults; see `oneapi.default_extensions`."""
     nvcc_threads: int | None = None
     versions: tuple[str, ...] = ()
     """Version lines of the tools; a change recompiles everything."""
@@ -191,7 +189,11 @@ def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = Fal
     soname = [f"-Wl,-soname,{chain.module}"] if chain.tvm_ffi else []
     command = [*chain.cxx, "-shared", *soname, "-o", chain.module, *objects]
     command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
-    older = [*_for_older_systems(chain), "-Wl,--as-needed", chain.cpp_library]
+    older = []
+    if chain.glibc_compat:
+        libraries = (library.path for library in old_libraries(chain.variant.system))
+        older = [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *libraries]
+    older += ["-Wl,--as-needed", chain.cpp_library]
     cuda = chain.device if isinstance(chain.device, Toolkit) else None
     if chain.tvm_ffi:
         # there may be no torch to bring CUDA's runtime
@@ -209,17 +211,10 @@ def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = Fal
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
     if chain.sycl:
         command += [] if chain.stable else ["-lc10_xpu", "-ltorch_xpu"]
-        command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
+        command += oneapi.link_flags(chain.sycl)
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
     command += [] if chain.stable else ["-ltorch", "-lc10"]
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
-
-
-def _for_older_systems(chain: Toolchain) -> list[str]:
-    if not chain.glibc_compat:
-        return []
-    libraries = [library.path for library in old_libraries(chain.variant.system)]
-    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *libraries]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:

@@ -228,8 +228,7 @@ def failure_hint(done: ProgramResult, work: Path, system: str) -> str:
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
             f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: "
-            "build in the leg's image "
-            "(--container auto), or move the kernel to the stable ABI"
+            "build in the leg's image (--container auto), or move the kernel to the stable ABI"
         )
     if standard := _OLD_STANDARD.search(done.output):
         return (

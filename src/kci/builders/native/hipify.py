@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from kci.builders.kernel_files import kernel_error
+from kci.builders.kernel_files import KERNEL, kernel_error
 from kci.builders.native.units import CXX, Unit
 from kci.builders.process.run import Log, run, shell_line
 from kci.builders.toolchains.environment import Environment
@@ -42,8 +42,6 @@ _ERROR_HINTS = {
 class Translation(Frozen):
     """The input and output of a translation."""
 
-    kernel: Path
-    """Folder of links."""
     work: Path
     environment: Environment
     sources: dict[str, str]
@@ -102,7 +100,7 @@ def translate(plan: Translation, log: Log) -> None:
     for folder in (project, headers):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-    shutil.copytree(plan.kernel, project, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    shutil.copytree(plan.work / KERNEL, project, copy_function=shutil.copyfile, dirs_exist_ok=True)
     request = {
         "hipify": str(plan.environment.torch / "utils" / "hipify"),
         "project": str(project),

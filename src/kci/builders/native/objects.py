@@ -8,7 +8,6 @@ names. Preprocessing would not do, since `nvcc -E` sees only the first arch. A n
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import posixpath
 import re
@@ -36,15 +35,11 @@ from kci.utils.archive import (
     RefusedError,
     TarStream,
     opened_archive,
-    plain_member,
     written_archive,
 )
-from kci.utils.atomic import replacing
-from kci.utils.bounded_json import MAX_BYTES, decode_json, require_schema
-from kci.utils.frozen import Frozen
+from kci.utils.bounded_json import MAX_BYTES, VersionedRecord, decode_json
 from kci.utils.suggest import count
 
-SCHEMA = 1
 HEAD = "objects.json"
 _LEVEL = 3
 """A zstd level: higher ones take ten times as long for little."""
@@ -54,7 +49,7 @@ _MEMBER = re.compile(r"(?:[0-9a-v]/){1,4}[0-9a-v]{16,64}[RM]?")
 """A result or manifest of ccache."""
 
 
-class PackHead(Frozen, kw_only=True):
+class PackHead(VersionedRecord, kw_only=True):
     """The first member of a pack."""
 
     kernel: str
@@ -67,10 +62,6 @@ class PackHead(Frozen, kw_only=True):
     use: ObjectUse | None = None
     run: Word = ""
     """CI run; empty outside CI."""
-    schema: int = SCHEMA
-
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
 
 
 def pack_name(kernel: str, variant: str, part: BuildPart | None) -> str:
@@ -84,21 +75,12 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 
     Raises UsageError, ClientError, MissingToolError.
     """
-    if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(
-            f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}"
-        )
-    with replacing(out_file) as replacement:
-        zstd = out_file.name.endswith(".zst")
-        with written_archive(replacement.staging, zstd=zstd, level=_LEVEL) as archive:
-            text = msgspec.json.encode(head)
-            archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
-            for path in sorted(folder.rglob("*")):
-                name = path.relative_to(folder).as_posix()
-                if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
-                    with path.open("rb") as file:
-                        archive.addfile(plain_member(name, os.fstat(file.fileno()).st_size), file)
-        replacement.commit()
+    with written_archive(out_file, "the name of a pack", _LEVEL) as add:
+        add(HEAD, msgspec.json.encode(head), 0o644)
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
+                add(name, path, 0o644)
     return out_file
 
 
@@ -121,14 +103,10 @@ def packs_in(places: Sequence[Path]) -> list[Path]:
     """List packs: files, and those in folders by name. Raises UsageError without any."""
     packs: list[Path] = []
     for place in places:
-        inside = (
-            sorted(path for path in place.iterdir() if path.name.endswith(SUFFIXES))
-            if place.is_dir()
-            else [place]
-        )
         if not place.exists():
             raise UsageError(f"--objects-from {place}: there is no such file or folder")
-        packs += inside
+        inside = sorted(place.iterdir()) if place.is_dir() else [place]
+        packs += (path for path in inside if path == place or path.name.endswith(SUFFIXES))
     return packs
 
 
@@ -207,7 +185,7 @@ class Objects:
         self._request = request
         self._recipe = recipe
         self._work = recipe.work
-        self._steps = [step for step in recipe.steps if step.depfile]
+        self._steps = recipe.compiled
         options = request.options
         self._folder = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
         if options.objects_from or options.objects_to:

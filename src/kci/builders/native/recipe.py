@@ -100,9 +100,6 @@ def compat_steps(chain: Toolchain, generated: tuple[str, ...]) -> Iterator[Step]
     yield Step(OLDER, inputs, (chain.ar, "rcsD", OLDER, *archived), f"ar {OLDER}", generated)
 
 
-_TOOLS_FILE = "tools.txt"
-"""Tool versions and environment flags, on which every command depends."""
-
 _CUTLASS = "-cutlass"
 
 
@@ -126,6 +123,11 @@ class Recipe(Frozen):
     """Parallel compilers that fit into memory, by pool."""
     limits: tuple[str, ...]
     """Messages about limits of parallelism and time."""
+
+    @property
+    def compiled(self) -> list[Step]:
+        """The steps that make objects of sources."""
+        return [step for step in self.steps if step.depfile]
 
     def ninja(self) -> list[str]:
         """The ninja command."""
@@ -237,15 +239,15 @@ def _translation(
     stable = request.variant.kind is Kind.STABLE_ABI
     if not names and not stable:
         return None, units
-    where = (work / KERNEL, work, chain.environment)
-    return hipify.Translation(*where, names, tuple(include), stable), units
+    return hipify.Translation(work, chain.environment, names, tuple(include), stable), units
 
 
 def _generated(chain: Toolchain) -> dict[str, str]:
     return {
         f"{GENERATED}/registration.h": REGISTRATION_H,
         "stub.cpp": STUB_CPP,
-        _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
+        # every command depends on the versions of the tools
+        "tools.txt": "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: EXPORTS_MAP,
         **compat_files(chain),
     }

@@ -19,6 +19,7 @@ assert sys.platform != "win32", "there is nothing there to take over"  # noqa: S
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 3
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _UNDO_SECONDS = 20
 
 
@@ -35,7 +36,7 @@ def main() -> int:
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGCHLD, *_ENDING):
         signal.signal(number, lambda *_: None)
     child = _start(command)
     while True:
@@ -45,7 +46,7 @@ def main() -> int:
             if not undo:  # a container's remains are left to the engine
                 _kill_rest(child)
             return code
-        asked = set(received) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+        asked = {*received} & {*_ENDING}
         if alive in ready or asked or time.monotonic() >= ends_at:
             return _stop(child, wake, undo)
 
@@ -55,7 +56,7 @@ def _start(command: list[str]) -> int:
     if child:
         return child
     try:
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGCHLD, *_ENDING):
             signal.signal(number, signal.SIG_DFL)
         _linux(_PR_SET_PDEATHSIG, signal.SIGTERM)  # in case this process is killed
         os.execvp(command[0], command)  # noqa: S606  - no shell is wanted

@@ -163,14 +163,15 @@ def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
             f"set {variable} to a checkout of {toolchains().repositories[project]} at "
             f"{release.tag}",
         )
-    if release.wheel:
-        place = cache / "headers" / release.wheel.replace("==", "-")
-        return Headers(
-            depend.value, place, _WHEEL_INCLUDE, HeaderSource.WHEEL, release.wheel, release
-        )
-    place = cache / "headers" / f"{project}-{release.tag}-{release.commit[:12]}"
+    wheel = release.wheel
+    name = wheel.replace("==", "-") or f"{project}-{release.tag}-{release.commit[:12]}"
     return Headers(
-        depend.value, place, _INCLUDE, HeaderSource.GIT, toolchains().repositories[project], release
+        depend.value,
+        cache / "headers" / name,
+        _WHEEL_INCLUDE if wheel else _INCLUDE,
+        HeaderSource.WHEEL if wheel else HeaderSource.GIT,
+        wheel or toolchains().repositories[project],
+        release,
     )
 
 

@@ -62,8 +62,7 @@ class TorchVersion(Frozen):
 
 TO_TEST = (
     f"make torch's index reachable, name a mirror of it with {TORCH_INDEX}, or a folder with "
-    "torch's wheel for the CPU "
-    "with PIP_FIND_LINKS"
+    "torch's wheel for the CPU with PIP_FIND_LINKS"
 )
 
 
@@ -310,14 +309,10 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log, flavour: str = str(HOST
     with locked(root, log):
         if not known.is_file() or known.read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            index = [] if flavour == HOST else ["--extra-index-url", environment.index]
-            index = index if index and is_reachable(index[1]) else []
-            install(
-                [*pip_install(environment.python), *index, *packages],
-                "the runtime packages",
-                log,
-                root,
-            )
+            command = pip_install(environment.python)
+            if flavour != HOST and is_reachable(environment.index):
+                command += ["--extra-index-url", environment.index]
+            install([*command, *packages], "the runtime packages", log, root)
             known.write_text(installed, encoding="utf-8")
     return environment.python
 

@@ -46,7 +46,7 @@ class SyclCode(Frozen):
     devices: tuple[str, ...]
     """The devices of `spir64_gen`."""
     extensions: tuple[str, ...] = ()
-    """SPIR-V extensions, besides icpx's own."""
+    """SPIR-V extensions; for the link, `default_extensions` come first."""
     defines: tuple[str, ...] = ()
 
 
@@ -87,8 +87,8 @@ def compile_flags(code: SyclCode) -> list[str]:
     return [*toolchains().sycl.compile_flags, _targets(code)]
 
 
-def link_flags(code: SyclCode, extensions: str) -> list[str]:
-    """Flags of the link, which compiles ahead of time; `extensions` are `default_extensions`."""
+def link_flags(code: SyclCode) -> list[str]:
+    """Flags of the link, which compiles ahead of time."""
     flags = [*toolchains().sycl.link_flags, _targets(code)]
     options = f"-options ' {' '.join(toolchains().sycl.device_options)}'"
     for target in code.targets:
@@ -102,7 +102,7 @@ def link_flags(code: SyclCode, extensions: str) -> list[str]:
     for target in code.targets if code.extensions else ():
         flags += [
             f"-Xspirv-translator={target}",
-            f"-spirv-ext={','.join((extensions, *code.extensions))}",
+            f"-spirv-ext={','.join(code.extensions)}",
         ]
     return [*flags, "-ldnnl"]
 

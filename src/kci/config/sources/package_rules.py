@@ -39,7 +39,7 @@ from kci.config.sources.imports import (
 )
 from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops
 from kci.config.values import python_name
-from kci.diagnostics import Diagnostic, Span, finding
+from kci.diagnostics import Diagnostic, Span, finding, placed
 from kci.errors import FindingsError
 from kci.utils.cache import StatCache
 from kci.utils.shipped import Dated, shipped
@@ -120,10 +120,10 @@ def make_package(
 
 
 def check_package(
-    files: Iterable[Entry], shown: str, package: Package, generated: Collection[str]
+    files: Iterable[Entry], package: Package, generated: Collection[str]
 ) -> Iterator[Diagnostic]:
-    """Yield the findings about a package; `shown` is its path in messages, `generated` lists the
-    build's modules.
+    """Yield the findings about a package, with paths in it; `generated` lists the build's
+    modules.
     """
     modules: list[tuple[str, PackageModule]] = []
     others = set(generated)
@@ -132,7 +132,7 @@ def check_package(
             others.add(module_name(item.name))
         if not item.name.endswith(".py"):
             continue
-        where = f"{shown}/{item.name}"
+        where = item.name
         try:
             with item.path.open("rb") as file:
                 text = file.read(MAX_BYTES + 1)
@@ -143,10 +143,7 @@ def check_package(
             if item.name != f"{OPS}.py" and any(
                 word in text for word in _OF_OPS
             ):  # most files have none
-                yield from (
-                    msgspec.structs.replace(one, path=where)
-                    for one in check_ops(tree, package.name)
-                )
+                yield from placed(check_ops(tree, package.name), where)
         except OSError as error:
             yield finding("KCI700", f"cannot read it: {error.strerror}", where)
         except SyntaxError as error:
@@ -372,7 +369,7 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         return [
             *(finding("KCI732", unfetched, path, hint=FETCH_LFS) for path in pointers),
             *_names(own, where),
-            *check_package(own, where, package, (OPS,)),
+            *placed(check_package(own, package, (OPS,)), where),
             *_check_tests(tests, build),
             *check_cpp(
                 [(file, path) for path, file in listed if path.endswith(SUFFIXES)], together

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -85,7 +86,7 @@ def exceeded_cap(version: str, cpu: str) -> str | None:
     """The cap that a required version exceeds, such as `GLIBC_2.28`."""
     table = native_table()
     match = _VERSION.fullmatch(version)
-    if match is None or match[1] not in table.caps or version in table.named.get(cpu, ()):
+    if not match or match[1] not in table.caps or version in table.named.get(cpu, ()):
         return None
     with suppress(ValueError):
         if Version.parse(match[2]) <= Version.parse(table.caps[match[1]]):
@@ -97,9 +98,11 @@ def allowed_libraries(name: str, groups: tuple[str, ...], major: str) -> list[st
     """The table's libraries of the groups that DT_NEEDED may name so; `major` is the toolkit's, or
     empty.
     """
-    known = (library for group in groups for library in native_table().libraries.get(group, ()))
     return [
-        library for library in known if fnmatch.fnmatchcase(name, library.replace("{major}", major))
+        library
+        for group in groups
+        for library in native_table().libraries.get(group, ())
+        if fnmatch.fnmatchcase(name, library.replace("{major}", major))
     ]
 
 
@@ -164,7 +167,7 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
     while prefix := _SPECIAL.match(rest):
         rest = rest[prefix.end() :]
     nested = _NESTED.match(rest)
-    if nested is None:
+    if not nested:
         return ()
     rest = rest[nested.end() :]
     parts = []
@@ -191,7 +194,7 @@ def cpp_namespace(name: str) -> str | None:
     return None if scope is None else (scope[0] if scope else "")
 
 
-_NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
+TORCH_NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
 # a mangled name in `std::`, or an abbreviation of one
 _STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
 # torch's C interfaces
@@ -257,7 +260,7 @@ def is_torch_name(name: str) -> bool:
     """True for symbols of torch for CPU or CUDA."""
     if _DEPENDS_ON_BUILD.search(name):
         return False
-    return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
+    return cpp_namespace(name) in TORCH_NAMESPACES or _C_NAME.fullmatch(name) is not None
 
 
 _MANGLED = re.compile(r"\b_Z[A-Za-z0-9_$.]{2,900}")
@@ -324,9 +327,5 @@ def _exports(name: str) -> Exports:
     data = zlib.decompress(packed)
     (count,) = struct.unpack_from("<I", data)
     planes = [data[4 + count * plane : 4 + count * (plane + 1)] for plane in range(5)]
-    hashes = []
-    number = 0
-    for high, upper, lower, low in zip(*planes[:4], strict=True):
-        number += high << 24 | upper << 16 | lower << 8 | low
-        hashes.append(number)
-    return Exports(about.versions, tuple(hashes), planes[4])
+    steps = map(int.from_bytes, zip(*planes[:4], strict=True))
+    return Exports(about.versions, tuple(accumulate(steps)), planes[4])

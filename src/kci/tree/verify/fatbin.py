@@ -12,14 +12,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-import msgspec
-
 from kci.config.facts import BACKENDS
 from kci.diagnostics import Findings, finding
 from kci.errors import MissingToolError
 from kci.tree.elf import ElfError, read_sections
 from kci.tree.verify.subject import BinaryKind, VariantDir
 from kci.utils.archive import LIMITS, zstandard
+from kci.utils.frozen import Frozen
 
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
@@ -63,7 +62,7 @@ class CompressedError(Exception):
     """kci cannot decompress the part with the architectures."""
 
 
-class DeviceCode(msgspec.Struct, frozen=True):
+class DeviceCode(Frozen):
     """Architectures in the spelling of metadata: `9.0a`, `gfx942`."""
 
     binary: frozenset[str] = frozenset()
@@ -76,17 +75,18 @@ class DeviceCode(msgspec.Struct, frozen=True):
 
 def cuda_code(data: bytes) -> DeviceCode:
     """Read a `.nv_fatbin` section. Raises FatbinError."""
-    archs: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
+    found: set[tuple[int, str]] = set()
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")
     while offset >= 0:
         _, _, header, size = _unpack(_CUDA_HEADER, data, offset)
         end = offset + header + size
         if header < _CUDA_HEADER.size or end > len(data):
             raise FatbinError(f"the container at offset {offset} is cut short")
-        for kind, arch in _entries(data, offset + header, end):
-            archs.setdefault(kind, set()).add(arch)
+        found.update(_entries(data, offset + header, end))
         offset = _next(data, end, (_CUDA_MAGIC,), "container")
-    return DeviceCode(frozenset(archs[_SASS]), frozenset(archs[_PTX]))
+    return DeviceCode(
+        *(frozenset(arch for kind, arch in found if kind == wanted) for wanted in (_SASS, _PTX))
+    )
 
 
 def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
@@ -154,7 +154,7 @@ def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
 def _decompressed(data: bytes, offset: int) -> tuple[bytes, int, int]:
     _, version, method = _unpack(_COMPRESSED, data, offset)
     layout = _COMPRESSED_SIZES.get(version)
-    if layout is None:
+    if not layout:
         raise CompressedError(f"version {version} of the compressed form is not known")
     total, length, _ = _unpack(layout, data, offset + _COMPRESSED.size)
     start = offset + _COMPRESSED.size + layout.size
@@ -213,9 +213,9 @@ def check_variant(variant: VariantDir) -> Findings:
     """Yield differences between the libraries' device code and the metadata."""
     metadata = variant.metadata
     if (
-        metadata is None
+        not metadata
         or variant.noarch
-        or variant.name is None
+        or not variant.name
         or not (variant.name.system or "").endswith("linux")
     ):
         return
@@ -224,23 +224,21 @@ def check_variant(variant: VariantDir) -> Findings:
         return
     code = DeviceCode()
     seen = relocatable = False
-    section = CUDA_SECTION if backend == "cuda" else HIP_SECTION
+    section, read = (CUDA_SECTION, cuda_code) if backend == "cuda" else (HIP_SECTION, hip_code)
     for item, kind in variant.libraries():
         if kind is not BinaryKind.ELF:
             continue  # the native rules report it
-        where = variant.at(item.name)
         try:
             there = read_sections(item.path, (section, RELOCATABLE_SECTION))
-            data = there.get(section)
             relocatable |= RELOCATABLE_SECTION in there
-            if data:
+            if data := there.get(section):
                 seen = True
-                code |= cuda_code(data) if backend == "cuda" else hip_code(data)
+                code |= read(data)
         except CompressedError as error:
-            yield finding("KCI763", f"its offload bundles are compressed: {error}", where)
+            yield finding("KCI763", f"its offload bundles are compressed: {error}", item.name)
             return
         except FatbinError as error:
-            yield finding("KCI762", f"{section}: {error}", where)
+            yield finding("KCI762", f"{section}: {error}", item.name)
             return
         except (ElfError, OSError):
             return  # the native rules report it
@@ -249,25 +247,20 @@ def check_variant(variant: VariantDir) -> Findings:
         message = f"no library has a section {section}; the metadata lists {listed}"
         if relocatable:
             message = f"no library has device code that was linked; the metadata lists {listed}"
-        yield finding(
-            "KCI761", message, variant.shown, hint=RELOCATABLE_HINT if relocatable else ""
-        )
+        yield finding("KCI761", message, hint=RELOCATABLE_HINT if relocatable else "")
         return
     expected = expected_code(backend, metadata.backend.archs)
-    yield from _arch_differences("machine code", expected.binary, code.binary, variant.shown)
-    yield from _arch_differences("PTX", expected.ptx, code.ptx, variant.shown)
+    yield from _arch_differences("machine code", expected.binary, code.binary)
+    yield from _arch_differences("PTX", expected.ptx, code.ptx)
 
 
-def _arch_differences(
-    kind: str, expected: frozenset[str], actual: frozenset[str], where: str
-) -> Findings:
+def _arch_differences(kind: str, expected: frozenset[str], actual: frozenset[str]) -> Findings:
     if missing := sorted(expected - actual):
         yield finding(
-            "KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it", where
+            "KCI760", f"the metadata lists {', '.join(missing)}; there is no {kind} for it"
         )
     if extra := sorted(actual - expected):
         yield finding(
             "KCI760",
             f"there is {kind} for {', '.join(extra)}, which the metadata does not list",
-            where,
         )

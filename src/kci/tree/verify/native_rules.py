@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 from kci.config.facts import BACKENDS, floors
 from kci.config.values import Version
-from kci.diagnostics import Diagnostic, Findings, finding
+from kci.diagnostics import Diagnostic, Findings, finding, placed
 from kci.matrix.variants import Kind, VariantName
 from kci.tree.elf import Elf, ElfError, read_elf
 from kci.tree.verify.abi import (
+    TORCH_NAMESPACES,
     Exports,
     allowed_libraries,
     cpp_scope,
@@ -40,79 +41,73 @@ from kci.utils.walk import Entry
 _SHOWN = 5
 _CPU_LEVEL = 2
 """x86-64-v2, the minimum of current distributions."""
-_TORCH_CPP = ("at", "c10", "caffe2", "torch")
 _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
 
 def check_variant(variant: VariantDir) -> Findings:
     """Yield the findings about a variant's native libraries."""
-    if variant.name is None or variant.noarch:
+    if not variant.name or variant.noarch:
         return
     for item, kind in variant.libraries():
-        yield from _library(variant, variant.name, item, kind)
+        yield from placed(_library(variant, variant.name, item, kind), item.name)
 
 
 def _library(
     variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None
 ) -> Findings:
-    where = variant.at(item.name)
     system = (name.system or "").rpartition("-")[2]
     expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
     if kind is BinaryKind.ARCHIVE:
-        yield finding("KCI757", "it is a static library, which nothing can load", where)
-    elif kind is None:
-        yield finding(
-            "KCI740", f"it has the name of a library, and is not a {expected.value} file", where
-        )
+        yield finding("KCI757", "it is a static library, which nothing can load")
+    elif not kind:
+        yield finding("KCI740", f"it has the name of a library, and is not a {expected.value} file")
     elif kind is not expected:
-        yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}", where)
+        yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}")
     elif kind is BinaryKind.ELF:
-        yield from _elf_library(variant, name, item, where)
+        yield from _elf_library(variant, name, item)
     else:
-        yield finding("KCI750", f"of a {kind.value} file nothing more is checked", where)
+        yield finding("KCI750", f"of a {kind.value} file nothing more is checked")
 
 
-def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Findings:
+def _elf_library(variant: VariantDir, name: VariantName, item: Entry) -> Findings:
     cpu = (name.system or "").partition("-")[0]
-    module = variant.metadata is not None and item.name == module_file(variant, variant.metadata)
+    metadata = variant.metadata
+    module = metadata and item.name == module_file(name, metadata)
     try:
         if not module and is_static_executable(item.path):
-            yield finding("KCI757", "it is a program", where)
+            yield finding("KCI757", "it is a program")
             return
         elf = read_elf(item.path)
     except (ElfError, OSError) as error:
-        yield finding("KCI740", str(error), where)
+        yield finding("KCI740", str(error))
         return
     if elf.program and not module:
-        yield finding("KCI757", "it is a program", where)
+        yield finding("KCI757", "it is a program")
     if elf.machine != cpu:
-        yield finding(
-            "KCI741", f"it is for {elf.machine}-linux, the name says {name.system}", where
-        )
-    yield from _versions(elf, cpu, where)
-    yield from _python(elf, where)
+        yield finding("KCI741", f"it is for {elf.machine}-linux, the name says {name.system}")
+    yield from _versions(elf, cpu)
+    yield from _python(elf)
     for path in elf.search_path:
-        yield finding("KCI744", f"it has the search path {path!r} built in", where)
-    yield from _hygiene(elf, where)
-    yield from _dependencies(elf, name, where)
+        yield finding("KCI744", f"it has the search path {path!r} built in")
+    yield from _hygiene(elf)
+    yield from _dependencies(elf, name)
     if name.kind is Kind.STABLE_ABI:
-        yield from _stable(elf, Version.parse(name.framework_version), where)
+        yield from _stable(elf, Version.parse(name.framework_version))
     elif name.kind is Kind.FULL:
-        yield from _torch(elf, name, where)
-    metadata = variant.metadata
-    if metadata is not None and name.kind is not Kind.TVM_FFI and module:
+        yield from _torch(elf, name)
+    if metadata and name.kind is not Kind.TVM_FFI and module:
         init = f"PyInit_{metadata.id}"
         if init not in elf.defined:
-            yield finding("KCI749", f"it does not define {init}", where)
+            yield finding("KCI749", f"it does not define {init}")
 
 
-def _hygiene(elf: Elf, where: str) -> Findings:
+def _hygiene(elf: Elf) -> Findings:
     if elf.text_relocations:
-        yield finding("KCI753", "it has text relocations", where)
+        yield finding("KCI753", "it has text relocations")
     if elf.executable_stack:
-        yield finding("KCI754", "it asks for an executable stack", where)
+        yield finding("KCI754", "it asks for an executable stack")
     if elf.cpu_level > _CPU_LEVEL:
-        yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", where)
+        yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}")
     room = native_table().static_tls
     size, align = elf.static_tls
     if size > room["size"] or align > room["align"]:
@@ -123,15 +118,15 @@ def _hygiene(elf: Elf, where: str) -> Findings:
             f"a library that is loaded later finds at most {room['size']} bytes there, aligned to "
             f"{room['align']}"
         )
-        yield finding("KCI758", message, where, hint=hint)
+        yield finding("KCI758", message, hint=hint)
 
 
-def _torch(elf: Elf, name: VariantName, where: str) -> Findings:
+def _torch(elf: Elf, name: VariantName) -> Findings:
     symbols = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
     old = [symbol for symbol in symbols if is_torch_name(symbol) and uses_old_string(symbol)]
     if old:
         message = f"it uses std::string as it was before the C++11 ABI: {_shortened(old)}"
-        yield finding("KCI752", message, where)
+        yield finding("KCI752", message)
         return
     version = name.framework_version or ""
     missing = torch_exports().missing(filter(is_torch_name, symbols), version)
@@ -144,12 +139,10 @@ def _torch(elf: Elf, name: VariantName, where: str) -> Findings:
             if fitting
             else "build it again for the torch in its name"
         )
-        yield finding(
-            "KCI751", f"torch {version} does not export {_shortened(missing)}", where, hint=hint
-        )
+        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", hint=hint)
 
 
-def _versions(elf: Elf, cpu: str, where: str) -> Findings:
+def _versions(elf: Elf, cpu: str) -> Findings:
     # the system's loader checks every required version, even unused ones
     users = defaultdict(list)
     for symbol in elf.undefined:
@@ -157,10 +150,10 @@ def _versions(elf: Elf, cpu: str, where: str) -> Findings:
     for version in sorted(elf.required_versions):
         if cap := exceeded_cap(version, cpu):
             by = f" (for {_shortened(users[version])})" if users[version] else ""
-            yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}", where)
+            yield finding("KCI742", f"it needs {version}{by}; manylinux_2_28 ends at {cap}")
 
 
-def _python(elf: Elf, where: str) -> Findings:
+def _python(elf: Elf) -> Findings:
     known = python_symbols()
     outside = []
     for symbol in elf.undefined:
@@ -173,33 +166,30 @@ def _python(elf: Elf, where: str) -> Findings:
         yield finding(
             "KCI743",
             f"not in the stable ABI of Python {floors().python}: {_shortened(outside)}",
-            where,
         )
 
 
-def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
+def _dependencies(elf: Elf, name: VariantName) -> Findings:
     framework = "tvm-ffi" if name.kind is Kind.TVM_FFI else "torch"
     groups = ("system", "system-more", framework, name.backend)
     major = (name.compute_version or "").partition(".")[0]
     named = dict.fromkeys((*elf.needed, *sorted(elf.version_files)))
     refused = [library for library in named if not allowed_libraries(library, groups, major)]
     for library in refused:
-        yield finding(
-            "KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", where
-        )
+        yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on")
     exports = toolkit_exports(name.backend)
     strong = [item.name for item in elf.undefined if not item.weak]
     missing = []
-    if exports is not None:
-        toolkit_names = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
-        missing = exports.missing(toolkit_names, name.compute_version or "")
-        if missing:
-            yield _toolkit(exports, missing, name, where)
-    yield from _tvm_ffi(elf, name, where)
+    if exports:
+        own = [symbol for symbol in strong if is_toolkit_name(symbol, name.backend)]
+        if missing := exports.missing(own, name.compute_version or ""):
+            yield _toolkit(exports, missing, name)
+    if name.kind is Kind.TVM_FFI:
+        yield from _tvm_ffi(strong)
     torch = name.framework_version if name.kind is Kind.FULL else None
     loaded = loaded_libraries(elf.needed, groups, torch or "")
     recorded = (name.backend,) if exports and name.compute_version in exports.versions else ()
-    yield from _prefix_fallback(strong, loaded, ("system", framework, *recorded), where)
+    yield from _prefix_fallback(strong, loaded, ("system", framework, *recorded))
     versions = _torch_versions(elf, name)
     open_symbols = [
         symbol.name
@@ -229,7 +219,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
             else "this variant cannot rely on that library"
         )
         yield finding(
-            "KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", where, hint=hint
+            "KCI746", f"it does not need {shown}, which has {_shortened(symbols)}", hint=hint
         )
     if unexplained:
         hint = (
@@ -237,7 +227,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
             if refused
             else ""
         )
-        if versions and all(is_std_name(symbol) for symbol in unexplained):
+        if versions and all(map(is_std_name, unexplained)):
             hint = (
                 f"torch {' and '.join(versions)} would have to export them, as its own compiler's "
                 "libstdc++ has them"
@@ -251,17 +241,14 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Findings:
         ):
             hint = (
                 "they are declared in a header and used, and no file in a `src` list of "
-                "build.toml defines them: "
-            )
-            hint += (
-                "add that file, or define them as they are declared, with the same name and "
-                "arguments"
+                "build.toml defines them: add that file, or define them as they are declared, "
+                "with the same name and arguments"
             )
         message = f"undefined symbols without a version: {_shortened(map(demangled, unexplained))}"
-        yield finding("KCI746", message, where, hint=hint)
+        yield finding("KCI746", message, hint=hint)
 
 
-def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str) -> Diagnostic:
+def _toolkit(exports: Exports, missing: list[str], name: VariantName) -> Diagnostic:
     fitting, title = exports.versions_with(missing), BACKENDS[name.backend].title
     hint = (
         f"{title} {', '.join(fitting)} does: build it with the {title} in its name"
@@ -270,21 +257,15 @@ def _toolkit(exports: Exports, missing: list[str], name: VariantName, where: str
     )
     if any(symbol.startswith(RELOCATABLE_SYMBOL) for symbol in missing):
         hint = RELOCATABLE_HINT
-    return finding(
-        "KCI746",
-        f"{title} {name.compute_version} does not export {_shortened(missing)}",
-        where,
-        hint=hint,
-    )
+    message = f"{title} {name.compute_version} does not export {_shortened(missing)}"
+    return finding("KCI746", message, hint=hint)
 
 
-def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Findings:
-    if name.kind is not Kind.TVM_FFI:
-        return
+def _tvm_ffi(strong: list[str]) -> Findings:
     known, oldest = tvm_ffi_exports(), tvm_ffi_table().oldest
-    symbols = {item.name for item in elf.undefined if not item.weak and is_tvm_ffi_name(item.name)}
+    symbols = set(filter(is_tvm_ffi_name, strong))
     if unknown := symbols - known.keys():
-        yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}", where)
+        yield finding("KCI746", f"apache-tvm-ffi does not export {_shortened(unknown)}")
     newer = {
         symbol: known[symbol]
         for symbol in symbols & known.keys()
@@ -297,12 +278,12 @@ def _tvm_ffi(elf: Elf, name: VariantName, where: str) -> Findings:
             "needs a newer one"
         )
         yield finding(
-            "KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", where, hint=hint
+            "KCI748", f"it uses functions of newer releases of tvm-ffi: {listed}", hint=hint
         )
 
 
 def _prefix_fallback(
-    strong: list[str], loaded: frozenset[str], listed: tuple[str, ...], where: str
+    strong: list[str], loaded: frozenset[str], listed: tuple[str, ...]
 ) -> Findings:
     with_list = {library for group in listed for library in native_table().libraries.get(group, ())}
     asked = {symbol: owners(symbol) & loaded - with_list for symbol in strong}
@@ -311,7 +292,7 @@ def _prefix_fallback(
             {library.partition(".so")[0] for libraries in asked.values() for library in libraries}
         )
         message = f"that {of} export {_shortened(symbols)} is not checked: kci has no list"
-        yield finding("KCI750", message, where)
+        yield finding("KCI750", message)
 
 
 def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
@@ -328,12 +309,12 @@ def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
     ] or [own]
 
 
-def _stable(elf: Elf, version: Version, where: str) -> Findings:
+def _stable(elf: Elf, version: Version) -> Findings:
     unstable = []
     newer = []
     for symbol in elf.undefined:
         scope = cpp_scope(symbol.name)
-        if scope and scope[0] in _TORCH_CPP and scope[:2] not in _STABLE_CPP:
+        if scope and scope[0] in TORCH_NAMESPACES and scope[:2] not in _STABLE_CPP:
             unstable.append(symbol.name)
         added = torch_shims().get(symbol.name)
         if added is not None and added > version:
@@ -343,14 +324,13 @@ def _stable(elf: Elf, version: Version, where: str) -> Findings:
     ]
     missing = torch_exports().missing(filter(is_torch_name, c_names), version.text)
     if missing := [symbol for symbol in missing if torch_shims().get(symbol, version) <= version]:
-        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}", where)
+        yield finding("KCI751", f"torch {version} does not export {_shortened(missing)}")
     if unstable:
-        yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}", where)
+        yield finding("KCI747", f"it uses torch's C++ interface: {_shortened(unstable)}")
     if newer:
         yield finding(
             "KCI748",
             f"the name says {version}, it uses newer functions: {_shortened(newer)}",
-            where,
         )
 
 

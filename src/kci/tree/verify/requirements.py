@@ -9,19 +9,24 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from kci.config.discovery import SuppressedFinding, drop_suppressed, find_settings, settings_of_tree
 from kci.config.reader import read_kernel
 from kci.config.sources.package_rules import check_sources
-from kci.diagnostics import Diagnostic, Findings, finding, in_file_order, rules
+from kci.diagnostics import Diagnostic, Findings, finding, in_file_order, placed, rules
 from kci.errors import FindingsError, UsageError
 from kci.tree.verify import fatbin, native_rules, tree_rules
-from kci.tree.verify.subject import PlaceKind, VariantDir, VerifiedPlace, find_places, load_variant
-from kci.tree.verify.tree_rules import check_attestations, check_tree
+from kci.tree.verify.subject import (
+    PlaceKind,
+    VariantDir,
+    VerifiedPlace,
+    find_places,
+    join_shown,
+    load_variant,
+)
+from kci.utils.frozen import Frozen
 
 
-class Verification(msgspec.Struct, frozen=True):
+class Verification(Frozen):
     """The findings about one path."""
 
     diagnostics: tuple[Diagnostic, ...]
@@ -83,8 +88,12 @@ def verify_with_suppressions(
             found += (*findings, *error.diagnostics)
         else:
             found += drop_suppressed(findings, settings, suppressed.append)
-    chosen = [item for item in found if not select or item.rule.startswith((*select, *_UNREAD))]
-    chosen = [item for item in chosen if not item.rule.startswith(tuple(ignore))]
+    chosen = [
+        item
+        for item in found
+        if not item.rule.startswith(tuple(ignore))
+        and (not select or item.rule.startswith((*select, *_UNREAD)))
+    ]
     return Verification(tuple(sorted(chosen, key=in_file_order)), tuple(suppressed), tuple(places))
 
 
@@ -98,8 +107,6 @@ def _check(place: VerifiedPlace) -> Findings:
                 yield from _variant(place.directory.resolve(), place.path)[1]
             case PlaceKind.TREE:
                 yield from _tree(place)
-            case PlaceKind.OTHER:
-                pass
     except FindingsError as error:
         yield from error.diagnostics or [finding("KCI700", error.message, place.path)]
     except OSError as error:
@@ -110,15 +117,15 @@ def _tree(place: VerifiedPlace) -> Findings:
     root = place.directory
     variants = []
     for name in place.variants:
-        variant, findings = _variant(root / name, place.below(name))
+        variant, findings = _variant(root / name, join_shown(place.path, name))
         variants.append(variant)
         yield from findings
-    yield from check_tree(root, place.path, variants)
-    yield from check_attestations(root, place.path)
+    yield from placed(tree_rules.check_tree(root, variants), place.path)
+    yield from placed(tree_rules.check_attestations(root), place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
     variant, findings = load_variant(directory, shown)
     for check in VARIANT_CHECKS:
         findings += check(variant)
-    return variant, findings
+    return variant, list(placed(findings, shown))

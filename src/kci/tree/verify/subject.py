@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import msgspec
 
 from kci.config.reader import BUILD_TOML
 from kci.diagnostics import Diagnostic, finding
@@ -18,6 +15,7 @@ from kci.tree.identity import directory_digest, file_hashes
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.utils.atomic import sibling_path
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
 from kci.utils.walk import Entry, walk
 
@@ -50,16 +48,12 @@ def binary_kind(path: Path) -> BinaryKind | None:
     ):
         return BinaryKind.MACH_O
     # a Java class has the same magic; its version stands in place of the number of parts
-    if (
-        head[:4] == b"\xca\xfe\xba\xbe"
-        and len(head) >= 8
-        and struct.unpack_from(">I", head, 4)[0] < 20
-    ):
+    if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8 and int.from_bytes(head[4:8]) < 20:
         return BinaryKind.MACH_O
     if head.startswith(b"!<arch>\n"):
         return BinaryKind.ARCHIVE
     if head.startswith(b"MZ") and len(head) >= _PE_OFFSET + 4:
-        (offset,) = struct.unpack_from("<I", head, _PE_OFFSET)
+        offset = int.from_bytes(head[_PE_OFFSET : _PE_OFFSET + 4], "little")
         if head[offset : offset + 4] == b"PE\0\0":
             return BinaryKind.PE
     return None
@@ -75,12 +69,10 @@ def is_static_executable(path: Path) -> bool:
 LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
 
 
-class VariantDir(msgspec.Struct, frozen=True):
+class VariantDir(Frozen):
     """A variant directory; None stands for parts that are unreadable and reported."""
 
     path: Path
-    shown: str
-    """The path as the user wrote it."""
     name: VariantName | None
     metadata: Metadata | None
     files: tuple[Entry, ...]
@@ -95,9 +87,6 @@ class VariantDir(msgspec.Struct, frozen=True):
     def noarch(self) -> bool:
         return self.name is not None and self.name.kind is Kind.NOARCH
 
-    def at(self, name: str) -> str:
-        return f"{self.shown}/{name}"
-
     def regular(self) -> list[Entry]:
         """The regular files."""
         return [item for item in self.files if item.regular and not item.link]
@@ -111,33 +100,33 @@ class VariantDir(msgspec.Struct, frozen=True):
             except OSError:
                 kind = None  # already reported
             name = item.path.name.lower()
-            if kind is not None or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
+            if kind or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
                 libraries.append((item, kind))
         return libraries
 
 
 def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
-    """Read a variant directory; the findings are about unreadable parts."""
+    """Read a variant directory; the findings are about unreadable parts, with paths in it."""
     findings: list[Diagnostic] = []
     try:
         name = parse_variant_name(path.name)
     except ValueError as error:
         name = None
-        findings.append(finding("KCI701", str(error), shown))
+        findings.append(finding("KCI701", str(error)))
     try:
         metadata = read_metadata(path / FILE_NAME)
     except FindingsError as error:
         metadata = None
         message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
-        findings.append(finding("KCI710", message, f"{shown}/{FILE_NAME}"))
+        findings.append(finding("KCI710", message, FILE_NAME))
     files: tuple[Entry, ...] = ()
     hashes = None
     try:
         files = tuple(walk(path))
         hashes = file_hashes(path)
     except FindingsError as error:
-        findings.append(finding("KCI700", error.message.replace(str(path), shown), shown))
-    return VariantDir(path, shown, name, metadata, files, hashes), findings
+        findings.append(finding("KCI700", error.message.replace(str(path), shown)))
+    return VariantDir(path, name, metadata, files, hashes), findings
 
 
 def looks_like_variant(path: Path) -> bool:
@@ -168,7 +157,7 @@ class PlaceKind(enum.StrEnum):
     """Such as setuptools' `build/`."""
 
 
-class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
+class VerifiedPlace(Frozen, omit_defaults=True):
     """A path to verify."""
 
     kind: PlaceKind
@@ -179,9 +168,6 @@ class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def directory(self) -> Path:
         return Path(self.path)
-
-    def below(self, name: str) -> str:
-        return join_shown(self.path, name)
 
 
 def join_shown(shown: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,8 @@ from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import Version, python_name
 from kci.diagnostics import Findings, finding
-from kci.errors import FindingsError
-from kci.matrix.variants import Kind, parse_variant_name
+from kci.errors import FindingsError, first_line_of
+from kci.matrix.variants import Kind, VariantName, parse_variant_name
 from kci.tree.identity import SIGNATURE, file_hash, kernel_id, validate_dir
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Present, missing_variants, read_manifest
@@ -46,105 +47,100 @@ def check_layout(variant: VariantDir) -> Findings:
     """Yield findings about file names and links."""
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
-        yield finding("KCI702", "there is no __init__.py at the variant's root", variant.shown)
-    package = python_name(variant.metadata.name) if variant.metadata is not None else ""
+        yield finding("KCI702", "there is no __init__.py at the variant's root")
+    package = python_name(variant.metadata.name) if variant.metadata else ""
     if package and ((variant.path / package).is_dir() or package in names):
         message = f"the package holds an entry called {package}, as it is called itself"
-        yield finding("KCI703", message, variant.shown)
+        yield finding("KCI703", message)
     for item in variant.files:
         if is_bytecode(item.name):
-            yield finding("KCI705", "it is Python bytecode", variant.at(item.name))
+            yield finding("KCI705", "it is Python bytecode", item.name)
     packed = [item for item in variant.files if not is_bytecode(item.name)]
     for item, rule, reason in unpackable_entries(packed):
-        yield finding(rule, f"no artifact can hold it: {reason}", variant.at(item.name))
+        yield finding(rule, f"no artifact can hold it: {reason}", item.name)
     if size := size_problem(packed):
-        yield finding("KCI709", f"no artifact can hold it: {size}", variant.shown)
+        yield finding("KCI709", f"no artifact can hold it: {size}")
 
 
 def check_metadata(variant: VariantDir) -> Findings:
     """Yield findings about `metadata.json`."""
     metadata = variant.metadata
-    if metadata is None:
+    if not metadata:
         return
-    where = variant.at(FILE_NAME)
     backend = metadata.backend.type
-    if variant.name is not None and variant.name.backend != backend:
+    if variant.name and variant.name.backend != backend:
         yield finding(
             "KCI711",
             f"the name is one of {variant.name.backend}, `backend.type` is {backend}",
-            where,
+            FILE_NAME,
         )
-    if not metadata.id.startswith(kernel_id(metadata.name, backend, "")):
-        hint = f"an id of this kernel starts with {kernel_id(metadata.name, backend, '')}"
+    start = kernel_id(metadata.name, backend, "")
+    if not metadata.id.startswith(start):
+        hint = f"an id of this kernel starts with {start}"
         yield finding(
             "KCI711",
             f"the id {metadata.id} is not one of {metadata.name} for {backend}",
-            where,
+            FILE_NAME,
             hint=hint,
         )
     if (
-        variant.name is not None
+        variant.name
         and not variant.noarch
         and BACKENDS[backend].archs
         and not metadata.backend.archs
     ):
-        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", where)
+        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", FILE_NAME)
     for name in metadata.python_depends:
-        if depends_table().lookup(name, backend) is None:
+        if not depends_table().lookup(name, backend):
             yield finding(
-                "KCI720", f"`python-depends` names {name!r}, unknown for {backend}", where
+                "KCI720", f"`python-depends` names {name!r}, unknown for {backend}", FILE_NAME
             )
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
-    if metadata.kernels_minver is not None and Version.parse(
-        metadata.kernels_minver
-    ) != Version.parse(needed):
-        message = (
-            f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads "
-            f"this is {needed}"
-        )
-        yield finding("KCI725", message, where)
-    if metadata.kci is not None and metadata.kci.variant != variant.path.name:
+    oldest = metadata.kernels_minver
+    if oldest and Version.parse(oldest) != Version.parse(needed):
+        message = f"`kernels-minver` is {oldest}, and the oldest loader that reads this is {needed}"
+        yield finding("KCI725", message, FILE_NAME)
+    if metadata.kci and metadata.kci.variant != variant.path.name:
         message = (
             f"it was built as {metadata.kci.variant}; renaming a directory does not make another "
             "variant"
         )
-        yield finding("KCI722", message, where)
+        yield finding("KCI722", message, FILE_NAME)
     yield from _module(variant, metadata)
 
 
 def _module(variant: VariantDir, metadata: Metadata) -> Findings:
-    if variant.name is None:
+    if not variant.name:
         return
     if variant.noarch:
         for item, kind in variant.libraries():
             what = f"native code ({kind.value})" if kind else "a native library"
-            yield finding("KCI717", f"a noarch variant holds {what}", variant.at(item.name))
+            yield finding("KCI717", f"a noarch variant holds {what}", item.name)
         return
-    expected = module_file(variant, metadata)
+    expected = module_file(variant.name, metadata)
     if not any(item.name == expected for item in variant.files):
-        yield finding("KCI716", f"the native module {expected} is missing", variant.shown)
+        yield finding("KCI716", f"the native module {expected} is missing")
 
 
-def module_file(variant: VariantDir, metadata: Metadata) -> str:
+def module_file(name: VariantName, metadata: Metadata) -> str:
     """File name of the native module, by system and framework (docs/format.md#tree)."""
-    assert variant.name is not None  # noqa: S101  - callers have looked
-    system = (variant.name.system or "").rpartition("-")[2]
-    if variant.name.kind is Kind.TVM_FFI:
+    system = (name.system or "").rpartition("-")[2]
+    if name.kind is Kind.TVM_FFI:
         return metadata.id + {"darwin": ".dylib", "windows": ".dll"}.get(system, ".so")
     return metadata.id + (".pyd" if system == "windows" else ".abi3.so")
 
 
 def check_digest(variant: VariantDir) -> Findings:
     """Yield findings about files that contradict the digest."""
-    if variant.metadata is None:
+    if not variant.metadata:
         return
-    if variant.metadata.digest is None:
-        yield finding("KCI730", "the metadata has no digest", variant.at(FILE_NAME))
+    if not variant.metadata.digest:
+        yield finding("KCI730", "the metadata has no digest", FILE_NAME)
         return
     if variant.hashes is None:
         return  # already reported
     for path, message in validate_dir(variant.path, variant.metadata.digest, variant.hashes):
-        yield finding("KCI731", message, variant.at(path) if path else variant.shown)
+        yield finding("KCI731", message, path)
 
 
 def check_signature(variant: VariantDir) -> Findings:
@@ -157,23 +153,23 @@ def check_signature(variant: VariantDir) -> Findings:
         )
     except (OSError, ValueError) as error:
         problem = f"it cannot be read: {error}"
-    if problem and variant.metadata is not None:
-        yield finding("KCI729", problem, variant.at(SIGNATURE))
+    if problem and variant.metadata:
+        yield finding("KCI729", problem, SIGNATURE)
 
 
 def check_python(variant: VariantDir) -> Findings:
     """Yield findings about Python files."""
     yield from _shadowed(variant)
     metadata = variant.metadata
-    if metadata is None:
+    if not metadata:
         return
     backend = metadata.backend.type
-    tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
+    tvm_ffi = bool(variant.name and variant.name.kind is Kind.TVM_FFI)
     depends = (*metadata.python_depends, *unrecorded_depends(backend))
     package = make_package(
         metadata.name, [(name, backend) for name in depends], [backend], tvm_ffi=tvm_ffi
     )
-    yield from check_package(variant.files, variant.shown, package, ())
+    yield from check_package(variant.files, package, ())
     yield from _ops_module(variant, metadata)
 
 
@@ -183,16 +179,14 @@ _MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|
 
 def _shadowed(variant: VariantDir) -> Findings:
     # Python prefers packages to modules, and compiled code to source
-    candidates: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
+    candidates = defaultdict(list)
     for item in variant.regular():
         _, _, name = item.name.rpartition("/")
         if match := _MODULE.fullmatch(name):
             single = not name.startswith("__init__.")
             order = (single, name.endswith((".py", ".pyw")), match[1] is None, match[1] == "abi3")
-            candidates.setdefault(module_name(item.name), []).append(
-                (order, item.name, match[1] or "")
-            )
-    for _, files in sorted(candidates.items()):
+            candidates[module_name(item.name)].append((order, item.name, match[1] or ""))
+    for files in candidates.values():
         (_, first, tag), *others = sorted(files)
         for _, name, other in others:
             if tag in ("", "abi3") or other in ("", "abi3", tag):
@@ -200,7 +194,7 @@ def _shadowed(variant: VariantDir) -> Findings:
                     f"{first} is imported in its place: it comes first for every Python that can "
                     "load it"
                 )
-                yield finding("KCI766", message, variant.at(name))
+                yield finding("KCI766", message, name)
 
 
 def _ops_module(variant: VariantDir, metadata: Metadata) -> Findings:
@@ -215,7 +209,7 @@ def _ops_module(variant: VariantDir, metadata: Metadata) -> Findings:
         named = set(re.findall(rf"(?<![A-Za-z0-9_]){re.escape(start)}[A-Za-z0-9_]+", text))
         if others := sorted(named - {metadata.id}):
             message = f"it names {', '.join(others[:3])}; the metadata's id is {metadata.id}"
-            yield finding("KCI724", message, variant.at(item.name))
+            yield finding("KCI724", message, item.name)
 
 
 _CARD_BYTES = 1024 * 1024
@@ -223,48 +217,42 @@ _CARD_BYTES = 1024 * 1024
 _HEADER = re.compile(r"\s*---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|\Z)", re.DOTALL)
 
 
-def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Findings:
-    """Yield the findings about a tree without its variants; `shown` is its path in messages."""
-    yield from _top(tree, shown)
-    yield from _kernel_conflicts(shown, variants)
-    yield from _manifest(tree, shown, variants)
-    yield from _card(tree, shown)
-
-
-def _top(tree: Path, shown: str) -> Findings:
-    for entry in sorted(tree.iterdir()):
-        name = entry.name.encode(errors="replace").decode()  # may be invalid UTF-8
-        path = f"{shown}/{name}"
-        if entry.name in TOP_ENTRIES:
-            continue
-        if entry.is_symlink():
-            yield finding("KCI706", "it is a link", path)
-        elif holds_variants(entry):
-            yield finding("KCI704", "the variants in it lie one directory too deep", path)
-        elif not looks_like_variant(entry):
-            yield finding("KCI707", f"{name} does not belong in a tree", path)
-    for item, rule, reason in unpackable_entries(files_at_top(tree)):
-        yield finding(rule, f"no artifact can hold it: {reason}", f"{shown}/{item.name}")
-
-
-def _kernel_conflicts(shown: str, variants: Sequence[VariantDir]) -> Findings:
-    known = [variant.metadata for variant in variants if variant.metadata is not None]
+def check_tree(tree: Path, variants: Sequence[VariantDir]) -> Findings:
+    """Yield the findings about a tree without its variants, with paths in it."""
+    yield from _top(tree)
+    known = [variant.metadata for variant in variants if variant.metadata]
     identities = sorted({(metadata.name, metadata.version) for metadata in known})
     if len(identities) > 1:
         listed = ", ".join(f"{name} version {version}" for name, version in identities)
-        yield finding("KCI713", f"the tree mixes {listed}", shown)
+        yield finding("KCI713", f"the tree mixes {listed}")
+    yield from _manifest(tree, variants)
+    yield from _card(tree)
 
 
-def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Findings:
-    where = f"{shown}/{MANIFEST_NAME}"
+def _top(tree: Path) -> Findings:
+    for entry in sorted(tree.iterdir()):
+        name = entry.name.encode(errors="replace").decode()  # may be invalid UTF-8
+        if entry.name in TOP_ENTRIES:
+            continue
+        if entry.is_symlink():
+            yield finding("KCI706", "it is a link", name)
+        elif holds_variants(entry):
+            yield finding("KCI704", "the variants in it lie one directory too deep", name)
+        elif not looks_like_variant(entry):
+            yield finding("KCI707", f"{name} does not belong in a tree", name)
+    for item, rule, reason in unpackable_entries(files_at_top(tree)):
+        yield finding(rule, f"no artifact can hold it: {reason}", item.name)
+
+
+def _manifest(tree: Path, variants: Sequence[VariantDir]) -> Findings:
     try:
         manifest = read_manifest(tree)
     except FindingsError as error:
-        yield finding("KCI718", error.message, where)
+        yield finding("KCI718", error.message, MANIFEST_NAME)
         return
-    if manifest is None:
-        yield finding("KCI723", f"there is no {MANIFEST_NAME}", shown)
-        yield from _checksums(tree, shown, variants, {MANIFEST_NAME}, merged=False)
+    if not manifest:
+        yield finding("KCI723", f"there is no {MANIFEST_NAME}")
+        yield from _checksums(tree, variants, {MANIFEST_NAME})
         return
     listed = {entry.variant: entry for entry in manifest.present}
     there = {variant.path.name: variant for variant in variants}
@@ -284,15 +272,17 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Finding
         message for entry in entries for message in _entry(manifest, entry, there[entry.variant])
     ]
     for message in contradictions:
-        yield finding("KCI718", message, where)
+        yield finding("KCI718", message, MANIFEST_NAME)
     for name in missing_variants(manifest.planned, manifest.present):
         from_another = " (what is there was made from another source)" if name in there else ""
-        yield finding("KCI721", f"the planned variant {name} is missing{from_another}", where)
+        yield finding(
+            "KCI721", f"the planned variant {name} is missing{from_another}", MANIFEST_NAME
+        )
     same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
     reported = (listed.keys() | there.keys()) - same | (
         {MANIFEST_NAME} if contradictions else set()
     )
-    yield from _checksums(tree, shown, variants, reported, merged=True)
+    yield from _checksums(tree, variants, reported)
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
@@ -319,7 +309,7 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
 def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[str]:
     metadata = variant.metadata
     name = entry.variant
-    if metadata is not None:
+    if metadata:
         if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
             yield (
                 f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
@@ -340,7 +330,7 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
                 f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata "
                 "says otherwise"
             )
-        known = metadata.kci.committed if metadata.kci is not None else None
+        known = metadata.kci.committed if metadata.kci else None
         if origin.committed not in (None, known):
             yield (
                 f"the manifest says when the commit of {name} was made, its metadata says otherwise"
@@ -351,25 +341,21 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
 
 def _checksums(
     tree: Path,
-    shown: str,
     variants: Sequence[VariantDir],
     reported: Collection[str],
-    *,
-    merged: bool,
 ) -> Findings:
     # `reported` variants contradict the manifest, which another rule reports
     if any(variant.hashes is None for variant in variants):
         return  # already reported
     actual = tree_hashes({variant.path.name: variant.hashes or {} for variant in variants}, tree)
-    where = f"{shown}/{SUMS_NAME}"
     try:
         recorded = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(actual)) + 65536))
     except FileNotFoundError:
-        if merged:
-            yield finding("KCI726", f"there is no {SUMS_NAME}", shown)
+        if (tree / MANIFEST_NAME).exists():
+            yield finding("KCI726", f"there is no {SUMS_NAME}")
         return
     except (OSError, ValueError) as error:
-        yield finding("KCI726", f"it is not what kci writes: {error}", where)
+        yield finding("KCI726", f"it is not what kci writes: {error}", SUMS_NAME)
         return
     wrong = [
         file
@@ -377,17 +363,14 @@ def _checksums(
         if recorded.get(file) != actual.get(file) and file.partition("/")[0] not in reported
     ]
     if wrong:
-        yield finding("KCI726", _difference(wrong, recorded, actual), where)
+        first = wrong[0]
+        what = "has another hash" if first in actual else "is not a file of the tree"
+        what = f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}"
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        yield finding("KCI726", what + more, SUMS_NAME)
 
 
-def _difference(wrong: Sequence[str], recorded: Collection[str], actual: Collection[str]) -> str:
-    first = wrong[0]
-    what = "has another hash" if first in actual else "is not a file of the tree"
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    return (f"{first!r} {what}" if first in recorded else f"it says nothing of {first!r}") + more
-
-
-def _card(tree: Path, shown: str) -> Findings:
+def _card(tree: Path) -> Findings:
     # the Hub validates the card only after the upload of binaries
     path = tree / CARD
     if path.is_symlink() or not path.exists():
@@ -400,57 +383,49 @@ def _card(tree: Path, shown: str) -> Findings:
     except (OSError, ValueError) as error:
         reason = str(error)
     if reason:
-        yield finding("KCI728", f"it cannot become a front page: {reason}", f"{shown}/{CARD}")
+        yield finding("KCI728", f"it cannot become a front page: {reason}", CARD)
 
 
 def _header_problem(text: str) -> str:
     header = _HEADER.match(text)
-    if header is None:
+    if not header:
         return ""
     import yaml
 
     try:
         data = yaml.safe_load(header[1])
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return (
-            f"its header is not YAML: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
-        )
-    return (
-        ""
-        if data is None or isinstance(data, dict)
-        else "its header is not a table of keys and values"
-    )
+        return f"its header is not YAML: {first_line_of(error)}"
+    known = data is None or isinstance(data, dict)
+    return "" if known else "its header is not a table of keys and values"
 
 
 _SHOWN = 20
 
 
-def check_attestations(tree: Path, shown: str) -> Findings:
+def check_attestations(tree: Path) -> Findings:
     """Compare a tree with its attestation, whoever signed it."""
     if (tree / BUNDLE_NAME).exists():
-        yield from _attestation_problems(tree, shown, unverified_statement, SigningContext())
+        yield from _attestation_problems(tree, unverified_statement, SigningContext())
 
 
-def check_signatures(
-    tree: Path, shown: str, trust: Path | None, context: SigningContext
-) -> Findings:
+def check_signatures(tree: Path, trust: Path | None, context: SigningContext) -> Findings:
     """Verify the signer and the claims of a tree's attestation."""
     if not (tree / BUNDLE_NAME).exists():
-        yield finding("KCI790", f"there is no {BUNDLE_NAME}", shown)
+        yield finding("KCI790", f"there is no {BUNDLE_NAME}")
         return
     yield from _attestation_problems(
-        tree, shown, partial(verify_bundle, context=context, trust=trust), context
+        tree, partial(verify_bundle, context=context, trust=trust), context
     )
 
 
 def _attestation_problems(
-    tree: Path, shown: str, read: Callable[[bytes], Statement], context: SigningContext
+    tree: Path, read: Callable[[bytes], Statement], context: SigningContext
 ) -> Findings:
-    where = f"{shown}/{BUNDLE_NAME}"
     try:
         statement = read(read_bounded(tree / BUNDLE_NAME))
     except (OSError, ValueError) as error:
-        yield finding("KCI791", f"the attestation does not count: {error}", where)
+        yield finding("KCI791", f"the attestation does not count: {error}", BUNDLE_NAME)
         return
     for message in tree_differences(tree, statement, context)[:_SHOWN]:
-        yield finding("KCI792", message, where)
+        yield finding("KCI792", message, BUNDLE_NAME)
