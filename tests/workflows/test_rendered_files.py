@@ -22,9 +22,8 @@ FILES = [
 ]
 CALLED = next(iter(REUSABLE_FILES))
 MAX_BYTES, MAX_EXPRESSION, MAX_JOB_ID = 500_000, 21_000, 100
-CALL_KEYS = set(
-    ["concurrency", "if", "name", "needs", "permissions", "secrets", "strategy", "uses", "with"]
-)
+CALL_KEYS = {"concurrency", "if", "name", "needs", "permissions"}
+CALL_KEYS |= {"secrets", "strategy", "uses", "with"}
 """What a job that calls a workflow may have."""
 OUTPUT = re.compile(r"\b(steps|needs)\.([\w-]+)\.(?:outputs\.)?([\w-]+)")
 
