@@ -65,9 +65,8 @@ class Changed:
 
     def segment(self, kind: str, field: int = 0, number: int = 0) -> int:
         """Where a field of a program header is."""
-        places = [
-            place for place, item in enumerate(self.elf.iter_segments()) if item["p_type"] == kind
-        ]
+        segments = enumerate(self.elf.iter_segments())
+        places = [place for place, item in segments if item["p_type"] == kind]
         return int(self.elf["e_phoff"]) + places[number] * SEGMENT_SIZE + field
 
     def tag(self, tag: str, number: int = 0) -> int:
@@ -120,9 +119,8 @@ def table(
 
 def header(name: str, field: int, value: int) -> Callable[[Changed], Changed]:
     """Another section header."""
-    return lambda library: library.put(
-        library.section(name, field), "Q" if field in (FLAGS, SIZE) else "I", value
-    )
+    layout = "Q" if field in (FLAGS, SIZE) else "I"
+    return lambda library: library.put(library.section(name, field), layout, value)
 
 
 def segment(

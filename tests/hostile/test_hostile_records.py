@@ -88,16 +88,12 @@ class Place(msgspec.Struct, frozen=True):
 @pytest.fixture(autouse=True)
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of GitHub's, as actions see it."""
-    for name, value in {
-        "RUNNER_TEMP": str(tmp_path / "temp"),
-        "GITHUB_OUTPUT": str(tmp_path / "output"),
-        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-        "GITHUB_REPOSITORY": "acme/kernels",
-        "GITHUB_RUN_ID": "7",
-        "GITHUB_RUN_ATTEMPT": "1",
-        "KCI_CACHE": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    folders = {"RUNNER_TEMP": "temp", "KCI_CACHE": "cache"}
+    files = {"GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary"}
+    for name, place in (folders | files).items():
+        monkeypatch.setenv(name, str(tmp_path / place))
+    for name, value in {"REPOSITORY": "acme/kernels", "RUN_ID": "7", "RUN_ATTEMPT": "1"}.items():
+        monkeypatch.setenv(f"GITHUB_{name}", value)
     (tmp_path / "temp").mkdir()
 
 
@@ -109,11 +105,8 @@ def action(name: str, **inputs: str | Path) -> Result:
     """Run an action here."""
     module, out = import_module(f"kci.actions.{name}"), io.StringIO()
     try:
-        with (
-            mock.patch.dict(os.environ, inputs_of(**inputs)),
-            redirect_stdout(out),
-            redirect_stderr(out),
-        ):
+        given = mock.patch.dict(os.environ, inputs_of(**inputs))
+        with given, redirect_stdout(out), redirect_stderr(out):
             run_action(module.main)
     except SystemExit as ended:
         return Result(int(ended.code or 0), out.getvalue(), "")
@@ -282,9 +275,8 @@ def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:
     assert "is not a record of a run" in lying_record(tmp_path / "f", error="x" * 5000).stdout
     other = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
     assert "has the tree of 'relu'" in lying_record(tmp_path / "d", manifest=other).stdout
-    assert CPU in lying_record(tmp_path / "e", present=[]).stdout, (
-        "planned, and neither built nor failed"
-    )
+    neither = lying_record(tmp_path / "e", present=[])
+    assert CPU in neither.stdout, "planned, and neither built nor failed"
 
 
 def test_a_history_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:

@@ -57,10 +57,8 @@ def test_what_is_not_secret_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN_PATH", "/home/bob/token")
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "enabled")
     monkeypatch.setenv("KEY", "true")
-    text = (
-        "/home/bob/token: https://index.example/simple?page=2 is enabled: true; hf_xet, "
-        "git@github.com:acme/hf_kernels"
-    )
+    place = "/home/bob/token: https://index.example/simple?page=2"
+    text = f"{place} is enabled: true; hf_xet, git@github.com:acme/hf_kernels"
     assert without_secrets(text) == text
 
 

@@ -80,9 +80,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
         _log_in(monkeypatch)
         # A command that is not told otherwise has nothing to wait for.
-        monkeypatch.setattr(
-            "kci.publish.publish.Publisher", functools.partial(Publisher, wait=never)
-        )
+        hasty = functools.partial(Publisher, wait=never)
+        monkeypatch.setattr("kci.publish.publish.Publisher", hasty)
         yield running
 
 

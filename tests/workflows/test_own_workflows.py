@@ -67,9 +67,8 @@ def test_the_job_to_require_needs_every_other() -> None:
 
 def test_ci_runs_every_python_that_the_project_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {
-        line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)
-    }
+    lines = [line for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    named = {line.rpartition(" ")[2] for line in lines}
     assert set(read("ci.yml")["jobs"]["fast"]["strategy"]["matrix"]["python"]) == named
     oldest = min(named, key=lambda version: int(version.split(".")[1]))
     assert project["requires-python"] == f">={oldest}"
@@ -131,9 +130,8 @@ def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, newe
 
 
 def test_dependabot_knows_every_folder_with_an_action() -> None:
-    entries = read_yaml((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))[
-        "updates"
-    ]
+    file = ROOT / ".github" / "dependabot.yml"
+    entries = read_yaml(file.read_text(encoding="utf-8"))["updates"]
     (updates,) = (one for one in entries if one["package-ecosystem"] == "github-actions")
     patterns = ("action.yml", "[a-z]*/action.yml", "actions/*/action.yml")
     actions = [file for pattern in patterns for file in ROOT.glob(pattern)]
