@@ -306,7 +306,7 @@ class GateRow(Frozen):
 
 
 def merge_row(kernel: str, error: str, variant: str = "") -> GateRow:
-    """What the merge of a kernel lacks."""
+    """The row for a fault of the merge of a kernel."""
     return GateRow(kernel, variant, f"{kernel} / merge", error)
 
 
