@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from kci.actions.common import INPUTS
 
 
@@ -14,6 +16,16 @@ def inputs_of(**given: object) -> dict[str, str]:
     return {
         INPUTS: json.dumps({name.replace("_", "-"): str(value) for name, value in given.items()})
     }
+
+
+def begin_job(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: object) -> None:
+    """The surroundings of a job's step: its folder, and the files of its outputs and its
+    summary.
+    """
+    (folder / "temp").mkdir(exist_ok=True)
+    places = {"RUNNER_TEMP": "temp", "GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary"}
+    for name, value in ({name: folder / place for name, place in places.items()} | more).items():
+        monkeypatch.setenv(name, str(value))
 
 
 def outputs_in(file: Path) -> dict[str, str]:

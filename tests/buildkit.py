@@ -6,18 +6,21 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sysconfig
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
 import pytest
 
-from kci.builders import build_variant
+from checkout import ROOT
+from kci.builders import BuildResult, build_variant
 from kci.builders.native.command_lines import Toolchain
 from kci.builders.request import BuildOptions, Request
 from kci.builders.toolchains.compilers import GCC_FLAGS
@@ -26,6 +29,8 @@ from kci.config.model import Build
 from kci.config.reader import read_kernel
 from kci.config.values import Backend, Version
 from kci.matrix.variants import Kind, Variant, parse_variant_name
+from kci.plan.workspace import Workspace
+from kci.run.build_leg import LegRequest
 from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
 
@@ -70,6 +75,12 @@ def write_tree(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
+def files_in(directory: Path) -> list[str]:
+    """The files below a directory."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(path.relative_to(directory).as_posix() for path in found)
+
+
 def build_of(directory: Path) -> Build:
     """What a kernel's build.toml says."""
     return read_kernel(directory).build
@@ -78,6 +89,12 @@ def build_of(directory: Path) -> Build:
 def copy_kernel(name: str, into: Path) -> Path:
     """A copy of one of the kernels in `data`, to be changed at will."""
     return Path(shutil.copytree(DATA / name, into / name))
+
+
+def copy_example(name: str, into: Path) -> Path:
+    """A copy of one of the examples, without what was built there."""
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    return Path(shutil.copytree(ROOT / "examples" / name, into / name, ignore=ignored))
 
 
 def noarch_kernel(root: Path, **files: str) -> Path:
@@ -127,6 +144,21 @@ def request(directory: Path, name: str, tmp_path: Path, **changes: object) -> Re
     return with_changes(Request(**fields), **changes)  # type: ignore[arg-type]
 
 
+def leg_request(
+    workspace: Workspace,
+    output: Path,
+    options: BuildOptions,
+    artifact: Path | None = None,
+    name: str = "torch-cpu",
+    tier: str | None = None,
+) -> LegRequest:
+    """What is asked of a leg of the only kernel of a workspace."""
+    return LegRequest(
+        kernel=workspace.only_kernel(), variant=workspace.variant(name, tier=tier),
+        output=output, options=options, artifact=artifact,
+    )  # fmt: skip
+
+
 def with_changes(request: Request, **changes: object) -> Request:
     """A request with other fields, or with other fields of its options."""
     said = {
@@ -134,6 +166,26 @@ def with_changes(request: Request, **changes: object) -> Request:
     }
     options = msgspec.structs.replace(request.options, **said)
     return msgspec.structs.replace(request, options=options, **changes)
+
+
+def asked(name: str, kernel: Path, tmp_path: Path) -> Request:
+    """A request to build a variant with the user's environments and toolkits."""
+    return request(kernel, name, tmp_path, cache=warm_cache(tmp_path))
+
+
+def built(what: Request) -> BuildResult:
+    """The variant, built."""
+    return build_variant(what, quiet)
+
+
+def module(what: Request) -> Path:
+    """Its shared library."""
+    return what.output / f"{what.kernel_id}.abi3.so"
+
+
+def output_of(*command: str | Path, **keys: Any) -> str:
+    """What a program says that ends well."""
+    return subprocess.run(command, check=True, capture_output=True, text=True, **keys).stdout
 
 
 def compiled_before() -> dict[str, str]:
@@ -192,6 +244,25 @@ def program(folder: Path, name: str, text: str) -> Path:
     path.write_text("#!/bin/sh\n" + dedent(text))
     path.chmod(0o755)
     return path
+
+
+class Bare:
+    """This machine with nothing on its PATH but what a test puts there, and none of the variables
+    that name compilers.
+    """
+
+    def __init__(self, place: Path, patch: pytest.MonkeyPatch) -> None:
+        self.place, self.patch = place, patch
+        self.folder = only_these(patch, place)
+
+    def add(self, name: str, text: str = "exit 0") -> Path:
+        """Put a program there."""
+        return program(self.folder, name, text)
+
+    def set(self, **variables: object) -> None:
+        """Set variables, until they are set again."""
+        for name, value in variables.items():
+            self.patch.setenv(name, str(value))
 
 
 OLDER_SYSTEM = """case " $* " in *" -dM "*)

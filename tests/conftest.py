@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import yaml
@@ -36,6 +37,9 @@ from kci.plan.plan import UnplannedVariant
 from kci.run import load_built
 from kci.utils.cache import default_cache
 from outside_tools import HELD_TO, judge_skip
+
+if TYPE_CHECKING:
+    from buildkit import Bare
 
 ROOT = Path(__file__).resolve().parent.parent
 AT_TOP = ("SHA256SUMS", "kci-manifest.json")
@@ -96,6 +100,22 @@ def refusal(call: Callable[..., object], *given: Any, **named: Any) -> list[Diag
     with pytest.raises(FindingsError) as caught:
         call(*given, **named)
     return list(caught.value.diagnostics)
+
+
+Failure = TypeVar("Failure", bound=BaseException)
+
+
+def failure(
+    kind: type[Failure], says: str, call: Callable[..., object], /, *given: Any, **keys: Any
+) -> Failure:
+    """The error with which a call ends; `says` is a pattern that is in its message."""
+    try:
+        call(*given, **keys)
+    except kind as error:
+        if re.search(says, str(error)):
+            return error.with_traceback(None)  # it holds frames, and with them sockets
+        pytest.fail(f"{says!r} is not in {str(error)!r}")
+    pytest.fail(f"no {kind.__name__}")
 
 
 def only(found: Sequence[Diagnostic], rule: str, *said: str) -> Diagnostic:
@@ -340,6 +360,14 @@ def _loads_what_is_marked(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 @pytest.fixture
 def all_are_loaded() -> None:
     """Load every variant, of whatever backend."""
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bare:
+    """This machine without its programs."""
+    from buildkit import Bare
+
+    return Bare(tmp_path, monkeypatch)
 
 
 @pytest.fixture

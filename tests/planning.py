@@ -16,7 +16,8 @@ from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError
 from kci.matrix.catalog.runners import Pool
 from kci.matrix.variants import KernelMatrix, Kind, Matrix, Variant
-from kci.plan.plan import KernelPlan, Leg, Plan
+from kci.plan.plan import KernelPlan, Leg, Plan, TestLeg
+from kci.tree.manifest import Manifest, Origin, Present
 
 
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:
@@ -54,14 +55,24 @@ def whole_plan(legs: Iterable[Leg]) -> Plan:
     return msgspec.structs.replace(made, kernels=tuple(kernels))
 
 
+def hardware_leg(kernel: str, variant: str, path: str = "", inputs: str = "") -> TestLeg:
+    """A job that tests a variant for CUDA."""
+    machine = ("cuda-x86_64-linux", "cuda", "x86_64-linux")
+    return TestLeg(kernel, path or kernel, *machine, (variant,), ("gpu",), 60, inputs)
+
+
+def manifest_of(
+    kernel: str, planned: tuple[str, ...], digests: dict[str, str], version: int = 1
+) -> Manifest:
+    """The manifest of a tree that has these variants."""
+    present = tuple(Present(name, digest, "cuda", Origin("")) for name, digest in digests.items())
+    return Manifest(kernel, version, planned, present, (), complete=True)
+
+
 def matrix(kernels: dict[str, list[Variant]]) -> Matrix:
     """A matrix of some variants."""
-    return Matrix(
-        "release",
-        "c",
-        "2026-08-20",
-        tuple(KernelMatrix(n, n, 1, tuple(v)) for n, v in kernels.items()),
-    )
+    found = tuple(KernelMatrix(name, name, 1, tuple(kept)) for name, kept in kernels.items())
+    return Matrix("release", "c", "2026-08-20", found)
 
 
 def refused(rule: str, call: Callable[..., object], *arguments: object) -> FindingsError:
@@ -104,14 +115,8 @@ def replace(path: str, old: str, new: str) -> Change:
 
 def git(where: Path, *arguments: str) -> str:
     """What git says to a command, as somebody who may commit."""
-    settings = (
-        "user.name=a",
-        "user.email=a@example.org",
-        "commit.gpgsign=false",
-        "protocol.file.allow=always",
-    )
-    own = [part for setting in settings for part in ("-c", setting)]
-    done = subprocess.run(
-        ["git", *own, *arguments], cwd=where, check=True, capture_output=True, text=True
-    )
+    who = ("user.name=a", "user.email=a@example.org")
+    settings = (*who, "commit.gpgsign=false", "protocol.file.allow=always")
+    command = ["git", *(part for setting in settings for part in ("-c", setting)), *arguments]
+    done = subprocess.run(command, cwd=where, check=True, capture_output=True, text=True)
     return done.stdout.strip()

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tarfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -41,28 +41,22 @@ class Runner:
     ) -> Done:
         self.count += 1
         output, summary = self.temp / f"output-{self.count}", self.temp / f"summary-{self.count}"
-        env = {
-            name: os.environ[name]
-            for name in os.environ
-            if name.startswith(("PIP_", "SSL_", "HOME", "LANG", "PATH"))
-        }
-        env |= {
-            "RUNNER_TEMP": str(self.temp),
-            "GITHUB_OUTPUT": str(output),
-            "GITHUB_STEP_SUMMARY": str(summary),
-        }
-        env |= inputs_of(**inputs) | (extra or {})
+        kept = ("PIP_", "SSL_", "HOME", "LANG", "PATH")
+        env = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+        env |= {"RUNNER_TEMP": str(self.temp), "GITHUB_OUTPUT": str(output)}
+        env |= {"GITHUB_STEP_SUMMARY": str(summary)} | inputs_of(**inputs) | (extra or {})
         done = subprocess.run(
             ["bash", str(self.checkout / "actions" / "run.sh"), action],
             cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             check=False,
         )  # fmt: skip
-        return Done(
-            done.returncode,
-            done.stdout,
-            outputs_in(output),
-            summary.read_text() if summary.exists() else "",
-        )
+        told = summary.read_text() if summary.exists() else ""
+        return Done(done.returncode, done.stdout, outputs_in(output), told)
+
+    def build(self, cwd: Path, variant: str = "torch-cpu", **inputs: Any) -> Done:
+        """Build a variant of the kernel of the repository."""
+        given = {"upload": "true"} | inputs
+        return self.run("build", cwd, kernel="some", variant=variant, container="none", **given)
 
 
 @pytest.fixture(scope="session")
@@ -82,9 +76,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> None:
-    plan = runner.run(
-        "plan", repository, kernels="some\n", tier="release", only="torch-c*", backends="cpu, cuda"
-    )
+    asked = {"kernels": "some\n", "only": "torch-c*", "backends": "cpu, cuda"}
+    plan = runner.run("plan", repository, tier="release", **asked)
     assert plan.code == 0, plan.log
     assert plan.outputs["has-work"] == "true"
     include = json.loads(plan.outputs["matrix"])["include"]
@@ -100,21 +93,16 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
                      "tree": "", "elsewhere": []}],
     }  # fmt: skip
     assert " " not in plan.outputs["plan"]
-    said = kci_process(
-        "plan", "some", "--only", "torch-c*", "--backend", "cpu", "--backend", "cuda", "--format",
-        "markdown",
-        cwd=repository,
-    )  # fmt: skip
+    words = ["--only", "torch-c*", "--backend", "cpu", "--backend", "cuda", "--format", "markdown"]
+    said = kci_process("plan", "some", *words, cwd=repository)
     assert plan.summary.split() == said.stdout.split(), "the summary is what the command says"
     assert "| some-kernel | torch-cpu | ubuntu-24.04 |" in plan.summary
 
     downloads = tmp_path / "downloads"
     for leg in include:
-        built = runner.run(
-            "build", repository, kernel=leg["path"], variant=leg["variant"], container="none",
-            upload="true",
-            jobs="1", extra={"GITHUB_RUN_ATTEMPT": "3"},
-        )  # fmt: skip
+        assert leg["path"] == "some"
+        attempt = {"GITHUB_RUN_ATTEMPT": "3"}
+        built = runner.build(repository, leg["variant"], jobs="1", extra=attempt)
         assert built.code == 0, built.log
         assert "::group::Install" not in built.log
         assert f"::group::Build {leg['variant']}" in built.log
@@ -127,47 +115,36 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
         shutil.copy(built.outputs["artifact"], folder)
 
     into = tmp_path / "tree"
+    places = {"artifacts": str(downloads), "into": str(into)}
     merged = runner.run(
-        "merge",
-        repository,
-        artifacts=str(downloads),
-        into=str(into),
-        plan=plan.outputs["plan"],
-        allow_partial="false",
+        "merge", repository, **places, plan=plan.outputs["plan"], allow_partial="false"
     )
     assert merged.code == 0, merged.log
     assert merged.outputs["complete"] == "true"
     assert merged.outputs["tree"] == str(into)
     assert merged.outputs["manifest"] == str(into / "kci-manifest.json")
-    assert "### Verification\n\nVerified: 0 errors" in merged.summary
-    assert (
-        "### some-kernel version 1: 2 variants\n\nall planned variants are there\n"
-        in merged.summary
-    )
-    assert "| torch-cuda | present | " in merged.summary
+    whole = "### some-kernel version 1: 2 variants\n\nall planned variants are there\n"
+    verified = "### Verification\n\nVerified: 0 errors"
+    for part in (verified, whole, "| torch-cuda | present | "):
+        assert part in merged.summary
     with tarfile.open(merged.outputs["tar"]) as archive:
         names = archive.getnames()
-        assert {"kci-manifest.json", "torch-cpu/__init__.py", "torch-cuda/metadata.json"} <= set(
-            names
-        )
+        some = {"kci-manifest.json", "torch-cpu/__init__.py", "torch-cuda/metadata.json"}
+        assert some <= set(names)
         assert names == sorted(names)
         assert {member.mtime for member in archive} == {0}
 
 
 def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repository: Path) -> None:
     (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
-    built = runner.run(
-        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="false"
-    )
+    built = runner.build(repository, upload="false")
     assert built.code == 1, built.log
     replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build some"
     assert f"\n  {replay}\n" in built.log
     assert replay in built.summary
     assert "### Build: 0 of 1 variant" in built.summary
     assert "| some-kernel | torch-cpu | failed | " in built.summary
-    assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", (
-        "what is uploaded is why"
-    )
+    assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", "to say why"
     failures = read_failures([Path(built.outputs["folder"])], "some-kernel")
     assert [(item.variant, item.replay) for item in failures] == [("torch-cpu", replay)]
     assert "there is no torch-ext/some_kernel/__init__.py" in failures[0].error
@@ -180,9 +157,8 @@ def test_modules_in_the_repository_are_not_imported(
 ) -> None:
     for name in ("json", "click", "kci", "common"):
         (repository / f"{name}.py").write_text("raise SystemExit('imported from the repository')\n")
-    runner = Runner(
-        checkout, tmp_path_factory.mktemp("temp")
-    )  # a job of its own: the first action of a job also installs kci
+    # A job of its own: the first action of a job also installs kci.
+    runner = Runner(checkout, tmp_path_factory.mktemp("temp"))
     for expected in (True, False):
         done = runner.run("plan", repository, extra={"PYTHONPATH": str(repository)})
         assert done.code == 0, done.log
@@ -195,19 +171,12 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
 ) -> None:
     """The merge job has no checkout: the plan says what is suppressed, and why."""
     (repository / "some/torch-ext/some_kernel/__init__.py").write_text("import numpy\n")
-    (repository / "kci.toml").write_text(
-        "".join(
-            f'[[lint.ignore]]\nrule = "KCI771"\npath = "{place}"\nreason = "our users have numpy"\n'
-            for place in (
-                "some/torch-ext/**",
-                path,
-            )  # its sources, which the plan and the build ask about, and trees
-        )
-    )
+    entry = '[[lint.ignore]]\nrule = "KCI771"\npath = "{}"\nreason = "our users have numpy"\n'
+    # Its sources, which the plan and the build ask about, and trees.
+    ignored = entry.format("some/torch-ext/**") + entry.format(path)
+    (repository / "kci.toml").write_text(ignored)
     plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
-    built = runner.run(
-        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true"
-    )
+    built = runner.build(repository)
     assert built.code == 0, built.log
     elsewhere = tmp_path / "runner"
     elsewhere.mkdir()

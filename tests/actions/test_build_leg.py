@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from action_inputs import outputs_in
-from conftest import ROOT
+from action_inputs import begin_job, inputs_of, outputs_in
+from conftest import ROOT, failure
 from kci.actions import build
 from kci.actions.common import INPUTS
 from kci.builders.native.objects import PackHead, pack_objects
@@ -31,15 +31,10 @@ VARIANTS = ("torch-stable-abi211-cpu-x86_64-linux", "torch-stable-abi211-cpu-aar
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The action in a job with a kernel."""
-    for name in ("RUNNER_TEMP", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
-        place = tmp_path / name
-        monkeypatch.setenv(name, str(place))
-    (tmp_path / "RUNNER_TEMP").mkdir()
-    given = {"kernel": str(ROOT / "examples" / "rms-norm"), "variant": VARIANTS[0],
-        "upload": "true",
-             "container": "none", "objects": "objects.rms-norm.leg", "leg": "leg",
-             "tier": "release"}  # fmt: skip
-    monkeypatch.setenv(INPUTS, json.dumps(given))
+    kernel, objects = ROOT / "examples" / "rms-norm", "objects.rms-norm.leg"
+    given = {"kernel": kernel, "variant": VARIANTS[0], "upload": "true", "container": "none"}
+    given |= inputs_of(**given, objects=objects, leg="leg", tier="release")
+    begin_job(monkeypatch, tmp_path, **given)
     monkeypatch.setattr(build.signal, "signal", lambda *_: None)
     return build
 
@@ -55,11 +50,10 @@ def ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch, **counts: Any) -> 
     def build_it(_workspace: object, request: LegRequest, _log: Callable[[str], None]) -> None:
         asked.append(request)
         options, name = request.options, request.variant.name
-        head = PackHead(kernel="rms-norm", variant=name,
-            part=read_part(options.part) if options.part else None,
-                        objects=counts["there"], wanted=9,
-                        use=ObjectUse(counts["found"],
-                            counts["there"] - counts["found"]))  # fmt: skip
+        part = read_part(options.part) if options.part else None
+        use = ObjectUse(counts["found"], counts["there"] - counts["found"])
+        known = {"part": part, "objects": counts["there"], "wanted": 9, "use": use}
+        head = PackHead(kernel="rms-norm", variant=name, **known)
         assert options.objects_to is not None
         pack_objects(options.cache, 0.0, head, options.objects_to)
         raise UnfinishedBuildError(name, counts["there"], 9)
@@ -74,13 +68,9 @@ def test_a_part_is_told_all_that_decides_what_is_in_it(
 ) -> None:
     asked = ends(script, monkeypatch, there=3, found=0)
     give_too(monkeypatch, part="2/3")
-    earlier = tmp_path / "RUNNER_TEMP" / "kci-objects" / "earlier" / "objects.rms-norm.v.tar"
-    pack_objects(
-        tmp_path / "none",
-        0.0,
-        PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0),
-        earlier,
-    )
+    earlier = tmp_path / "temp" / "kci-objects" / "earlier" / "objects.rms-norm.v.tar"
+    none = PackHead(kernel="rms-norm", variant="v", objects=0, wanted=0)
+    pack_objects(tmp_path / "none", 0.0, none, earlier)
     script.main()
     (options,) = [request.options for request in asked]
     assert (options.part, options.objects_from) == ("2/3", (earlier,))
@@ -99,13 +89,11 @@ def test_a_leg_that_ends_itself_fails_and_says_whether_the_next_attempt_gets_fur
     found: int, said: str,
 ) -> None:  # fmt: skip
     ends(script, monkeypatch, there=3, found=found)
-    with pytest.raises(SystemExit) as ended:
-        script.main()
-    assert ended.value.code == 4
+    ended = failure(SystemExit, "", script.main)
+    assert ended.code == 4
     assert said in capsys.readouterr().out
-    assert outputs_in(tmp_path / "GITHUB_OUTPUT")["objects-name"] == "objects.rms-norm.leg-1"
-    summary = (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
-    assert f"| leg | 3 of 9 | {found} |" in summary
+    assert outputs_in(tmp_path / "output")["objects-name"] == "objects.rms-norm.leg-1"
+    assert f"| leg | 3 of 9 | {found} |" in (tmp_path / "summary").read_text()
 
 
 def test_the_variants_of_a_leg_share_its_time(
@@ -115,11 +103,10 @@ def test_the_variants_of_a_leg_share_its_time(
     now = iter(range(1000, 10**6, 60))
     monkeypatch.setattr(script.time, "time", lambda: float(next(now)))
     give_too(monkeypatch, timeout="350", variant=" ".join(VARIANTS))
-    with pytest.raises(SystemExit):
-        script.main()
+    failure(SystemExit, "", script.main)
     first, second = (request.options.stop_after or 0 for request in asked)
     assert 300 < second < first < 350 - script.SETUP_MINUTES
-    assert "| leg | 6 of 18 | 2 |" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+    assert "| leg | 6 of 18 | 2 |" in (tmp_path / "summary").read_text()
 
 
 @pytest.mark.parametrize("failing", VARIANTS)
@@ -134,15 +121,13 @@ def test_one_variant_that_fails_fails_the_leg_and_stops_no_other(
 
     monkeypatch.setattr(script.kci, "build_leg", build_it)
     give_too(monkeypatch, variant=" ".join(VARIANTS))
-    with pytest.raises(SystemExit) as ended:
-        script.main()
-    assert ended.value.code == 4
+    ended = failure(SystemExit, "", script.main)
+    assert ended.code == 4
     (other,) = {*VARIANTS} - {failing}
-    outputs = outputs_in(tmp_path / "GITHUB_OUTPUT")
+    outputs = outputs_in(tmp_path / "output")
     assert outputs["variant-dir"] == str(tmp_path / other)
-    assert [item.variant for item in read_failures([Path(outputs["folder"])], "rms-norm")] == [
-        failing
-    ]
+    (failed,) = read_failures([Path(outputs["folder"])], "rms-norm")
+    assert failed.variant == failing
 
 
 @pytest.mark.parametrize("container", ["none", "example.invalid/image"])
@@ -153,6 +138,5 @@ def test_room_is_made_for_an_image_and_for_nothing_else(
     monkeypatch.setattr(script, "make_room", lambda need, _log: needed.append(need))
     ends(script, monkeypatch, there=3, found=1)
     give_too(monkeypatch, disk="40", container=container)
-    with pytest.raises(SystemExit):
-        script.main()
+    failure(SystemExit, "", script.main)
     assert needed == ([] if container == "none" else [40])

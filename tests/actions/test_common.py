@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from action_inputs import inputs_of
+from action_inputs import begin_job, inputs_of
+from buildkit import write_tree
+from conftest import failure
 from kci.actions import common, merge, plan
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -26,14 +28,9 @@ def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_annotation_of_a_failure_stands_at_its_finding(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    places = [
-        finding("KCI513", "no", path="k/a,b:\nc.cu", span=Span(7, 3, 7, 0)),
-        finding("KCI513", "2", path="d.cu"),
-    ]
-    for at in (*places, None):
-        with pytest.raises(SystemExit) as ended:
-            common.fail("it\nfailed", 4, at=at)
-        assert ended.value.code == 4
+    first = finding("KCI513", "no", path="k/a,b:\nc.cu", span=Span(7, 3, 7, 0))
+    for at in (first, finding("KCI513", "2", path="d.cu"), None):
+        assert failure(SystemExit, "", common.fail, "it\nfailed", 4, at=at).code == 4
     assert capsys.readouterr().out.splitlines() == [
         "::error file=k/a%2Cb%3A%0Ac.cu,line=7,col=3::it%0Afailed",
         "::error file=d.cu::it%0Afailed",
@@ -54,9 +51,8 @@ def test_one_fault_is_one_annotation(
     def refuse() -> None:
         raise FindingsError("too many", diagnostics=found)
 
-    with pytest.raises(SystemExit) as ended:
-        common.run_action(refuse)
-    assert ended.value.code == 1
+    ended = failure(SystemExit, "", common.run_action, refuse)
+    assert ended.code == 1
     said = capsys.readouterr()
     assert (said.out + said.err).count("::error") == 1
 
@@ -78,14 +74,8 @@ def test_summaries_end_before_the_row_that_is_too_much(summary: Path) -> None:
     assert len(text.encode()) <= common.SUMMARY_LIMIT
     assert len(text.encode()) > common.SUMMARY_LIMIT - 3000
     lines = text.splitlines()
-    written = lines.count(row)
-    assert set(lines) == {
-        "| x |",
-        "|---|",
-        row,
-        "",
-        f"{3000 - written} more rows are left out: GitHub takes 1 MiB.",
-    }
+    more = f"{3000 - lines.count(row)} more rows are left out: GitHub takes 1 MiB."
+    assert set(lines) == {"| x |", "|---|", row, "", more}
     common.add_summary(["| y |"], [row])
     assert len(summary.read_bytes()) <= common.SUMMARY_LIMIT
 
@@ -105,23 +95,20 @@ def test_many_findings_of_a_merge_fit_into_its_summary(
 def test_cells_cannot_leave_their_column(summary: Path) -> None:
     common.add_table("t", ("a", "b", "c", "d"), [("a|b", "<img src=x>", "c\nd", "`e`")])
     row = "| a&#124;b | &lt;img src=x> | c\N{REPLACEMENT CHARACTER}d | &#96;e&#96; |"
-    assert (
-        summary.read_text() == f"### t\n\n| a | b | c | d |\n| --- | --- | --- | --- |\n{row}\n\n"
-    )
+    head = "### t\n\n| a | b | c | d |\n| --- | --- | --- | --- |"
+    assert summary.read_text() == f"{head}\n{row}\n\n"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])
 def test_a_count_is_a_number_from_1_on(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(*give(jobs=value))
-    with pytest.raises(SystemExit, match="2"):
-        common.count_input("jobs")
+    failure(SystemExit, "2", common.count_input, "jobs")
 
 
 @pytest.mark.parametrize("value", ["", "True", "TRUE", "yes", "1", " true", "true\n"])
 def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(*give(upload=value))
-    with pytest.raises(SystemExit, match="2"):
-        common.flag_input("upload", default="false")
+    failure(SystemExit, "2", common.flag_input, "upload", default="false")
 
 
 def test_flags_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,36 +127,24 @@ def tree_tar(folder: Path, text: str) -> None:
     (folder / "file").unlink()
 
 
-@pytest.mark.parametrize(
-    ("folders", "newest"),
-    [
-        ((".",), "."),
-        (("tree.relu.1", "tree.relu.2"), "tree.relu.2"),
-        (("tree.relu.9", "tree.relu.10"), "tree.relu.10"),
-    ],
-    ids=["the only attempt", "two attempts", "ten attempts"],
-)
+@pytest.mark.parametrize("folders", [".", "tree.relu.1 tree.relu.2", "tree.relu.9 tree.relu.10"])
 def test_trees_are_unpacked_wherever_they_are_downloaded_to(
-    folders: tuple[str, ...], newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And of several attempts the newest."""
     monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
-    for folder in folders:
+    for folder in folders.split():
         tree_tar(tmp_path / "downloaded" / folder, folder)
-    assert (common.unpacked(tmp_path / "downloaded") / "file").read_text() == newest
+    assert (common.unpacked(tmp_path / "downloaded") / "file").read_text() == folder
 
 
 def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another version of kci may have written them, and whoever uploads an artifact can."""
-    earlier = tmp_path / "earlier"
-    (earlier / "run-record.relu.1").mkdir(parents=True)
-    (earlier / "run-record.relu.1" / "kci-record.json").write_text(
-        '{"schema": 2, "kernel": "relu"}'
-    )
-    for name, value in (("RUNNER_TEMP", tmp_path), ("GITHUB_OUTPUT", tmp_path / "output"),
-                        give(earlier=earlier, earlier_run="7")):  # fmt: skip
-        monkeypatch.setenv(name, str(value))
+    newer = {"run-record.relu.1/kci-record.json": '{"schema": 2, "kernel": "relu"}'}
+    earlier = write_tree(tmp_path / "earlier", newer)
+    begin_job(monkeypatch, tmp_path, **inputs_of(earlier=earlier, earlier_run="7"))
     assert plan.earlier_trees().trees == {}
-    assert (tmp_path / "kci-plan" / "kci-trees.json").is_file()
+    assert (tmp_path / "temp" / "kci-plan" / "kci-trees.json").is_file()
     assert capsys.readouterr().out.startswith("::warning::everything is built once more: ")

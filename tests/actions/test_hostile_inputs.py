@@ -13,6 +13,7 @@ import pytest
 
 from act.harness import commit_all
 from act.test_workflow import add_kernel
+from action_inputs import begin_job
 from actions.test_inputs import ACTIONS, NAMES, read
 from kci.actions.common import INPUTS, run_action
 
@@ -49,21 +50,11 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "git").symlink_to(str(shutil.which("git")))
-    (tmp_path / "temp").mkdir()
-    for name, value in {
-        "PATH": str(programs),
-        "RUNNER_TEMP": str(tmp_path / "temp"),
-        "GITHUB_OUTPUT": str(tmp_path / "output"),
-        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
-        "GITHUB_SERVER_URL": f"file://{tmp_path}/nowhere",
-        "GITHUB_REPOSITORY": "acme/kernels",
-        "GH_TOKEN": "ghs_x",
-        "GITHUB_RUN_ID": "1",
-        "GITHUB_RUN_ATTEMPT": "1",
-        "HF_ENDPOINT": "http://127.0.0.1:9",
-        "KCI_CACHE": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    begin_job(
+        monkeypatch, tmp_path, PATH=programs, GITHUB_SERVER_URL=f"file://{tmp_path}/nowhere",
+        GITHUB_REPOSITORY="acme/kernels", GH_TOKEN="ghs_x", GITHUB_RUN_ID=1, GITHUB_RUN_ATTEMPT=1,
+        HF_ENDPOINT="http://127.0.0.1:9", KCI_CACHE=tmp_path / "cache",
+    )  # fmt: skip
     monkeypatch.chdir(repository)
     return repository
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from buildkit import program
 from conftest import ROOT, read_yaml
 from kci.actions import schedule
 from kci.actions.common import INPUTS
@@ -29,9 +30,8 @@ def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     text = file.read_text(encoding="utf-8")
     action = read_yaml(text)
     (name,) = SCRIPT.findall(text)
-    (step,) = [
-        step for step in action["runs"]["steps"] if step.get("run", "").endswith(f'run.sh" {name}')
-    ]
+    steps = action["runs"]["steps"]
+    (step,) = [step for step in steps if step.get("run", "").endswith(f'run.sh" {name}')]
     source = (ROOT / "src" / "kci" / "actions" / f"{name}.py").read_text(encoding="utf-8")
     if name != "schedule" and "scheduled_result(" in source:
         source += inspect.getsource(schedule.scheduled_result)
@@ -41,10 +41,8 @@ def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
 
 
 def test_every_action_is_looked_at() -> None:
-    modules = {path.stem for path in (ROOT / "src" / "kci" / "actions").glob("[a-z]*.py")} - {
-        "common"
-    }
-    assert set(NAMES) == modules
+    modules = {path.stem for path in (ROOT / "src" / "kci" / "actions").glob("[a-z]*.py")}
+    assert {*NAMES, "common"} == modules
 
 
 @pytest.mark.parametrize("file", ACTIONS, ids=NAMES)
@@ -54,17 +52,13 @@ def test_every_input_acts(file: Path) -> None:
     asked = set(re.findall(r'_input\(\s*"([a-z-]+)"', source))
     assert asked <= action["inputs"].keys(), "read, and never there"
     for name in action["inputs"].keys() - asked:
-        assert f"inputs.{name} " in file.read_text(encoding="utf-8"), (
-            f"the input {name} has no effect"
-        )
+        assert f"inputs.{name} " in file.read_text(encoding="utf-8"), f"{name} has no effect"
 
 
 def test_no_secret_is_an_input() -> None:
     """All inputs are in one variable of the step that runs kci."""
-    for file in ACTIONS:
-        assert not [
-            name for name in read(file)[0]["inputs"] if re.search("token|secret|password", name)
-        ]
+    names = {name for file in ACTIONS for name in read(file)[0]["inputs"]}
+    assert not [name for name in names if re.search("token|secret|password", name)]
 
 
 @pytest.mark.parametrize("file", ACTIONS, ids=NAMES)
@@ -80,22 +74,15 @@ def test_every_output_is_set(file: Path) -> None:
 
 
 def test_newer_runs_that_cannot_be_listed_stop_publishing(tmp_path: Path) -> None:
-    steps = read_yaml((ROOT / "publish" / "action.yml").read_text(encoding="utf-8"))["runs"][
-        "steps"
-    ]
-    (script,) = [step["run"] for step in steps if "gh run list" in step.get("run", "")]
-    (tmp_path / "gh").write_text("#!/bin/sh\necho 'gh: HTTP 502' >&2\nexit 1\n")
-    (tmp_path / "gh").chmod(0o755)
-    env = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "GITHUB_REPOSITORY": "o/r",
-        "GITHUB_RUN_NUMBER": "5",
-        "JOB": "x",
-    }
+    action = read_yaml((ROOT / "publish" / "action.yml").read_text(encoding="utf-8"))
+    scripts = [step.get("run", "") for step in action["runs"]["steps"]]
+    (script,) = [text for text in scripts if "gh run list" in text]
+    program(tmp_path, "gh", "echo 'gh: HTTP 502' >&2\nexit 1\n")
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_RUN_NUMBER": "5", "JOB": "x"}
+    env |= {"GITHUB_REPOSITORY": "o/r"}
     env["GITHUB_WORKFLOW_REF"] = "o/r/.github/workflows/kci-publish.yml@refs/tags/v1"
-    done = subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", script], env=env, capture_output=True, check=False
-    )
+    command = ["bash", "-e", "-o", "pipefail", "-c", script]
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (1, b"gh: HTTP 502\n")
 
 

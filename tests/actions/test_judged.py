@@ -8,18 +8,20 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from action_inputs import inputs_of, outputs_in
-from conftest import write_noarch
+from action_inputs import begin_job, inputs_of, outputs_in
+from buildkit import write_tree
+from conftest import failure, write_noarch
 from kci.actions import common, gate, merge, plan, publish
 from kci.actions import test as test_action
 from kci.errors import FindingsError
-from kci.plan.plan import KernelPlan, Plan
+from kci.plan.plan import KernelPlan, Leg, Plan
 from kci.run.gate import INDEX_FILE, RunUploads, TreeIndex, TreePlace, read_uploads
 from kci.run.kernel_tests import TestReport, TestState
 from kci.run.records import (
@@ -45,20 +47,12 @@ Give = Callable[..., dict[str, str]]
 @pytest.fixture
 def give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Give:
     """Gives an action its inputs, in the surroundings of a job; returns the file of its outputs."""
-    (tmp_path / "temp").mkdir()
-    for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    for name, value in {
-        "RUNNER_TEMP": str(tmp_path / "temp"),
-        "GITHUB_RUN_ID": "7",
-        "GITHUB_RUN_ATTEMPT": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
+    begin_job(monkeypatch, tmp_path, GITHUB_RUN_ID=7, GITHUB_RUN_ATTEMPT=2)
 
     def given(**inputs: object) -> dict[str, str]:
         for name, value in inputs_of(**inputs).items():
             monkeypatch.setenv(name, value)
-        return outputs_in(tmp_path / "GITHUB_OUTPUT")
+        return outputs_in(tmp_path / "output")
 
     return given
 
@@ -67,24 +61,25 @@ def make_tree(
     place: Path, text: str = "", variants: tuple[str, ...] = (CPU, CUDA), version: int = 1
 ) -> Manifest:
     """A merged tree, whose files have this text."""
+    parts, artifacts = (place.parent / f"{place.name}-{name}" for name in ("parts", "artifacts"))
     for variant in variants:
         files: dict[str, str | bytes] = {
             "__init__.py": f"# {text}\n",
             "_ops.py": f"ops = None  # _gated_norm_{variant}\n",
         }
-        made = make_variant(
-            place.parent / f"{place.name}-parts", variant, files=files, version=version
-        )
-        make_artifact(place.parent / f"{place.name}-artifacts" / variant, made)
-    kernel = KernelPlan("gated-norm", ".", version, variants)
-    merge_tree(
-        [place.parent / f"{place.name}-artifacts"],
-        place,
-        Plan(1, "release", (kernel,), commit=COMMIT),
-    )
+        made = make_variant(parts, variant, files=files, version=version)
+        make_artifact(artifacts / variant, made)
+    merge_tree([artifacts], place, plan_of("gated-norm", variants, version=version, commit=COMMIT))
     manifest = read_manifest(place)
     assert manifest is not None
     return manifest
+
+
+def plan_of(
+    name: str, variants: tuple[str, ...], *legs: Leg, version: int = 1, **keys: Any
+) -> Plan:
+    """A plan of one kernel."""
+    return Plan(1, "release", (KernelPlan(name, "k", version, variants),), legs, **keys)
 
 
 def upload(tree: Path, downloads: Path, attempt: int) -> Path:
@@ -104,35 +99,29 @@ def test_of_all_that_calls_itself_a_tree_the_judged_one_is_taken(
     judged, downloads = make_tree(tmp_path / "judged", "judged"), tmp_path / "downloads"
     make_tree(tmp_path / "later", "of a later attempt")
     forged, bytecode = tmp_path / "forged", tmp_path / "bytecode"
-    for place, file in (
-        (forged, "__init__.py"),
-        (bytecode, "__pycache__/__init__.cpython-311.pyc"),
-    ):
+    files = {forged: "__init__.py", bytecode: "__pycache__/__init__.cpython-311.pyc"}
+    for place, file in files.items():
         shutil.copytree(tmp_path / "judged", place)
-        (place / CPU / file).parent.mkdir(exist_ok=True)
-        (place / CPU / file).write_text("raise SystemExit  # under the manifest that was judged\n")
+        text = "raise SystemExit  # under the manifest that was judged\n"
+        write_tree(place / CPU, {file: text})
     give()
     taken = upload(tmp_path / "judged", downloads, 2)
     trees = {1: forged, 3: tmp_path / "later", 9: forged, 10: bytecode}
     others = [upload(tree, downloads, attempt) for attempt, tree in trees.items()]
-    others.append(downloads / "tree.gated-norm.11" / "kci-tree.tar")
-    others[-1].parent.mkdir()
-    others[-1].write_text("no tar")
+    others.append(write_tree(downloads / "tree.gated-norm.11", {"kci-tree.tar": "no tar"}))
+    others[-1] /= "kci-tree.tar"
     tree = common.fetched_tree(downloads, "to test", judged.digest)
     assert (tree / CPU / "__init__.py").read_text() == "# judged\n"
     assert taken.is_file()
-    assert not any(other.exists() for other in others), (
-        "a later step, such as an attestation, takes what is there"
-    )
+    # A later step, such as an attestation, takes what is there.
+    assert not any(other.exists() for other in others)
     said = capsys.readouterr().out
     assert all(f"{other} is not the tree that was judged" in said for other in others[1:])
-    for refused in (forged, tmp_path / "later", bytecode):
-        with pytest.raises(FindingsError, match="no tree with the digest that was judged"):
-            common.fetched_tree(refused, "to test", judged.digest)
     taken.unlink()
     upload(forged, downloads, 12)
-    with pytest.raises(FindingsError, match="no tree with the digest that was judged"):
-        common.fetched_tree(downloads, "to test", judged.digest)
+    says = "no tree with the digest that was judged"
+    for refused in (forged, tmp_path / "later", bytecode, downloads):
+        failure(FindingsError, says, common.fetched_tree, refused, "to test", judged.digest)
 
 
 ACTIONS = {
@@ -163,19 +152,12 @@ def test_what_is_gone_or_another_one_is_told_alike(
         make_tree(tmp_path / "tree", version=2)
         upload(tmp_path / "tree", downloads, 1)
     give(**{key: value.format(downloads) for key, value in inputs.items()}, **{digest: "0" * 64})
-    with pytest.raises((SystemExit, FindingsError)) as ended:
-        main()
+    ended = failure((SystemExit, FindingsError), "", main)
     said = capsys.readouterr()
-    told = f"{said.out}{said.err}{ended.value}{getattr(ended.value, 'hint', '')}"
-    assert (
-        gone if there != "another tree" else "has no tree with the digest that was judged, 000"
-    ) in told
+    told = f"{said.out}{said.err}{ended}{getattr(ended, 'hint', '')}"
+    other = "has no tree with the digest that was judged, 000"
+    assert (other if there == "another tree" else gone) in told
     assert "run all jobs again, or start a new run: its plan sees what is there" in told
-
-
-def write_plan(folder: Path, planned: Plan) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PLAN_FILE).write_bytes(msgspec.json.encode(planned))
 
 
 RECORD = KernelRecord("aa", 1, complete=True)
@@ -204,8 +186,8 @@ def test_what_another_job_uploads_in_the_name_of_a_merge_is_refused(
     uploads(genuine, genuine)
     uploads(genuine, msgspec.structs.replace(genuine, **change, attempt=2))
     for forged in (change, {"attempt": 9}):
-        with pytest.raises(FindingsError, match="was not uploaded by its own job"):
-            uploads(genuine, msgspec.structs.replace(genuine, **forged))
+        other = msgspec.structs.replace(genuine, **forged)
+        failure(FindingsError, "was not uploaded by its own job", uploads, genuine, other)
 
 
 # --- trees that are still there ---
@@ -220,24 +202,20 @@ def test_the_plan_counts_on_no_tree_that_is_gone(
     def answer(command: list[str], **_: object) -> Any:
         asked.append(command[-1])
         run = command[-1].split("/")[5]
-        listed = [{"id": 1, "name": name, "size_in_bytes": 1,
-            "expired": name.startswith("tree.bb.")}
-                  for name in ("tree.aa.2", "tree.bb.1", "tree.bb-b.1",
-                      "objects.cc.1")]  # fmt: skip
+        listed = [
+            {"id": 1, "name": name, "size_in_bytes": 1, "expired": name.startswith("tree.bb.")}
+            for name in ("tree.aa.2", "tree.bb.1", "tree.bb-b.1", "objects.cc.1")
+        ]
         error = {"42": b"gh: Not Found (HTTP 404)", "43": b"gh: HTTP 502"}.get(run, b"")
-        return subprocess.CompletedProcess(
-            command, bool(error), json.dumps({"artifacts": listed}).encode(), error
-        )
+        told = json.dumps({"artifacts": listed}).encode()
+        return subprocess.CompletedProcess(command, bool(error), told, error)
 
-    monkeypatch.setattr(plan, "GitHubApi", lambda repository: GitHubApi(repository, run=answer))
+    monkeypatch.setattr(plan, "GitHubApi", partial(GitHubApi, run=answer))
     monkeypatch.setenv("GITHUB_REPOSITORY", "o/r")
-    index = TreeIndex(
-        {
-            name: TreePlace(run, 5, Manifest(name, 1, (), (), (), True))
-            for name, run in trees.items()
-        },
-        5,
-    )
+    places = {
+        name: TreePlace(run, 5, Manifest(name, 1, (), (), (), True)) for name, run in trees.items()
+    }
+    index = TreeIndex(places, 5)
     write_record(tmp_path / "earlier" / "run-plan.1" / INDEX_FILE, index)
     monkeypatch.setattr(plan, "today", lambda: 6)
     give(earlier=tmp_path / "earlier", earlier_run="50")
@@ -246,16 +224,11 @@ def test_the_plan_counts_on_no_tree_that_is_gone(
     monkeypatch.setenv("GH_TOKEN", "t")
     assert plan.earlier_trees().trees.keys() == {"aa", "bb-b", "dd"}
     said = capsys.readouterr().out
-    assert (
-        "::warning::the tree of bb, cc is gone: its artifact was deleted, or kept for less than "
-        "60 days" in said
-    )
+    gone = "the tree of bb, cc is gone: its artifact was deleted, or kept for less than 60 days"
+    assert f"::warning::{gone}" in said
     assert "it is unknown whether the trees of run 43 are still there" in said
-    assert read_record(tmp_path / "temp/kci-plan" / INDEX_FILE, TreeIndex).trees.keys() == {
-        "aa",
-        "bb-b",
-        "dd",
-    }
+    kept = read_record(tmp_path / "temp/kci-plan" / INDEX_FILE, TreeIndex)
+    assert kept.trees.keys() == {"aa", "bb-b", "dd"}
 
 
 # --- what an action says of what it did ---
@@ -267,25 +240,16 @@ def test_a_merge_records_a_tree_that_does_not_verify_as_no_tree(
 ) -> None:
     judged = make_tree(tmp_path / "tree")
     monkeypatch.setattr(merge, "verify", lambda *_: verified)
-    give(
-        artifacts=tmp_path / "tree-artifacts",
-        into=tmp_path / "into",
-        kernel="gated-norm",
-        allow_partial="false",
-    )
+    given = {"artifacts": tmp_path / "tree-artifacts", "into": tmp_path / "into"}
+    give(**given, kernel="gated-norm", allow_partial="false")
     if verified:
-        with pytest.raises(SystemExit):
-            merge.main()
+        failure(SystemExit, "", merge.main)
     else:
         merge.main()
-    outputs = give()
+    outputs, good = give(), not verified
     record = read_record(Path(outputs["record"]), KernelRecord)
-    assert (record.complete, bool(record.manifest), bool(record.error)) == (
-        not verified,
-        not verified,
-        bool(verified),
-    )
-    assert outputs["complete"] == str(not verified).lower()
+    assert (record.complete, bool(record.manifest), not record.error) == (good, good, good)
+    assert outputs["complete"] == str(good).lower()
     assert outputs.get("digest", "") == ("" if verified else judged.digest)
     assert record.attempt == 2
 
@@ -294,20 +258,14 @@ def test_a_merge_that_may_lack_variants_says_so(
     give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_tree(tmp_path / "tree", variants=(CPU,))
-    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, CUDA)),), commit=COMMIT)
-    given = {
-        "artifacts": tmp_path / "tree-artifacts",
-        "plan": msgspec.json.encode(planned).decode(),
-    }
+    planned = msgspec.json.encode(plan_of("gated-norm", (CPU, CUDA), commit=COMMIT)).decode()
+    given = {"artifacts": tmp_path / "tree-artifacts", "plan": planned}
     give(**given, into=tmp_path / "into", allow_partial="true")
     merge.main()
-    assert (
-        give()["complete"],
-        "::warning::missing: 1 planned variant" in capsys.readouterr().out,
-    ) == ("false", True)
+    assert give()["complete"] == "false"
+    assert "::warning::missing: 1 planned variant" in capsys.readouterr().out
     give(**given, into=tmp_path / "strict", allow_partial="false")
-    with pytest.raises(SystemExit):
-        merge.main()
+    failure(SystemExit, "", merge.main)
     assert (give()["complete"], (tmp_path / "strict").exists()) == ("false", False)
 
 
@@ -317,17 +275,14 @@ def test_a_record_has_a_manifest_only_of_a_tree_without_error(
 ) -> None:
     manifest = Manifest("aa", 1, (), (), (), complete)
     record = kernel_record("aa", [], tmp_path, manifest, error)
-    assert (record.complete, record.manifest) == (
-        complete and not error,
-        None if error else manifest,
-    )
+    assert record.complete is (complete and not error)
+    assert record.manifest == (None if error else manifest)
 
 
 def test_a_tree_of_another_version_makes_way(tmp_path: Path) -> None:
     for version in (1, 2):
         make_tree(tmp_path / f"tree-{version}", version=version)
-        planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 2, (CPU,)),))
-        merge.make_room(tmp_path / f"tree-{version}", planned)
+        merge.make_room(tmp_path / f"tree-{version}", plan_of("gated-norm", (CPU,), version=2))
         assert (tmp_path / f"tree-{version}").is_dir() is (version == 2)
 
 
@@ -345,15 +300,14 @@ def test_each_variant_of_a_leg_is_tested_and_one_failure_fails_it(
 
     monkeypatch.setattr(test_action, "run_kernel_tests", run)
     give(tree=tmp_path / "tree", variant=f"{CPU} {CUDA}", digest=judged.digest)
-    with pytest.raises(SystemExit):
-        test_action.main()
+    failure(SystemExit, "", test_action.main)
     record = read_record(Path(give()["record"]), TestRecord)
     assert (record.passed, record.tested) == (False, (CPU, CUDA))
 
 
-COMPLETE = KernelRecord(
-    "aa", 1, complete=True, present=(CPU,), manifest=Manifest("aa", 1, (), (), (), True)
-)
+EMPTY = Manifest("aa", 1, (), (), (), True)
+COMPLETE = KernelRecord("aa", 1, complete=True, present=(CPU,), manifest=EMPTY)
+PLANNED = plan_of("aa", (CPU,), leg(CPU, "aa"))
 
 
 @pytest.mark.parametrize(
@@ -368,17 +322,15 @@ COMPLETE = KernelRecord(
 def test_the_gate_hears_how_the_jobs_ended(
     give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str], results: str, said: str
 ) -> None:
-    planned = Plan(1, "release", (KernelPlan("aa", "k", 1, (CPU,)),), (leg(CPU, "aa"),))
-    write_plan(tmp_path / "temp/kci-records/run-plan.1", planned)
+    write_record(tmp_path / "temp/kci-records/run-plan.1" / PLAN_FILE, PLANNED)
     write_record(tmp_path / "temp/kci-records/run-record.aa.1" / RECORD_FILE, COMPLETE)
     give(results=results)
     if said:
-        with pytest.raises(SystemExit):
-            gate.main()
+        failure(SystemExit, "", gate.main)
     else:
         gate.main()
-        digest, outputs = COMPLETE.manifest and COMPLETE.manifest.digest, give()
-        released = {"kernel": "aa", "path": "k", "run": "7", "digest": digest}
+        outputs = give()
+        released = {"kernel": "aa", "path": "k", "run": "7", "digest": EMPTY.digest}
         assert json.loads(outputs["releases"]) == {"include": [released]}
         assert (outputs["has-releases"], outputs["failed"]) == ("true", "0")
     assert said in capsys.readouterr().out
@@ -387,18 +339,14 @@ def test_the_gate_hears_how_the_jobs_ended(
 def test_the_gate_lists_what_is_lacking_and_releases_none_of_it(
     give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_plan(
-        tmp_path / "temp/kci-records",
-        Plan(1, "release", (KernelPlan("aa", "k", 1, (CPU,)),), (leg(CPU, "aa"),)),
-    )
+    write_record(tmp_path / "temp/kci-records" / PLAN_FILE, PLANNED)
     give(results="plan=success kernels=success", judge="false")
     gate.main()
     outputs = give(results="plan=success kernels=success")
     assert json.loads(outputs["releases"]) == {"include": []}
     assert (outputs["has-releases"], outputs["failed"]) == ("false", "1")
     assert "::error title=aa::no job that merges it left a record" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        gate.main()
+    failure(SystemExit, "", gate.main)
     assert "1 of what was planned did not happen, in 1 kernels" in capsys.readouterr().out
 
 
@@ -409,8 +357,7 @@ def test_a_run_that_uploaded_no_plan_is_not_green(
     if folder:
         (tmp_path / "temp/kci-records").mkdir()
     give(results="plan=success")
-    with pytest.raises(SystemExit):
-        gate.main()
+    failure(SystemExit, "", gate.main)
     assert "there is no plan" in capsys.readouterr().out
 
 
@@ -421,11 +368,9 @@ def test_a_merge_takes_over_what_it_builds_upon(give: Give, tmp_path: Path) -> N
     earlier = make_tree(tmp_path / "earlier", "earlier")
     upload(tmp_path / "earlier", tmp_path / "downloads", 1)
     make_tree(tmp_path / "mine", "mine")
-    planned = Plan(1, "release", (KernelPlan("gated-norm", ".", 1, (CPU, CUDA)),), commit=COMMIT)
-    made = make_variant(
-        tmp_path / "new", CPU, files={"__init__.py": "# new\n", "_ops.py": "ops = None\n"}
-    )
-    make_artifact(tmp_path / "artifacts", made)
+    planned = plan_of("gated-norm", (CPU, CUDA), commit=COMMIT)
+    new = {"__init__.py": "# new\n", "_ops.py": "ops = None\n"}
+    make_artifact(tmp_path / "artifacts", make_variant(tmp_path / "new", CPU, files={**new}))
     for into, other in (("into", "earlier"), ("mine", "mine")):
         give(
             artifacts=tmp_path / "artifacts", into=tmp_path / into, kernel="gated-norm",

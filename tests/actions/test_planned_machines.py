@@ -8,26 +8,24 @@ from pathlib import Path
 import pytest
 
 from act.harness import commit_all
-from action_inputs import inputs_of, outputs_in
+from action_inputs import begin_job, inputs_of, outputs_in
 from buildkit import write_tree
-from conftest import write_torch
+from conftest import failure, write_torch
 from kci.actions import merge, plan
 from kci.actions.common import run_action
 from kci.config.settings import PullRequest, Schedule, Settings
 from kci.plan.plan import read_plan
 
 SOURCES = {"cpu": "a.cpp", "cuda": "a.cpp"}
+LABELS = 'labels = ["self-hosted", "gpu"]\n'
 OWN = (
-    '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\n'
-    'labels = ["self-hosted", "gpu"]\n'
+    f'[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\n{LABELS}'
+    f"[test.cuda.x86_64-linux]\n{LABELS}"
 )
-OWN += '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
+BOTH = {"cpu", "cuda"}
 MACHINES = {
-    "everywhere": {"cpu", "cuda"},
-    "of ones own": {"cuda"},
-    "for a fork": {"cpu"},
-    "on a schedule": {"cpu", "cuda"},
-}
+    "everywhere": BOTH, "of ones own": {"cuda"}, "for a fork": {"cpu"}, "on a schedule": BOTH,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("upload", ["true", "false"])
@@ -41,27 +39,19 @@ def test_a_plan_that_is_larger_than_a_variable_goes_through_a_file(
     for attempt in (1, 2):
         temp = tmp_path / f"run-plan.{attempt}"
         temp.mkdir()
-        given = {
-            "RUNNER_TEMP": temp,
-            "GITHUB_OUTPUT": tmp_path / "output",
-            "GITHUB_RUN_ATTEMPT": attempt,
-        }
-        for name, value in (
-            given | inputs_of(only="torch213-*x86_64-linux", upload=upload)
-        ).items():
-            monkeypatch.setenv(name, str(value))
-        with pytest.raises(SystemExit) as ended:
-            run_action(plan.main)
+        inputs = inputs_of(only="torch213-*x86_64-linux", upload=upload)
+        attempts = {"RUNNER_TEMP": temp, "GITHUB_RUN_ATTEMPT": attempt}
+        begin_job(monkeypatch, tmp_path, **attempts, **inputs)
+        ended = failure(SystemExit, "", run_action, plan.main)
     if upload == "false":
-        assert (ended.value.code, "larger than an input" in capsys.readouterr().out) == (1, True)
+        assert (ended.code, "larger than an input" in capsys.readouterr().out) == (1, True)
         return
-    assert ended.value.code == 0
+    assert ended.code == 0
     said = outputs_in(tmp_path / "output")["plan"]
     assert merge.plan_file(str(tmp_path)) == tmp_path / "run-plan.2" / "kci-plan" / "kci-plan.json"
     for wrong in (said, str(repository)):
-        with pytest.raises(SystemExit) as ended:
-            merge.plan_file(wrong)
-        assert ended.value.code == 2
+        ended = failure(SystemExit, "", merge.plan_file, wrong)
+        assert ended.code == 2
 
 
 @pytest.mark.programs
@@ -78,23 +68,13 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     repository = write_torch(tmp_path / "repository", SOURCES)
     write_tree(repository, {"kci.toml": OWN, "tests/test_it.py": marked})
     commit_all(repository)
-    (tmp_path / "temp").mkdir()
-    given = {
-        "RUNNER_TEMP": tmp_path / "temp",
-        "GITHUB_OUTPUT": tmp_path / "output",
-        **inputs_of(
-            only="torch213-*x86_64-linux",
-            machines="own" if where == "of ones own" else "all",
-            **scheduled,
-        ),
-        "KCI_FORK": str(where == "for a fork").lower(),
-    }
-    for name, value in given.items():
-        monkeypatch.setenv(name, str(value))
+    machines = "own" if where == "of ones own" else "all"
+    inputs = inputs_of(only="torch213-*x86_64-linux", machines=machines, **scheduled)
+    fork = str(where == "for a fork").lower()
+    begin_job(monkeypatch, tmp_path, KCI_FORK=fork, **inputs)
     monkeypatch.chdir(repository)
-    with pytest.raises(SystemExit) as ended:
-        run_action(plan.main)
-    assert ended.value.code == 0
+    ended = failure(SystemExit, "", run_action, plan.main)
+    assert ended.code == 0
     said = "".join(capsys.readouterr())
     assert ("KCI317" in said) is (where == "for a fork"), "what is not tested there is said"
     planned = read_plan(tmp_path / "temp" / "kci-plan" / "kci-plan.json")

@@ -18,7 +18,10 @@ from action_inputs import inputs_of, outputs_in
 from cli.runner import Result
 from conftest import ROOT
 from forked import fork_server
+from kci.matrix.variants import Kind
+from kci.run.records import PLAN_FILE, write_record
 from kci.watch.history import LegOutcome, LegResult
+from planning import hardware_leg, leg, plan
 
 SCRIPT = ROOT / "src" / "kci" / "actions" / "__main__.py"
 PROGRAMS = [str(STAND_INS / "bin"), str(STAND_INS / "here")]
@@ -51,9 +54,8 @@ class Watch:
 
     def step(self, name: str) -> Result:
         env = self.env | inputs_of(step=name)
-        return Result(
-            *fork_server().run("schedule", script=SCRIPT, folder=self.repository, environment=env)
-        )
+        how = {"script": SCRIPT, "folder": self.repository, "environment": env}
+        return Result(*fork_server().run("schedule", **how))
 
     def uploaded(self, run: int) -> Path:
         """What the legs of a run have uploaded, where the step before puts it."""
@@ -112,37 +114,11 @@ def planned(watch: Watch, *kernels: str) -> None:
     """The plan of a run, as its job uploads it; each kernel has one leg for the CPU and a test on a
     machine.
     """
-    legs = [
-        {
-            "kernel": name, "path": name, "variant": "torch-cpu", "variants": ["torch-cpu"],
-            "name": "torch-cpu",
-            "kind": "noarch", "backend": "cpu", "system": "x86_64-linux",
-            "runner": ["ubuntu-24.04"], "image": "",
-            "timeout": 30, "minutes": 1, "measured": False, "pool": {"name": "", "size": None},
-            "rate": None,
-            "currency": "", "artifact": f"kci-{name}.torch-cpu",
-        }
-        for name in kernels
-    ]  # fmt: skip
-    tests = [
-        {
-            "kernel": name, "path": name, "name": "cpu-x86_64-linux", "backend": "cpu",
-            "system": "x86_64-linux",
-            "variants": ["torch-cpu"], "runner": ["self-hosted"], "timeout": 30,
-        }
-        for name in kernels
-    ]  # fmt: skip
-    plan = {
-        "schema": 1,
-        "tier": "compat",
-        "kernels": [],
-        "legs": legs,
-        "left_out": [],
-        "tests": tests,
-    }
-    place = watch.folder / "temp" / "kci-records" / "run-plan.1" / "kci-plan.json"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(plan))
+    cpu = {"name": "cpu-x86_64-linux", "backend": "cpu"}
+    found = (hardware_leg(name, "torch-cpu") for name in kernels)
+    tests = tuple(msgspec.structs.replace(test, **cpu) for test in found)
+    made = plan([leg("torch-cpu", name, kind=Kind.NOARCH) for name in kernels], tests=tests)
+    write_record(watch.folder / "temp" / "kci-records" / "run-plan.1" / PLAN_FILE, made)
 
 
 def outputs(watch: Watch) -> dict[str, str]:
@@ -176,9 +152,8 @@ def test_what_failed_in_a_new_way_is_looked_at_again(watch: Watch) -> None:
     assert (caller["kernel"], caller["work"]["matrix"]["include"]) == ("kernel-0", [])
     assert len(caller["work"]["tests"]["include"]) == 1
     watch.record(4, FAILED, PASSED)
-    assert suspects(watch, 4).stdout == "0 suspects, 0 jobs to look again\n", (
-        "the run before was the first look"
-    )
+    # The run before was the first look.
+    assert suspects(watch, 4).stdout == "0 suspects, 0 jobs to look again\n"
 
 
 def test_without_a_plan_or_a_history_that_can_be_read_it_says_so(watch: Watch) -> None:

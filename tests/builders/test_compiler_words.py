@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, copy_kernel, quiet, request
+from buildkit import CPU, copy_kernel, quiet, request, write_tree
 from kci.builders.native import builder
 from kci.builders.native.failures import build_error, error_excerpt, find_error, show_kernel_paths
 from kci.builders.native.ninja import NINJA_LOG, failed_commands
@@ -96,11 +96,7 @@ def test_the_output_of_the_first_command_alone() -> None:
 
 
 def test_an_error_between_thousands_of_lines_is_shown() -> None:
-    said = [
-        *(f"note {number}" for number in range(5000)),
-        "a.cu(1): error: this",
-        *(f"more {n}" for n in range(5000)),
-    ]
+    said = ["note"] * 5000 + ["a.cu(1): error: this"] + ["more"] * 5000
     spot = find_error(said)
     assert spot is not None
     shown = error_excerpt(said, spot.line_index)
@@ -110,25 +106,23 @@ def test_an_error_between_thousands_of_lines_is_shown() -> None:
     assert len(shown) == 32
 
 
-def test_files_are_named_as_the_user_names_them() -> None:
-    assert (
-        show_kernel_paths("kernel/csrc/a.cu(2): error: no", Path("relu"))
-        == "relu/csrc/a.cu(2): error: no"
-    )
-    assert (
-        show_kernel_paths("hip/csrc/a.cu:2:1: error: no", Path("relu"))
-        == "relu/csrc/a.cu:2:1: error: no"
-    )
-    assert (
-        show_kernel_paths("kernel/csrc/a.cpp:2:1: error: no", Path()) == "csrc/a.cpp:2:1: error: no"
-    )
-    included = "In file included from kernel/csrc/a.cpp:2:"
-    assert (
-        show_kernel_paths(included, Path("/src/relu"))
-        == "In file included from /src/relu/csrc/a.cpp:2:"
-    )
-    command = "/usr/bin/g++ -Ikernel/csrc -c kernel/csrc/a.cpp"
-    assert show_kernel_paths(command, Path("relu")) == command
+@pytest.mark.parametrize(
+    ("said", "kernel", "shown"),
+    [
+        ("kernel/csrc/a.cu(2): error: no", "relu", "relu/csrc/a.cu(2): error: no"),
+        ("hip/csrc/a.cu:2:1: error: no", "relu", "relu/csrc/a.cu:2:1: error: no"),
+        ("kernel/csrc/a.cpp:2:1: error: no", "", "csrc/a.cpp:2:1: error: no"),
+        ("In file included from kernel/a.h:2:", "/src/k", "In file included from /src/k/a.h:2:"),
+        ("/usr/bin/g++ -Ikernel/csrc -c kernel/csrc/a.cpp", "relu", ""),
+    ],
+)
+def test_files_are_named_as_the_user_names_them(said: str, kernel: str, shown: str) -> None:
+    """And a command is left as it is."""
+    assert show_kernel_paths(said, Path(kernel)) == (shown or said)
+
+
+def failed_with(said: str) -> ProgramResult:
+    return ProgramResult(1, NINJA.format(said=said))
 
 
 @pytest.fixture
@@ -143,21 +137,17 @@ def test_a_first_build_tells_no_time_before_a_source_is_compiled(
 ) -> None:
     recipe, what = planned
     unit = next(step.label for step in recipe.steps if step.depfile)
-    said = [
-        "[1/9 00:00] ar newer",
-        f"[2/9 00:31] {unit}",
-        "[3/9 00:20] ar other",
-        "kernel/a.cpp:1:1: warning: it",
-    ]
+    warned = "a.cpp:1:1: warning: it"
+    steps = [f"[2/9 00:31] {unit}", "[3/9 00:20] ar other"]
     for known, first in ((False, "[1/9] ar newer"), (True, "[1/9 00:00] ar newer")):
         shown: list[str] = []
         if known:
             recipe.work.mkdir(parents=True)
             (recipe.work / NINJA_LOG).touch()
         tell = builder._display_log(shown.append, recipe, what.kernel_dir)
-        for line in said:
+        for line in ("[1/9 00:00] ar newer", *steps, f"kernel/{warned}"):
             tell(line)
-        assert shown == [first, said[1], said[2], f"{what.kernel_dir}/a.cpp:1:1: warning: it"]
+        assert shown == [first, *steps, f"{what.kernel_dir}/{warned}"]
 
 
 def test_the_log_has_of_failed_commands_what_the_error_has_not(
@@ -171,47 +161,33 @@ def test_the_log_has_of_failed_commands_what_the_error_has_not(
     steps = [line.partition("] ")[2] for line in told if not line.startswith("ninja: ")]
     assert steps == ["nvcc csrc/b.cu", "c++ torch-ext/torch_binding.cpp"]
     logged: list[str] = []
-    build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC)), logged.append)
-    assert logged == [
-        "FAILED: obj/002/other.cpp.o",
-        "/usr/bin/g++ -c kernel/csrc/other.cpp",
-        f"{what.kernel_dir}/csrc/other.cpp:1:1: error: another one",
-    ]
-    logged.clear()
-    build_error(
-        recipe, what, ProgramResult(1, NINJA.format(said=GCC + "\nnote" * 40)), logged.append
-    )
+    build_error(recipe, what, failed_with(GCC), logged.append)
+    command = "/usr/bin/g++ -c kernel/csrc/other.cpp"
+    other = f"{what.kernel_dir}/csrc/other.cpp:1:1: error: another one"
+    assert logged == ["FAILED: obj/002/other.cpp.o", command, other]
+    build_error(recipe, what, failed_with(GCC + "\nnote" * 40), logged.append)
     assert logged.count("note") == 40, "the message has 30 lines of it"
 
 
 @pytest.mark.rule("KCI513", triggers=True)
 def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
     recipe, what = planned
-    error = build_error(recipe, what, ProgramResult(1, NINJA.format(said=GCC)))
+    error = build_error(recipe, what, failed_with(GCC))
     (found,) = error.diagnostics
-    assert (found.rule, found.place, found.message) == (
-        "KCI513",
-        f"{what.kernel_dir}/csrc/plus.cpp:7:3",
-        "'x' was not declared",
-    )
+    place, message = f"{what.kernel_dir}/csrc/plus.cpp:7:3", "'x' was not declared"
+    assert (found.rule, found.place, found.message) == ("KCI513", place, message)
     lines = error.message.splitlines()
     assert lines[0].startswith(f"building {CPU} failed at ")
     assert lines[0].endswith("(and 1 other command)")
-    assert lines[2] == f"{what.kernel_dir}/csrc/plus.cpp:7:3: error: 'x' was not declared"
-    assert (
-        lines[-1] == f"  cd {recipe.work} && /usr/bin/g++ -Ikernel/csrc -c kernel/csrc/plus.cpp -o "
-        "obj/001/plus.cpp.o"
-    )
+    command = "/usr/bin/g++ -Ikernel/csrc -c kernel/csrc/plus.cpp -o obj/001/plus.cpp.o"
+    assert lines[-1] == f"  cd {recipe.work} && {command}"
     assert "another one" not in error.message
-    assert first_error(error) == f"{what.kernel_dir}/csrc/plus.cpp:7:3: error: 'x' was not declared"
+    assert lines[2] == first_error(error) == f"{place}: error: {message}"
 
 
 def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe, Request]) -> None:
-    said = (
-        "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is "
-        "required to use PyTorch."
-    )
-    error = build_error(*planned, ProgramResult(1, NINJA.format(said=said)))
+    needed = "C++20 or later compatible compiler is required to use PyTorch."
+    error = build_error(*planned, failed_with(f"torch/include/a.h:5:2: error: #error {needed}"))
     assert "needs C++20: remove `-std` from the flags" in error.hint
 
 
@@ -251,7 +227,6 @@ def test_a_header_that_lies_elsewhere_in_the_kernel(
     planned: tuple[Recipe, Request], said: str, hint: str
 ) -> None:
     recipe, what = planned
-    for name in ("lib/deep/x.h", "top.h", "csrc/near.h", "build/old.h", ".git/gone.h"):
-        (what.kernel_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (what.kernel_dir / name).touch()
-    assert build_error(recipe, what, ProgramResult(1, NINJA.format(said=said))).hint == hint
+    names = ("lib/deep/x.h", "top.h", "csrc/near.h", "build/old.h", ".git/gone.h")
+    write_tree(what.kernel_dir, dict.fromkeys(names, ""))
+    assert build_error(recipe, what, failed_with(said)).hint == hint

@@ -7,28 +7,14 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, request, write_tree
+from conftest import torch_toml
 from kci.builders.native.units import sources_with_name
 from kci.config.reader import read_kernel
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTree
 
-BUILD = """
-[general]
-name = "some"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu"]
-
-[torch]
-src = ["bind.cpp"]
-
-[kernel.some]
-backend = "cpu"
-depends = []
-src = ["csrc/a.cpp", "csrc/b.cpp", "csrc/b.h"]
-include = ["."]
-"""
+LISTED = 'csrc/a.cpp", "csrc/b.cpp", "csrc/b.h'
+BUILD = torch_toml({"cpu": LISTED}, "some", "bind.cpp") + 'include = ["."]\n'
 SOURCES = ("bind.cpp", "csrc/a.cpp", "csrc/b.cpp")
 FILES = {
     "build.toml": BUILD,
@@ -79,6 +65,5 @@ def test_a_source_that_another_includes_counts_for_all(tmp_path: Path) -> None:
 
 
 def test_a_source_can_be_a_link(tmp_path: Path) -> None:
-    assert named(tmp_path, {"real.cpp": FILES["bind.cpp"]}, link=("bind.cpp", "real.cpp")) == {
-        "bind.cpp"
-    }
+    files = {"real.cpp": FILES["bind.cpp"]}
+    assert named(tmp_path, files, link=("bind.cpp", "real.cpp")) == {"bind.cpp"}

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import program, quiet, request, write_tree
+from buildkit import CPU, CUDA, program, quiet, request
+from conftest import failure, write_torch
 from kci.builders.native.units import FlagContext, collect_units, expand_flag
+from kci.builders.request import Request
 from kci.errors import FindingsError
+from planning import append
 
 FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
 
@@ -36,53 +39,31 @@ def test_what_a_flag_stands_for(flag: str, flags: list[str]) -> None:
     assert list(expand_flag(flag, FACTS)) == flags
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "$<",
-        "$<1:-x",
-        "$<TARGET_FILE:x>",
-        "$<CUDA_COMPILER_VERSION>",
-        "$<:x>",
-        "$<$<$<",
-        "$<$<NOT:$<OF>>:x>",
-    ],
-)
+UNKNOWN = "$< $<1:-x $<TARGET_FILE:x> $<CUDA_COMPILER_VERSION> $<:x> $<$<$< $<$<NOT:$<OF>>:x>"
+
+
+@pytest.mark.parametrize("flag", UNKNOWN.split())
 def test_what_is_not_known_is_refused(flag: str) -> None:
-    with pytest.raises(ValueError, match="generator expression"):
-        expand_flag(flag, FACTS)
+    failure(ValueError, "generator expression", lambda: list(expand_flag(flag, FACTS)))
 
 
-KERNEL = """
-[general]
-name = "many"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu"]
-[torch]
-src = []
-[kernel.one]
-backend = "cpu"
-depends = ["torch"]
-src = ["a.cpp"]
-cxx-flags = ["-O2", "FLAG"]
-"""
-CPU = "torch213-cxx11-cpu-x86_64-linux"
+def asked(tmp_path: Path, backend: str, flag: str, name: str) -> Request:
+    """A variant of a kernel of one source, with this flag."""
+    root = write_torch(tmp_path / "many", {backend: "a.cpp"})
+    append("build.toml", f'cxx-flags = ["-O2", "{flag}"]\n')(root)
+    return request(root, name, tmp_path)
 
 
-@pytest.mark.parametrize("name", [CPU, "torch213-cxx11-xpu20260-x86_64-linux"])
+@pytest.mark.parametrize(
+    ("backend", "name"), [("cpu", CPU), ("xpu", "torch213-cxx11-xpu20260-x86_64-linux")]
+)
 def test_the_flags_of_a_component_are_evaluated_for_the_variants_system(
-    tmp_path: Path, name: str
+    tmp_path: Path, backend: str, name: str
 ) -> None:
-    asked = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>"
-    asked += "$<$<PLATFORM_ID:Darwin>:-DMAC>"
-    text = KERNEL.replace("FLAG", asked).replace('"cpu"', '"xpu"' if "xpu" in name else '"cpu"')
-    root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
-    assert collect_units(request(root, name, tmp_path), quiet).units[0].flags[:2] == (
-        "-O2",
-        "-DHERE",
-    )
+    flag = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>"
+    flag += "$<$<PLATFORM_ID:Darwin>:-DMAC>"
+    units = collect_units(asked(tmp_path, backend, flag, name), quiet).units
+    assert units[0].flags[:2] == ("-O2", "-DHERE")
 
 
 def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
@@ -90,22 +71,12 @@ def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
 ) -> None:
     clang = program(tmp_path, "clang++", 'test "$1" = --version && echo "clang version 19.1.7"')
     monkeypatch.setenv("NVCC_CCBIN", str(clang))
-    text = KERNEL.replace("FLAG", "-D$<CXX_COMPILER_ID>").replace('"cpu"', '"cuda"')
-    root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
-    assert collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units[
-        0
-    ].flags[:2] == (
-        "-O2",
-        "-DClang",
-    )
+    what = asked(tmp_path, "cuda", "-D$<CXX_COMPILER_ID>", CUDA)
+    assert collect_units(what, quiet).units[0].flags[:2] == ("-O2", "-DClang")
 
 
 @pytest.mark.rule("KCI506", triggers=True)
 def test_a_flag_that_cannot_be_evaluated_is_a_finding(tmp_path: Path) -> None:
-    root = write_tree(
-        tmp_path / "many", {"build.toml": KERNEL.replace("FLAG", "$<TARGET_FILE:x>"), "a.cpp": ""}
-    )
-    with pytest.raises(
-        FindingsError, match=r"does not know the generator expression \$<TARGET_FILE:x>"
-    ):
-        collect_units(request(root, CPU, tmp_path), quiet)
+    says = r"does not know the generator expression \$<TARGET_FILE:x>"
+    what = asked(tmp_path, "cpu", "$<TARGET_FILE:x>", CPU)
+    failure(FindingsError, says, collect_units, what, quiet)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
+from buildkit import CPU, STABLE_CUDA, Bare, copy_kernel, program, quiet, request, write_tree
+from conftest import failure
 from kci.builders import build_variant
 from kci.builders.native import builder
 from kci.builders.process.machine import job_count, pool_depth
@@ -43,34 +44,24 @@ def fake_toolkit(root: Path, version: str) -> Path:
     return program(root / "bin", "nvcc", NVCC.format(version=version, top=root / "bin" / ".."))
 
 
-def test_a_build_without_a_compiler_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = copy_kernel("plus-one", tmp_path)
-    only_these(monkeypatch, tmp_path)
-    asked = request(kernel, CPU, tmp_path)
-    with pytest.raises(MissingToolError, match=r"C\+\+ compiler") as caught:
-        build_variant(asked, quiet)
-    assert caught.value.exit_code == 3
-    assert "apt-get install g++" in caught.value.hint
+def test_a_build_without_a_compiler_leaves_nothing_behind(bare: Bare) -> None:
+    asked = request(copy_kernel("plus-one", bare.place), CPU, bare.place)
+    caught = failure(MissingToolError, r"C\+\+ compiler", build_variant, asked, quiet)
+    assert caught.exit_code == 3
+    assert "apt-get install g++" in caught.hint
     assert not asked.output.parent.exists()
     assert not asked.options.cache.exists()
 
 
-def test_cxx_is_respected_with_its_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "my-g++", "exit 0")
-    monkeypatch.setenv("CXX", "my-g++ -m64 '-DA b'")
+def test_cxx_is_respected_with_its_arguments(bare: Bare) -> None:
+    bare.add("my-g++")
+    bare.set(CXX="my-g++ -m64 '-DA b'")
     assert cxx_compiler() == ("my-g++", "-m64", "-DA b")
-    monkeypatch.setenv("CXX", "not-there")
-    with pytest.raises(MissingToolError, match="CXX=not-there") as caught:
-        cxx_compiler()
-    assert "unset CXX, or name a compiler that exists" in caught.value.hint
-    monkeypatch.setenv("CXX", "my-g++ '")
-    with pytest.raises(MissingToolError, match="CXX=my-g"):
-        cxx_compiler()
+    bare.set(CXX="not-there")
+    caught = failure(MissingToolError, "CXX=not-there", cxx_compiler)
+    assert "unset CXX, or name a compiler that exists" in caught.hint
+    bare.set(CXX="my-g++ '")
+    failure(MissingToolError, "CXX=my-g", cxx_compiler)
 
 
 GCC = "[ $1 = -dumpfullversion ] && echo {version}"
@@ -80,112 +71,81 @@ CLANG = "echo 'error: no such argument'; exit 1"
 @pytest.mark.parametrize(
     ("here", "cuda", "taken"),
     [
-        (
-            {"g++": "16.2.0", "g++-16": "16.2.0", "g++-15": "15.1.0", "g++-14": "14.3.0"},
-            "13.0",
-            "g++-15",
-        ),
-        ({"g++": "16.2.0", "g++-13": "13.3.0", "g++-14": "14.3.0"}, "12.6", "g++-13"),
-        ({"g++": "15.1.0", "g++-14": "14.3.0"}, "13.0", "g++"),
-        ({"g++": "16.2.0", "g++-15": "15.1.0"}, None, "g++"),
-        ({"g++": "16.2.0", "g++-15": "15.1.0"}, "99.0", "g++"),
-        ({"clang++": "", "g++-15": "15.1.0"}, "13.0", "clang++"),
+        ("g++ 16, g++-16 16, g++-15 15, g++-14 14", "13.0", "g++-15"),
+        ("g++ 16, g++-13 13, g++-14 14", "12.6", "g++-13"),
+        ("g++ 15, g++-14 14", "13.0", "g++"),
+        ("g++ 16, g++-15 15", None, "g++"),
+        ("g++ 16, g++-15 15", "99.0", "g++"),
+        ("clang++ , g++-15 15", "13.0", "clang++"),
     ],
 )
 def test_nvcc_gets_the_newest_gcc_that_it_takes(
-    here: dict[str, str],
-    cuda: str | None,
-    taken: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    bare: Bare, here: str, cuda: str | None, taken: str
 ) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    for name, version in here.items():
-        program(folder, name, GCC.format(version=version) if version else CLANG)
-    assert cxx_compiler(cuda) == (str(folder / taken),)
+    for name, _, major in (item.partition(" ") for item in here.split(", ")):
+        bare.add(name, GCC.format(version=f"{major}.1.0") if major else CLANG)
+    assert cxx_compiler(cuda) == (str(bare.folder / taken),)
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_gcc_that_nvcc_refuses_is_told_before_anything_is_installed(
-    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bare: Bare, named: bool
 ) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "g++", GCC.format(version="16.2.0"))
+    bare.add("g++", GCC.format(version="16.2.0"))
     if named:
-        program(folder, "g++-15", GCC.format(version="15.1.0"))
-        monkeypatch.setenv("CXX", "g++")
-    with pytest.raises(
-        MissingToolError, match=r"nvcc 13\.0 takes GCC up to 15, and .*g\+\+ is GCC 16"
-    ) as caught:
-        cxx_compiler("13.0")
-    assert "install g++-15" in caught.value.hint
-    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-O1 -allow-unsupported-compiler")
+        bare.add("g++-15", GCC.format(version="15.1.0"))
+        bare.set(CXX="g++")
+    says = r"nvcc 13\.0 takes GCC up to 15, and .*g\+\+ is GCC 16"
+    assert "install g++-15" in failure(MissingToolError, says, cxx_compiler, "13.0").hint
+    bare.set(NVCC_PREPEND_FLAGS="-O1 -allow-unsupported-compiler")
     assert Path(cxx_compiler("13.0")[0]).name == "g++"
 
 
 @pytest.mark.parametrize(
     "named", ["{folder}/g++-14", "g++-14", "{folder}/gcc-14", "{folder}/other"]
 )
-def test_the_variable_of_nvcc_names_the_compiler_of_cuda_variants(
-    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
+def test_the_variable_of_nvcc_names_the_compiler_of_cuda_variants(bare: Bare, named: str) -> None:
+    folder = bare.folder
+    (folder / "other").mkdir()
     for name in ("g++", "g++-14", "gcc-14", "other/g++"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        program((folder / name).parent, Path(name).name, GCC.format(version="14.3.0"))
-    monkeypatch.setenv("CXX", "g++")
-    monkeypatch.setenv("NVCC_CCBIN", named.format(folder=folder))
+        bare.add(name, GCC.format(version="14.3.0"))
+    bare.set(CXX="g++", NVCC_CCBIN=named.format(folder=folder))
     assert cxx_compiler("13.0") == (str(folder / ("other/g++" if "other" in named else "g++-14")),)
     assert cxx_compiler() == ("g++",)
-    monkeypatch.setenv("NVCC_CCBIN", str(folder / "none"))
-    with pytest.raises(
-        MissingToolError, match=r"NVCC_CCBIN=.*none names a C\+\+ compiler that does not exist"
-    ):
-        cxx_compiler("13.0")
+    bare.set(NVCC_CCBIN=folder / "none")
+    says = r"NVCC_CCBIN=.*none names a C\+\+ compiler that does not exist"
+    failure(MissingToolError, says, cxx_compiler, "13.0")
 
 
-def test_a_build_and_its_fingerprint_mean_the_same_gcc(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda", "13.0").parent.parent))
+def test_a_build_and_its_fingerprint_mean_the_same_gcc(bare: Bare) -> None:
+    bare.set(CUDA_HOME=fake_toolkit(bare.place / "cuda", "13.0").parent.parent)
     for name, version in {"g++": "16.2.0", "g++-15": "15.1.0"}.items():
-        program(
-            folder,
-            name,
-            f"[ $1 = --version ] && echo {name} {version}; {GCC.format(version=version)}; exit 0",
-        )
-    asked = request(copy_kernel("twice", tmp_path), STABLE_CUDA, tmp_path)
-    assert builder.plan(asked, quiet).chain.cxx == (str(folder / "g++-15"),)
-    assert "g++-15 15.1.0" in toolchain_identity(asked.variant, tmp_path).splitlines()
+        says = GCC.format(version=version)
+        bare.add(name, f"[ $1 = --version ] && echo {name} {version}; {says}; exit 0")
+    asked = request(copy_kernel("twice", bare.place), STABLE_CUDA, bare.place)
+    assert builder.plan(asked, quiet).chain.cxx == (str(bare.folder / "g++-15"),)
+    assert "g++-15 15.1.0" in toolchain_identity(asked.variant, bare.place).splitlines()
 
 
-def test_compilers_are_started_in_another_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
-    program(folder, "g++", "exit 0")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CXX", f"ccache {folder.name}/g++ -I./x")
-    (folder / "ccache").symlink_to(folder / "g++")
-    assert cxx_compiler() == ("ccache", str(folder / "g++"), "-I./x")
-    monkeypatch.delenv("CXX")
-    monkeypatch.setenv("PATH", folder.name)
-    assert cxx_compiler() == (str(folder / "g++"),)
-    for name, value in (("CUDA_HOME", "cuda"), ("NVCC", "cuda/bin/nvcc")):
-        monkeypatch.setenv(name, value)
-        assert find_toolkit("12.6", tmp_path, quiet).nvcc == nvcc
+def test_compilers_are_started_in_another_directory(bare: Bare) -> None:
+    nvcc = fake_toolkit(bare.place / "cuda", "12.6")
+    compiler = bare.add("g++")
+    bare.patch.chdir(bare.place)
+    bare.set(CXX=f"ccache {bare.folder.name}/g++ -I./x")
+    (bare.folder / "ccache").symlink_to(compiler)
+    assert cxx_compiler() == ("ccache", str(compiler), "-I./x")
+    bare.patch.delenv("CXX")
+    bare.set(PATH=bare.folder.name)
+    assert cxx_compiler() == (str(compiler),)
+    for variable in ({"CUDA_HOME": "cuda"}, {"NVCC": "cuda/bin/nvcc"}):
+        bare.set(**variable)
+        assert find_toolkit("12.6", bare.place, quiet).nvcc == nvcc
 
 
-def test_a_compiler_is_asked_whether_it_knows_a_flag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    refusing = program(folder, "clang++", 'case "$*" in *gnu-unique*) exit 1;; esac')
-    taking = program(folder, "g++", "exit 0")
+def test_a_compiler_is_asked_whether_it_knows_a_flag(bare: Bare) -> None:
+    refusing = bare.add("clang++", 'case "$*" in *gnu-unique*) exit 1;; esac')
     assert gcc_flags((str(refusing),)) == GCC_FLAGS[1:]
-    assert gcc_flags((str(taking),)) == GCC_FLAGS
+    assert gcc_flags((str(bare.add("g++")),)) == GCC_FLAGS
 
 
 OTHER_CPU = (
@@ -195,95 +155,78 @@ OTHER_CPU = (
 
 def test_another_machine_is_named(tmp_path: Path) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), OTHER_CPU, tmp_path)
-    with pytest.raises(MissingToolError, match=f"{OTHER_CPU} needs a machine of "):
-        builder.plan(asked, quiet)
+    failure(MissingToolError, f"{OTHER_CPU} needs a machine of ", builder.plan, asked, quiet)
 
 
 # --- nvcc ---
 
 
 @pytest.fixture
-def no_system_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Toolkits under /usr/local are not part of these tests, whatever this machine has."""
+def plain(bare: Bare) -> Bare:
+    """Such a machine without toolkits under /usr/local, whatever this one has."""
     which = shutil.which
 
     def elsewhere(name: str, path: str | None = None) -> str | None:
         return None if name.startswith("/usr/local/cuda") else which(name, path=path)
 
-    monkeypatch.setattr(shutil, "which", elsewhere)
+    bare.patch.setattr(shutil, "which", elsewhere)
+    return bare
 
 
-def test_an_nvcc_of_the_right_version_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    found = find_toolkit("12.6", tmp_path, quiet)
-    assert (found.nvcc, found.root, found.runtime) == (nvcc, tmp_path / "cuda", "libcudart.so.12")
-    assert found.library_dir == tmp_path / "cuda/lib64"
+@pytest.fixture
+def cuda(plain: Bare) -> Path:
+    """A toolkit of CUDA 12.6, named by the variable."""
+    fake_toolkit(plain.place / "cuda", "12.6")
+    plain.set(CUDA_HOME=plain.place / "cuda")
+    return plain.place / "cuda"
+
+
+def test_an_nvcc_of_the_right_version_is_found(plain: Bare, cuda: Path) -> None:
+    found = find_toolkit("12.6", plain.place, quiet)
+    nvcc = cuda / "bin/nvcc"
+    assert (found.nvcc, found.root, found.runtime) == (nvcc, cuda, "libcudart.so.12")
+    assert found.library_dir == cuda / "lib64"
     assert found.complete
     assert found.versions() == ["nvcc 12.6.88"]
     # A wrapper on the PATH is asked where its toolkit is.
-    monkeypatch.delenv("CUDA_HOME")
-    program(folder, "nvcc", f'exec {nvcc} "$@"')
-    found = find_toolkit("12.6", tmp_path, quiet)
-    assert (found.nvcc, found.root) == (folder / "nvcc", tmp_path / "cuda")
+    plain.patch.delenv("CUDA_HOME")
+    wrapper = plain.add("nvcc", f'exec {nvcc} "$@"')
+    found = find_toolkit("12.6", plain.place, quiet)
+    assert (found.nvcc, found.root) == (wrapper, cuda)
 
 
-def test_an_nvcc_of_another_version_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    only_these(monkeypatch, tmp_path)
-    fake_toolkit(tmp_path / "cuda", "12.6")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+def test_an_nvcc_of_another_version_is_passed_over(tmp_path: Path, cuda: Path) -> None:
     said: list[str] = []
     found = find_toolkit("13.2", tmp_path / "cache", said.append)
     assert "is CUDA 12.6, not 13.2" in said[0]
     assert found.wheels == tmp_path / "cache/cuda/13.2"
     assert not found.complete
     command = found.setup(Path("/env/python"))[0]
-    assert "nvidia-cuda-nvcc==13.2.86" in command
+    assert {"nvidia-cuda-nvcc==13.2.86", ":all:"} <= set(command)
     assert command[1:5] == ["pip", "install", "--python", "/env/python"]
-    assert ":all:" in command
 
 
-def test_a_toolkit_that_nobody_has_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match=r"nvcc of CUDA 12\.6") as caught:
-        find_toolkit("12.6", tmp_path, quiet)
-    assert "13.0, 13.2" in caught.value.hint
+def test_a_toolkit_that_nobody_has_is_named(plain: Bare) -> None:
+    lacking = failure(MissingToolError, r"nvcc of CUDA 12\.6", find_toolkit, "12.6", Path(), quiet)
+    assert "13.0, 13.2" in lacking.hint
 
 
-def test_nvcc_named_by_hand_must_be_of_the_right_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only_these(monkeypatch, tmp_path)
-    nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
-    monkeypatch.setenv("NVCC", str(nvcc))
-    assert find_toolkit("12.6", tmp_path, quiet).nvcc == nvcc
-    with pytest.raises(MissingToolError, match=r"is CUDA 12\.6, but the variant needs CUDA 13\.0"):
-        find_toolkit("13.0", tmp_path, quiet)
-    monkeypatch.setenv("NVCC", str(tmp_path / "nowhere"))
-    with pytest.raises(MissingToolError, match="does not run"):
-        find_toolkit("13.0", tmp_path, quiet)
+def test_nvcc_named_by_hand_must_be_of_the_right_version(bare: Bare) -> None:
+    nvcc = fake_toolkit(bare.place / "cuda", "12.6")
+    bare.set(NVCC=nvcc)
+    assert find_toolkit("12.6", bare.place, quiet).nvcc == nvcc
+    says = r"is CUDA 12\.6, but the variant needs CUDA 13\.0"
+    failure(MissingToolError, says, find_toolkit, "13.0", bare.place, quiet)
+    bare.set(NVCC=bare.place / "nowhere")
+    failure(MissingToolError, "does not run", find_toolkit, "13.0", bare.place, quiet)
 
 
-def test_a_toolkit_without_headers_or_runtime_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    only_these(monkeypatch, tmp_path)
-    fake_toolkit(tmp_path / "cuda", "12.6")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    (tmp_path / "cuda/lib64/libcudart.so.12").unlink()
+def test_a_toolkit_without_headers_or_runtime_is_named(tmp_path: Path, cuda: Path) -> None:
+    (cuda / "lib64/libcudart.so.12").unlink()
     toolkit = find_toolkit("12.6", tmp_path, quiet)
-    with pytest.raises(MissingToolError, match=r"libcudart\.so\.12"):
-        _ = toolkit.library_dir
-    (tmp_path / "cuda/include/cuda_runtime.h").unlink()
-    with pytest.raises(MissingToolError, match="no headers"):
-        find_toolkit("12.6", tmp_path, quiet)
+    failure(MissingToolError, r"libcudart\.so\.12", lambda: toolkit.library_dir)
+    (cuda / "include/cuda_runtime.h").unlink()
+    failure(MissingToolError, "no headers", find_toolkit, "12.6", tmp_path, quiet)
 
 
 # --- limits, glibc ---
@@ -299,19 +242,13 @@ def free_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert job_count(None) >= 1
     monkeypatch.setenv("MAX_JOBS", "6")
-    assert (job_count(None), job_count(3), job_count(None, builds=4), job_count(3, builds=4)) == (
-        6,
-        3,
-        1,
-        1,
-    )
+    given = [(None, 1), (3, 1), (None, 4), (3, 4)]
+    assert [job_count(jobs, builds=builds) for jobs, builds in given] == [6, 3, 1, 1]
     assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (None, None), "somebody has chosen"
     for wrong in ("0", "-1", "many", "1.5", "²"):
         monkeypatch.setenv("MAX_JOBS", wrong)
-        with pytest.raises(UsageError, match="MAX_JOBS"):
-            job_count(None)
-    with pytest.raises(UsageError, match="at least 1"):
-        job_count(0)
+        failure(UsageError, "MAX_JOBS", job_count, None)
+    failure(UsageError, "at least 1", job_count, 0)
 
 
 @pytest.mark.parametrize(
@@ -332,44 +269,37 @@ def test_compilers_get_the_memory_that_they_need(
     assert pool_depth(None, "cuda", cutlass=True) == max(1, gib // 9)
     assert pool_depth(None, "cpu", builds=2) == max(1, gib // 4)
     monkeypatch.setenv("NVCC_THREADS", "2")
-    assert (pool_depth(None, "cuda"), pool_depth(None, "rocm")) == (
-        max(1, gib // 8),
-        depths["rocm"],
-    )
+    slower = max(1, gib // 8)
+    assert (pool_depth(None, "cuda"), pool_depth(None, "rocm")) == (slower, depths["rocm"])
 
 
 @pytest.mark.parametrize(
-    ("minor", "newer"), [("28", False), ("17", False), ("36", True), ("", False)]
+    ("defines", "newer"),
+    [
+        ("echo '#define __GLIBC__ 2\n#define __GLIBC_MINOR__ 28'", False),
+        ("echo '#define __GLIBC__ 2\n#define __GLIBC_MINOR__ 17'", False),
+        ("echo '#define __GLIBC__ 2\n#define __GLIBC_MINOR__ 36'", True),
+        ("echo '#define __linux__ 1'", False),
+    ],
 )
-def test_the_glibc_of_the_compiler_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minor: str, newer: bool
-) -> None:
-    defines = (
-        f"echo '#define __GLIBC__ 2'\necho '#define __GLIBC_MINOR__ {minor}'"
-        if minor
-        else "echo '#define __linux__ 1'"
-    )
-    program(only_these(monkeypatch, tmp_path), "g++", defines)
+def test_the_glibc_of_the_compiler_is_compared(bare: Bare, defines: str, newer: bool) -> None:
+    bare.add("g++", defines)
     assert glibc_is_newer(("g++",)) is newer
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")
 @pytest.mark.usefixtures("free_choice")
-def test_each_compiler_is_in_the_pool_of_its_backend(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "g++", 'echo "g++ 12"')
-    fake_toolkit(tmp_path / "cuda", "13.0")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr("kci.builders.process.machine.memory", lambda: 12 * 2**30)
-    kernel = copy_kernel("bare", tmp_path)
-    recipe = builder.plan(request(kernel, STABLE_CUDA, tmp_path), quiet)
+def test_each_compiler_is_in_the_pool_of_its_backend(plain: Bare) -> None:
+    plain.add("g++", 'echo "g++ 12"')
+    plain.set(CUDA_HOME=fake_toolkit(plain.place / "cuda", "13.0").parent.parent)
+    plain.patch.setattr("platform.machine", lambda: "x86_64")
+    plain.patch.setattr("kci.builders.process.machine.memory", lambda: 12 * 2**30)
+    kernel = copy_kernel("bare", plain.place)
+    recipe = builder.plan(request(kernel, STABLE_CUDA, plain.place), quiet)
     assert recipe.pools == {"cpu": 6, "cuda": 3}
     pools = {step.label.partition(" ")[0]: step.pool for step in recipe.steps}
     assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
-    chosen = builder.plan(request(kernel, STABLE_CUDA, tmp_path, jobs=7), quiet)
+    chosen = builder.plan(request(kernel, STABLE_CUDA, plain.place, jobs=7), quiet)
     assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})
 
 
@@ -378,8 +308,7 @@ def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path
     text = (kernel / "build.toml").read_text().replace("csrc/plus_one.cpp", "../../secret.cpp")
     (kernel / "build.toml").write_text(text)
     asked = request(kernel, CPU, tmp_path)
-    with pytest.raises(UnsafeError, match="leads out"):
-        build_variant(asked, quiet)
+    failure(UnsafeError, "leads out", build_variant, asked, quiet)
     assert not asked.options.cache.exists()
 
 
@@ -390,42 +319,27 @@ def toolkit_wheels(folder: Path, version: str) -> None:
     """Wheels of the names and versions of a toolkit; the one with nvcc has a file of that name."""
     for package in toolchains().cuda[version]:
         name, _, release = package.partition("==")
-        files = (
-            {f"nvidia/cu13/bin/{name}": "", "nvidia/cu13/bin/nvcc": ""}
-            if name.endswith("nvcc")
-            else {}
-        )
-        make_wheel(
-            folder, name.replace("-", "_"), release, {f"nvidia/cu13/share/{name}": "", **files}
-        )
+        place = f"nvidia/cu13/share/{name}"
+        nvcc = {f"nvidia/cu13/bin/{name}", "nvidia/cu13/bin/nvcc"} if name[-4:] == "nvcc" else set()
+        make_wheel(folder, name.replace("-", "_"), release, dict.fromkeys({place, *nvcc}, ""))
 
 
-def test_a_toolkit_of_wheels_appears_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    toolkit_wheels(tmp_path / "wheels", "13.2")
-    only_wheels(monkeypatch, tmp_path / "wheels")
-    only_these(monkeypatch, tmp_path)
-    toolkit = find_toolkit("13.2", tmp_path / "cache", quiet)
-    toolkit.ensure(Path(sys.executable), quiet)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_toolkit_of_wheels_appears_whole_or_not_at_all(plain: Bare, whole: bool) -> None:
+    wheels = plain.place / "wheels"
+    toolkit_wheels(wheels, "13.2")
+    only_wheels(plain.patch, wheels)
+    toolkit = find_toolkit("13.2", plain.place / "cache", quiet)
+    python = Path(sys.executable)
+    if not whole:
+        next(wheels.glob("nvidia_nvvm*")).unlink()
+        failure(MissingToolError, "nvidia-nvvm was not found", toolkit.ensure, python, quiet)
+        assert list((plain.place / "cache/cuda").iterdir()) == []
+        return
+    toolkit.ensure(python, quiet)
     assert toolkit.complete
     assert len(list((toolkit.root / "share").iterdir())) == len(toolchains().cuda["13.2"])
-    said: list[str] = []
-    toolkit.ensure(Path(sys.executable), said.append)
-    assert said == []
-
-
-def test_a_toolkit_of_wheels_that_cannot_be_had_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
-) -> None:
-    toolkit_wheels(tmp_path / "wheels", "13.2")
-    next((tmp_path / "wheels").glob("nvidia_nvvm*")).unlink()
-    only_wheels(monkeypatch, tmp_path / "wheels")
-    only_these(monkeypatch, tmp_path)
-    toolkit = find_toolkit("13.2", tmp_path / "cache", quiet)
-    with pytest.raises(MissingToolError, match="nvidia-nvvm was not found"):
-        toolkit.ensure(Path(sys.executable), quiet)
-    assert list((tmp_path / "cache/cuda").iterdir()) == []
+    toolkit.ensure(python, pytest.fail)
 
 
 @pytest.mark.parametrize(
@@ -436,7 +350,5 @@ def test_a_toolkit_of_wheels_that_cannot_be_had_leaves_nothing(
     ],
 )
 def test_a_static_cpp_library_is_not_linked(tmp_path: Path, found: str, wanted: str) -> None:
-    compiler = tmp_path / "c++"
-    compiler.write_text(f"#!/bin/sh\n[ $1 = -print-file-name=libstdc++.so ] && echo {found}\n")
-    compiler.chmod(0o755)
+    compiler = program(tmp_path, "c++", f"[ $1 = -print-file-name=libstdc++.so ] && echo {found}")
     assert cpp_library((str(compiler),)) == wanted

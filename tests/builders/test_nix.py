@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, copy_kernel, only_these, program, quiet, request, with_changes
+from buildkit import CPU, Bare, copy_kernel, only_these, program, quiet, request, with_changes
+from conftest import failure
 from kci.builders import build_variant, plan_commands
 from kci.builders.dispatch import build_with_nix, nix_command
+from kci.builders.request import Request
 from kci.errors import BuildFailedError, MissingToolError
 
 STAND_IN = """
@@ -26,13 +28,17 @@ echo {store}
 """
 
 
+@pytest.fixture
+def asked(tmp_path: Path) -> Request:
+    made = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
+    (made.kernel_dir / "flake.nix").write_text("{}")
+    return made
+
+
 @pytest.mark.parametrize("inner", [".", CPU])
 def test_the_result_is_copied_with_its_metadata(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: str
+    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inner: str
 ) -> None:
-    kernel = copy_kernel("plus-one", tmp_path)
-    (kernel / "flake.nix").write_text("{}")
-    asked = request(kernel, CPU, tmp_path)
     folder = only_these(monkeypatch, tmp_path, "mkdir", "chmod")
     program(folder, "nix", STAND_IN.format(name=CPU, store=tmp_path / "store", inner=inner))
     built = build_variant(with_changes(asked, builder="nix"), quiet)
@@ -41,17 +47,14 @@ def test_the_result_is_copied_with_its_metadata(
     assert {path.stat().st_mode & 0o777 for path in asked.output.iterdir()} == {0o644}
 
 
-def test_nix_compiles_with_as_many_cores_as_jobs_were_asked_for(tmp_path: Path) -> None:
-    asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
+def test_nix_compiles_with_as_many_cores_as_jobs_were_asked_for(asked: Request) -> None:
     assert "--cores" not in nix_command(asked)
     assert nix_command(with_changes(asked, jobs=4))[-2:] == ["--cores", "4"]
 
 
-def test_a_machine_without_nix_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
-    only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match="nix is not installed on this machine"):
-        build_with_nix(asked, quiet)
+@pytest.mark.usefixtures("bare")
+def test_a_machine_without_nix_says_so(asked: Request) -> None:
+    failure(MissingToolError, "nix is not installed on this machine", build_with_nix, asked, quiet)
 
 
 @pytest.mark.parametrize(
@@ -59,24 +62,19 @@ def test_a_machine_without_nix_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     [("echo no such attribute; exit 1", "no such attribute"), ("echo /nowhere", "no variant")],
 )
 def test_a_failure_carries_what_nix_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+    asked: Request, bare: Bare, script: str, says: str
 ) -> None:
-    asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
-    (asked.kernel_dir / "flake.nix").write_text("{}")
-    program(only_these(monkeypatch, tmp_path), "nix", script)
-    with pytest.raises(BuildFailedError, match=says):
-        build_with_nix(asked, quiet)
+    bare.add("nix", script)
+    failure(BuildFailedError, says, build_with_nix, asked, quiet)
     assert not asked.output.exists()
 
 
-def test_a_kernel_without_a_flake_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
-    program(only_these(monkeypatch, tmp_path), "nix", "exit 0")
-    with pytest.raises(MissingToolError, match=r"flake\.nix"):
-        build_with_nix(asked, quiet)
+def test_a_kernel_without_a_flake_is_named(asked: Request, bare: Bare) -> None:
+    (asked.kernel_dir / "flake.nix").unlink()
+    bare.add("nix")
+    failure(MissingToolError, r"flake\.nix", build_with_nix, asked, quiet)
 
 
-def test_a_dry_run_shows_the_command(tmp_path: Path) -> None:
-    asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
+def test_a_dry_run_shows_the_command(asked: Request) -> None:
     lines = plan_commands(with_changes(asked, builder="nix"))
     assert f"nix build '.#redistributable.{CPU}' -L --no-link --print-out-paths" in lines

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
+from buildkit import (
+    CPU,
+    build_of,
+    copy_kernel,
+    files_in,
+    noarch_kernel,
+    output_of,
+    quiet,
+    request,
+    variant,
+    write_tree,
+)
+from conftest import failure
 from kci.builders import build_variant
 from kci.builders.dispatch import build_noarch
 from kci.builders.kernel_files import package_files
@@ -27,35 +37,14 @@ def built(kernel: Path, tmp_path: Path, name: str = "torch-cuda", **options: obj
     return asked.output
 
 
-def names(directory: Path) -> list[str]:
-    return sorted(
-        path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
-    )
-
-
 @pytest.mark.rule("KCI504", "KCI505", "KCI507", triggers=False)
 def test_everything_but_bytecode_is_copied(tmp_path: Path) -> None:
-    package = "torch-ext/just_python"
-    kernel = write_tree(
-        noarch_kernel(tmp_path / "k"),
-        {
-            f"{package}/types.pyi": "",
-            f"{package}/data/table.bin": "x",
-            f"{package}/__pycache__/a.cpython-311.pyc": "x",
-            f"{package}/old.pyc": "x",
-            f"{package}/metadata.json": "{}",
-            f"{package}/data/metadata.json": "{}",
-            f"{package}/_ops.py": "left over",
-        },
-    )
+    kernel = noarch_kernel(tmp_path / "k")
+    taken = ("types.pyi", "data/table.bin", "data/metadata.json")
+    others = ("__pycache__/a.cpython-311.pyc", "old.pyc", "metadata.json", "_ops.py")
+    write_tree(kernel / "torch-ext/just_python", dict.fromkeys((*taken, *others), "left over"))
     output = built(kernel, tmp_path)
-    assert names(output) == [
-        "__init__.py",
-        "_ops.py",
-        "data/metadata.json",
-        "data/table.bin",
-        "types.pyi",
-    ]
+    assert files_in(output) == sorted(["__init__.py", "_ops.py", *taken])
     assert "left over" not in (output / "_ops.py").read_text()
 
 
@@ -82,34 +71,25 @@ def test_a_link_out_of_the_kernel_is_refused(tmp_path: Path, target: str) -> Non
     kernel = noarch_kernel(tmp_path / "k")
     write_tree(tmp_path, {"outside.py": "secret"})
     (kernel / "torch-ext/just_python/leak.py").symlink_to(target)
-    with pytest.raises(UnsafeError, match=r"leak\.py"):
-        built(kernel, tmp_path)
+    failure(UnsafeError, r"leak\.py", built, kernel, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    "place",
-    [
-        lambda package: (
-            package.rename(package.parents[2] / "elsewhere")
-            and package.symlink_to("../../elsewhere")
-        ),
-        lambda package: (package / "just_python_again").symlink_to("."),
-        lambda package: os.mkfifo(package / "just_python_pipe.py"),
-    ],
-    ids=[
-        "a package that is a link out of the kernel",
-        "a link to a directory, which can be endless",
-        "a pipe",
-    ],
+    "what", ["a package behind a link out of the kernel", "an endless link", "a pipe"]
 )
-def test_what_is_no_file_is_refused_and_not_read(
-    tmp_path: Path, place: Callable[[Path], object]
-) -> None:
+def test_what_is_no_file_is_refused_and_not_read(tmp_path: Path, what: str) -> None:
     kernel = noarch_kernel(tmp_path / "k")
-    place(kernel / "torch-ext/just_python")
-    with pytest.raises(UnsafeError, match="just_python"):
-        built(kernel, tmp_path)
+    package = kernel / "torch-ext/just_python"
+    match what.rsplit(maxsplit=1)[-1]:
+        case "kernel":
+            package.rename(tmp_path / "elsewhere")
+            package.symlink_to("../../elsewhere")
+        case "link":
+            (package / "just_python_again").symlink_to(".")
+        case _:
+            os.mkfifo(package / "just_python_pipe.py")
+    failure(UnsafeError, "just_python", built, kernel, tmp_path)
 
 
 @pytest.mark.rule("KCI501", triggers=True)
@@ -117,69 +97,52 @@ def test_what_is_no_file_is_refused_and_not_read(
 def test_a_link_to_nothing_is_named(tmp_path: Path, target: str) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     (kernel / "torch-ext/just_python/dangling.py").symlink_to(target)
-    with pytest.raises(FindingsError, match=r"dangling\.py") as caught:
-        built(kernel, tmp_path)
-    assert caught.value.diagnostics[0].rule == "KCI501"
+    caught = failure(FindingsError, r"dangling\.py", built, kernel, tmp_path)
+    assert caught.diagnostics[0].rule == "KCI501"
 
 
 @pytest.mark.rule("KCI504", triggers=True)
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     (kernel / "torch-ext/just_python/__init__.py").unlink()
-    with pytest.raises(FindingsError, match=r"no __init__\.py") as caught:
-        built(kernel, tmp_path)
-    (found,) = caught.value.diagnostics
+    caught = failure(FindingsError, r"no __init__\.py", built, kernel, tmp_path)
+    (found,) = caught.diagnostics
     assert (found.rule, found.path) == ("KCI504", f"{kernel}/torch-ext/just_python")
     (kernel / "torch-ext/just_python").rmdir()
-    with pytest.raises(FindingsError, match="torch-ext/just_python/ does not exist"):
-        built(kernel, tmp_path)
+    failure(FindingsError, "torch-ext/just_python/ does not exist", built, kernel, tmp_path)
 
 
 @pytest.mark.rule("KCI505", triggers=True)
 @pytest.mark.parametrize("entry", ["just_python/__init__.py", "just_python"])
 def test_a_package_with_an_entry_of_its_own_name_is_refused(tmp_path: Path, entry: str) -> None:
     kernel = write_tree(noarch_kernel(tmp_path / "k"), {f"torch-ext/just_python/{entry}": ""})
-    with pytest.raises(FindingsError, match="just_python") as caught:
-        built(kernel, tmp_path)
-    assert caught.value.diagnostics[0].rule == "KCI505"
+    caught = failure(FindingsError, "just_python", built, kernel, tmp_path)
+    assert caught.diagnostics[0].rule == "KCI505"
 
 
 @pytest.mark.rule("KCI507", triggers=True)
 def test_a_compiled_framework_without_a_component_is_explained(tmp_path: Path) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
     for builder in ("noarch", "native"):
-        with pytest.raises(BuildFailedError, match="torch-cuda") as caught:
-            build_variant(request(kernel, "torch-cuda", tmp_path, builder=builder), quiet)
-        assert "[kernel.<label>]" in caught.value.hint
+        asked = request(kernel, "torch-cuda", tmp_path, builder=builder)
+        caught = failure(BuildFailedError, "torch-cuda", build_variant, asked, quiet)
+        assert "[kernel.<label>]" in caught.hint
 
 
 def test_the_noarch_builder_refuses_compiled_variants(tmp_path: Path) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
-    with pytest.raises(UsageError, match="compiled"):
-        build_noarch(asked, quiet)
+    failure(UsageError, "compiled", build_noarch, asked, quiet)
 
 
 def test_an_unknown_builder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'magic'"):
-        built(noarch_kernel(tmp_path / "k"), tmp_path, builder="magic")
+    failure(UsageError, "'magic'", built, noarch_kernel(tmp_path / "k"), tmp_path, builder="magic")
 
 
-@pytest.mark.parametrize(
-    "kernel_id",
-    [
-        "_just_python_cpu_1a",
-        "just_python_cuda_1a",
-        "_just_python_cuda_",
-        "_just_python_cuda_1-2",
-        '_just_python_cuda_x"\nimport os',
-    ],
-)
-def test_an_id_that_does_not_fit_never_reaches_generated_code(
-    tmp_path: Path, kernel_id: str
-) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    with pytest.raises(BuildFailedError, match="id"):
-        build_variant(request(kernel, "torch-cuda", tmp_path, kernel_id=kernel_id), quiet)
+@pytest.mark.parametrize("made", ["_#cpu_1a", "#cuda_1a", "_#cuda_", "_#cuda_1-2", '_#cuda_x"\nx'])
+def test_an_id_that_does_not_fit_never_reaches_generated_code(tmp_path: Path, made: str) -> None:
+    kernel, given = noarch_kernel(tmp_path / "k"), made.replace("#", "just_python_")
+    asked = request(kernel, "torch-cuda", tmp_path, kernel_id=given)
+    failure(BuildFailedError, "id", build_variant, asked, quiet)
 
 
 # A torch that says which backend it has, in the words of each backend. Earlier ones win
@@ -200,51 +163,39 @@ class backends:
     {tpu}
 {neuron}
 """
-FACTS = {
-    "tpu": {
-        "tpu": "tpu = 1",
-        "neuron": "neuron = 1",
-        "cuda": "13.0",
-        "hip": "7",
-        "mps": True,
-        "xpu": "xpu = '1'",
-    },
-    "neuron": {
-        "tpu": "",
-        "neuron": "neuron = 1",
-        "cuda": "13.0",
-        "hip": "7",
-        "mps": True,
-        "xpu": "xpu = '1'",
-    },
-    "cuda": {"tpu": "", "neuron": "", "cuda": "13.0", "hip": "7", "mps": True, "xpu": "xpu = '1'"},
-    "rocm": {"tpu": "", "neuron": "", "cuda": None, "hip": "7", "mps": True, "xpu": "xpu = '1'"},
-    "metal": {"tpu": "", "neuron": "", "cuda": None, "hip": None, "mps": True, "xpu": "xpu = '1'"},
-    "xpu": {"tpu": "", "neuron": "", "cuda": None, "hip": None, "mps": False, "xpu": "xpu = '1'"},
-    "cpu": {"tpu": "", "neuron": "", "cuda": None, "hip": None, "mps": False, "xpu": ""},
-}
+FACTS: list[tuple[str, str, object, object]] = [
+    ("tpu", "tpu", "tpu = 1", ""),
+    ("neuron", "neuron", "neuron = 1", ""),
+    ("cuda", "cuda", "13.0", None),
+    ("rocm", "hip", "7", None),
+    ("metal", "mps", True, False),
+    ("xpu", "xpu", "xpu = '1'", ""),
+]
+"""A backend, and what torch says where it has it, and where not."""
+BACKENDS = [*(backend for backend, *_ in FACTS), "cpu"]
 
 
-@pytest.mark.parametrize("backend", list(FACTS))
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_the_generated_ops_detect_the_backend_at_import(tmp_path: Path, backend: str) -> None:
+    """Of all that torch has, the first."""
     output = built(noarch_kernel(tmp_path / "k"), tmp_path)
-    write_tree(tmp_path / "fake", {"torch.py": FAKE_TORCH.format(**FACTS[backend])})
+    first = BACKENDS.index(backend)
+    facts = {
+        name: here if number >= first else none
+        for number, (_, name, here, none) in enumerate(FACTS)
+    }
+    fake = write_tree(tmp_path / "fake", {"torch.py": FAKE_TORCH.format(**facts)})
     code = "import json, _ops; print(json.dumps([_ops.ops, _ops.add_op_namespace_prefix('fwd')]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'fake'}:{output}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{fake}:{output}"}
     namespace = f"_just_python_{backend}_1a2b3c4"
-    assert json.loads(done.stdout) == [namespace, f"{namespace}::fwd"]
+    told = json.loads(output_of(sys.executable, "-c", code, env=environment))
+    assert told == [namespace, f"{namespace}::fwd"]
 
 
 def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
-    files = package_files(kernel, build_of(kernel), compiled=True)
-    assert list(files) == ["__init__.py", "deep/__init__.py", "deep/steps.json"]
-    assert {"__init__.pyi", "notes.txt"} <= set(
-        package_files(kernel, build_of(kernel), compiled=False)
+    some, every = (
+        [*package_files(kernel, build_of(kernel), compiled=only)] for only in (True, False)
     )
+    assert some == ["__init__.py", "deep/__init__.py", "deep/steps.json"]
+    assert {"__init__.pyi", "notes.txt"} <= {*every}

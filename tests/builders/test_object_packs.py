@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buildkit import quiet
+from buildkit import files_in, quiet, write_tree
+from conftest import failure
 from kci.builders.native.objects import (
     HEAD,
     PackHead,
@@ -24,10 +25,8 @@ from kci.builders.native.objects import (
 from kci.builders.request import BuildPart
 from kci.errors import FindingsError, UnsafeError, UsageError
 
-RESULT, MANIFEST = (
-    "0/0/bc905050b3fd78f632a9e3f6c55f9eafb6b175",
-    "3/c/e5curu5c6d6pgdejt954ojli1v2n3guM",
-)
+RESULT = "0/0/bc905050b3fd78f632a9e3f6c55f9eafb6b175"
+MANIFEST = "3/c/e5curu5c6d6pgdejt954ojli1v2n3guM"
 HEADER = PackHead(kernel="k", variant="v", objects=1, wanted=2)
 
 
@@ -43,12 +42,11 @@ def tar_of(place: Path, *members: dict[str, bytes]) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder of ccache."""
-    for name in (RESULT, MANIFEST, "0/stats", "CACHEDIR.TAG", "tmp/x"):
-        path = tmp_path / "ccache" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-        os.utime(path, (1000, 1000))
-    return tmp_path / "ccache"
+    names = (RESULT, MANIFEST, "0/stats", "CACHEDIR.TAG", "tmp/x")
+    made = write_tree(tmp_path / "ccache", {name: name for name in names})
+    for name in names:
+        os.utime(made / name, (1000, 1000))
+    return made
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.zst"])
@@ -58,17 +56,11 @@ def test_a_pack_has_results_and_manifests_and_says_what_it_is(
     pack = pack_objects(folder, 1000, HEADER, tmp_path / f"one.{ending}")
     assert read_head(pack) == HEADER
     assert unpack_objects(pack, tmp_path / "out", quiet) == HEADER
-    found = {
-        path.relative_to(tmp_path / "out").as_posix(): path
-        for path in (tmp_path / "out").glob("*/*/*")
-    }
-    assert {name: path.read_text() for name, path in found.items()} == {
-        RESULT: RESULT,
-        MANIFEST: MANIFEST,
-    }
-    assert {path.stat().st_mtime for path in found.values()} == {0.0}, (
-        "what a build takes of it is newer"
-    )
+    out = tmp_path / "out"
+    assert files_in(out) == [RESULT, MANIFEST]
+    assert [(out / name).read_text() for name in (RESULT, MANIFEST)] == [RESULT, MANIFEST]
+    # What a build takes of it is newer.
+    assert {path.stat().st_mtime for path in out.glob("*/*/*")} == {0.0}
 
 
 def test_what_no_build_has_used_is_in_no_pack(folder: Path, tmp_path: Path) -> None:
@@ -87,23 +79,16 @@ def test_of_two_objects_with_one_name_the_first_is_taken(folder: Path, tmp_path:
     assert place.read_text() == "first"
 
 
+UP = "0/a/../../bc905050b3fd78f632a9e3f6c55f"
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "../evil",
-        "/etc/evil",
-        "ccache.conf",
-        "0/a/../../bc905050b3fd78f632a9e3f6c55f",
-        "0/stats",
-        f"{RESULT}/x",
-        HEAD,
-    ],
+    "name", ["../evil", "/etc/evil", "ccache.conf", UP, "0/stats", f"{RESULT}/x", HEAD]
 )
 def test_what_no_pack_has_is_refused(tmp_path: Path, name: str) -> None:
     """A configuration of ccache could run any program."""
     pack = tar_of(tmp_path / "one.tar", {HEAD: msgspec.json.encode(HEADER)}, {name: b"evil"})
-    with pytest.raises(UnsafeError):
-        unpack_objects(pack, tmp_path / "out", quiet)
+    failure(UnsafeError, "", unpack_objects, pack, tmp_path / "out", quiet)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != pack]
 
 
@@ -137,18 +122,16 @@ def test_an_object_that_is_larger_than_any_is_refused(tmp_path: Path) -> None:
     member = tarfile.TarInfo(RESULT)
     member.size = 1024**3 + 1
     pack.write_bytes(pack.read_bytes()[:1024] + member.tobuf())
-    with pytest.raises(UnsafeError, match="larger than"):
-        unpack_objects(pack, tmp_path / "out", quiet)
+    failure(UnsafeError, "larger than", unpack_objects, pack, tmp_path / "out", quiet)
 
 
 def test_what_is_no_pack(tmp_path: Path) -> None:
     for content in (b"", b"no tar", b"\0" * 10_240):
         (tmp_path / "one.tar").write_bytes(content)
         for read in (read_head, lambda pack: unpack_objects(pack, tmp_path / "out", quiet)):
-            with pytest.raises(FindingsError):
-                read(tmp_path / "one.tar")
-    with pytest.raises(UsageError, match="not the name of a pack"):
-        pack_objects(tmp_path, 0, HEADER, tmp_path / "one.zip")
+            failure(FindingsError, "", read, tmp_path / "one.tar")
+    other = tmp_path / "one.zip"
+    failure(UsageError, "not the name of a pack", pack_objects, tmp_path, 0, HEADER, other)
 
 
 def test_what_is_missing_of_the_parts_is_said() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,21 @@ from typing import NamedTuple
 
 import pytest
 
-from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, request, with_changes
+from buildkit import (
+    STABLE_CPU,
+    STABLE_CUDA,
+    copy_kernel,
+    output_of,
+    program,
+    quiet,
+    request,
+    with_changes,
+)
 from kci.builders import build_variant
 from kci.builders.native.objects import read_head
 from kci.builders.toolchains.compilers import find_compiler_cache
 from kci.matrix.variants import ObjectUse
+from planning import append, replace
 
 pytestmark = [pytest.mark.torch, pytest.mark.programs]
 NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
@@ -54,10 +63,16 @@ def build(
 
 def with_header_in_front(kernel: Path, text: str) -> None:
     (kernel / "csrc" / "bare.h").write_text(text)
-    toml = (kernel / "build.toml").read_text()
-    (kernel / "build.toml").write_text(
-        toml.replace('"include/bare.h"', '"include/bare.h", "csrc/bare.h"')
-    )
+    replace("build.toml", '"include/bare.h"', '"include/bare.h", "csrc/bare.h"')(kernel)
+
+
+SOURCE = "csrc/bare.cpp"
+another = append(SOURCE, "\nint another() { return 1; }\n")
+
+
+def two_places(tmp_path: Path) -> list[Path]:
+    """A kernel twice."""
+    return [copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place")]
 
 
 @pytest.mark.rule("KCI511", triggers=False)
@@ -66,22 +81,17 @@ def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     another one.
     """
     monkeypatch.setenv("CXX", str(program(tmp_path, "one", WRAPPER.format("g++"))))
-    first, second = (
-        copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place")
-    )
+    first, second = two_places(tmp_path)
     cold = build(first)
     assert cold.use == ObjectUse(0, 2)
     assert build(first) == Made(ObjectUse(2, 0), cold.module)
     os.utime(tmp_path / "one", (0, 0))  # the compiler's bytes count, and not its time
     assert build(second) == Made(ObjectUse(2, 0), cold.module)
-    source = second / "csrc" / "bare.cpp"
-    source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
+    another(second)
     assert build(second).use == ObjectUse(1, 1), "the other one is as it was"
     text = (first / "include" / "bare.h").read_text()
     with_header_in_front(first, f'{text}\nextern "C" inline int in_front() {{ return 1; }}\n')
-    assert build(first).use == ObjectUse(0, 2), (
-        "there is a header that is found before the one that was read"
-    )
+    assert build(first).use == ObjectUse(0, 2), "a header is found before the one that was read"
     monkeypatch.setenv("CXX", str(program(tmp_path, "two", f"# another\n{WRAPPER.format('g++')}")))
     assert build(first).use == ObjectUse(0, 2)
 
@@ -97,16 +107,11 @@ def test_headers_outside_of_the_kernel(
     for folder in folders:
         folder.mkdir()
     (folders[1] / "outside.h").write_text("#define OUTSIDE 1\n")
-    source = kernel / "csrc" / "bare.cpp"
-    source.write_text(
-        f"#include <outside.h>\n{source.read_text()}\nint outside[] = {{-1, OUTSIDE}};\n"
-    )
+    append(SOURCE, "\n#include <outside.h>\nint outside[] = {-1, OUTSIDE};\n")(kernel)
     if by_flag:
         flags = "".join(f'"-isystem", "{folder}", ' for folder in folders)
-        toml = (kernel / "build.toml").read_text()
-        (kernel / "build.toml").write_text(
-            toml.replace('backend = "cpu"', f'backend = "cpu"\ncxx-flags = [{flags}]')
-        )
+        cpu = 'backend = "cpu"'
+        replace("build.toml", cpu, f"{cpu}\ncxx-flags = [{flags}]")(kernel)
     else:
         monkeypatch.setenv("CPATH", ":".join(map(str, folders)))
     cold = build(kernel)
@@ -116,21 +121,16 @@ def test_headers_outside_of_the_kernel(
     assert changed.use == ObjectUse(0, 2), "a folder that is searched has a file more"
     assert changed.module != cold.module
     (folders[0] / "outside.h").write_text("#define OUTSIDE 3\n")
-    assert build(kernel).use == ObjectUse(1, 1), (
-        "the same files, and another text in one that was read"
-    )
+    assert build(kernel).use == ObjectUse(1, 1), "another text in a file that was read"
 
 
 @NVCC
 def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (
-        copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place")
-    )
+    first, second = two_places(tmp_path)
     cold = build(first, STABLE_CUDA)
     assert cold.use == ObjectUse(0, 2)
     assert build(second, STABLE_CUDA) == Made(ObjectUse(2, 0), cold.module)
-    source = second / "csrc" / "bare.cu"
-    source.write_text(f"{source.read_text()}\nint another() {{ return 1; }}\n")
+    append("csrc/bare.cu", "\nint another() { return 1; }\n")(second)
     assert build(second, STABLE_CUDA).use == ObjectUse(1, 1)
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
     assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
@@ -146,16 +146,14 @@ DEVICE = (
 )
 EDITS = {
     STABLE_CPU: [
-        (HOST, "defined(SEEN)"),
-        (HOST, "!defined(SEEN)"),
-        (HOST, "__has_include(<bare.h>)"),
+        (HOST, seen) for seen in ("defined(SEEN)", "!defined(SEEN)", "__has_include(<bare.h>)")
     ],
     STABLE_CUDA: [
-        *((DEVICE, seen) for seen in ("__CUDA_ARCH__ == 800", "__CUDA_ARCH__ >= 900")),
-        *(
-            (HOST, seen)
-            for seen in ("!defined(__CUDA_ARCH__)", "defined(__CUDACC__)", "defined(SEEN)")
-        ),
+        (DEVICE, "__CUDA_ARCH__ == 800"),
+        (DEVICE, "__CUDA_ARCH__ >= 900"),
+        (HOST, "!defined(__CUDA_ARCH__)"),
+        (HOST, "defined(__CUDACC__)"),
+        (HOST, "defined(SEEN)"),
     ],
 }
 PLACES = ("csrc/bare.cpp", "csrc/bare.cu", "include/bare.h", "include/late.h")
@@ -169,23 +167,18 @@ def test_each_edit_is_compiled(
     without a cache.
     """
     kernel, chosen = copy_kernel("bare", tmp_path / "place"), random.Random(time.time_ns())
-    toml = (
-        (kernel / "build.toml")
-        .read_text()
-        .replace('"include/bare.h"]', '"include/bare.h", "include/late.h"]')
-    )
-    toml = toml.replace('["9.0"]', '["8.0", "9.0"]').replace(
-        'd = "cpu"\n', 'd = "cpu"\ncxx-flags = ["-DSEEN"]\n'
-    )
-    (kernel / "build.toml").write_text(toml)
-    last = (
+    for old, new in (
+        ('"include/bare.h"]', '"include/bare.h", "include/late.h"]'),
+        ('["9.0"]', '["8.0", "9.0"]'),
+        ('d = "cpu"\n', 'd = "cpu"\ncxx-flags = ["-DSEEN"]\n'),
+    ):
+        replace("build.toml", old, new)(kernel)
+    texts = {place: (kernel / place).read_text() for place in PLACES[:3]}
+    texts["include/late.h"] = "#pragma once\n"
+    texts["include/bare.h"] += (
         "\n#if defined(SEEN) || __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)\n"
         '#include "late.h"\n#endif\n'
     )
-    texts = {place: (kernel / place).read_text() for place in PLACES[:3]} | {
-        "include/late.h": "#pragma once\n"
-    }
-    texts["include/bare.h"] += last
 
     def write(place: str, edit: str) -> None:
         (kernel / place).write_text(texts[place] + edit)
@@ -193,11 +186,10 @@ def test_each_edit_is_compiled(
     for place in PLACES:
         write(place, "")
     before = build(kernel, name)
+    compiled = [item for item in PLACES if name == STABLE_CUDA or not item.endswith("cu")]
     for _ in range(2):
         text, seen = chosen.choice(EDITS[name])
-        place = chosen.choice(
-            [item for item in PLACES if name == STABLE_CUDA or not item.endswith("cu")]
-        )
+        place = chosen.choice(compiled)
         write(place, text.format(name="probe", seen=seen, value=chosen.randrange(1, 10**6)))
         after = build(kernel, name)
         with monkeypatch.context() as patch:
@@ -208,31 +200,20 @@ def test_each_edit_is_compiled(
 
 
 @pytest.mark.parametrize(
-    ("read", "by"),
+    ("read", "directive"),
     [
-        (
-            "csrc/table.s",
-            'asm(".section .rodata\\n.include \\"kernel/csrc/table.s\\"\\n.previous");',
-        ),
-        (
-            "csrc/table.bin",
-            'asm(".section .rodata\\n.inc" "bin \\"kernel/csrc/table.bin\\"\\n.previous");',
-        ),
-        (
-            "include/table.h",
-            'asm(".section .rodata\\n.in" "clude \\"kernel/include/table.h\\"\\n.previous");',
-        ),
+        ("csrc/table.s", ".include"),
+        ("csrc/table.bin", '.inc" "bin'),
+        ("include/table.h", '.in" "clude'),
     ],
 )
 def test_what_an_assembler_reads_is_part_of_the_key(
-    build: Build, tmp_path: Path, read: str, by: str
+    build: Build, tmp_path: Path, read: str, directive: str
 ) -> None:
     kernel = copy_kernel("bare", tmp_path / "place")
-    toml = (kernel / "build.toml").read_text()
     (kernel / "kci.toml").write_text(f'[[inputs]]\npaths = ["{read}"]\n')
-    (kernel / "build.toml").write_text(toml)
-    source = kernel / "csrc" / "bare.cpp"
-    source.write_text(f"{source.read_text()}\n{by}\n")
+    text = rf'asm(".section .rodata\n{directive} \"kernel/{read}\"\n.previous");'
+    append(SOURCE, f"\n{text}\n")(kernel)
     made = []
     for value in (".byte 1\n", ".byte 2\n"):
         (kernel / read).write_text(value)
@@ -249,21 +230,16 @@ def test_a_header_that_appears_outside_is_seen(
     kernel, folder = copy_kernel("bare", tmp_path / "place"), tmp_path / "outside"
     folder.mkdir()
     monkeypatch.setenv("CXX", f"g++ -isystem {folder} -B {folder}")
-    source = kernel / "csrc" / "bare.cpp"
-    source.write_text(
-        f"{source.read_text()}\n#if __has_include(<extra.h>)\nint which = 2;\n#endif\n"
-    )
+    append(SOURCE, "\n#if __has_include(<extra.h>)\nint which = 2;\n#endif\n")(kernel)
     cold = build(kernel)
     (folder / "extra.h").touch()
     assert build(kernel).module != cold.module
-    real = subprocess.run(
-        ["g++", "-print-prog-name=cc1plus"], check=True, capture_output=True, text=True
-    ).stdout
-    wrapper = program(folder, "cc1plus", f'exec {real.strip()} "$@"')
+    real = output_of("g++", "-print-prog-name=cc1plus").strip()
+    wrapper = program(folder, "cc1plus", f'exec {real} "$@"')
     assert build(kernel).use == ObjectUse(0, 2)
     os.utime(wrapper, (0, 0))
     assert build(kernel).use == ObjectUse(2, 0), "its time does not count"
-    program(folder, "cc1plus", f'exec {real.strip()} "$@" # 2')
+    program(folder, "cc1plus", f'exec {real} "$@" # 2')
     os.utime(wrapper, (0, 0))
     assert build(kernel).use == ObjectUse(0, 2), "replaced in place"
 
@@ -273,30 +249,24 @@ def test_no_sloppiness_of_the_user_counts(
 ) -> None:
     monkeypatch.setenv("CCACHE_SLOPPINESS", "time_macros,include_file_mtime")
     kernel = copy_kernel("bare", tmp_path / "place")
-    source = kernel / "csrc" / "bare.cpp"
-    source.write_text(f"{source.read_text()}\nconst char* made() {{ return __TIMESTAMP__; }}\n")
+    append(SOURCE, "\nconst char* made() { return __TIMESTAMP__; }\n")(kernel)
     found = []
     for seconds in (10**9, 10**9 + 5):
-        os.utime(source, (seconds, seconds))
+        os.utime(kernel / SOURCE, (seconds, seconds))
         found.append(build(kernel).module)
     assert found[0] != found[1]
 
 
-def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(
-    build: Build, tmp_path: Path, torch_cache: Path
-) -> None:
+@pytest.mark.usefixtures("torch_cache")
+def test_a_pack_has_what_a_build_used_and_goes_to_no_cache(build: Build, tmp_path: Path) -> None:
     """Whoever makes a pack is trusted by the build that is given it, and by no other one."""
-    first, second = (
-        copy_kernel("bare", tmp_path / name) for name in ("one-place", "another-place")
-    )
-    pack = tmp_path / "objects.tar"
+    first, second = two_places(tmp_path)
+    pack, again = tmp_path / "objects.tar", tmp_path / "again.tar"
     cold = build(first, objects_to=pack, run="17")
     head = read_head(pack)
     assert (head.objects, head.wanted, head.use, head.run) == (2, 2, ObjectUse(0, 2), "17")
-    again = tmp_path / "again.tar"
-    assert build(second, objects_from=(pack,), objects_to=again) == Made(
-        ObjectUse(2, 0, ("17",)), cold.module
-    )
+    warm = build(second, objects_from=(pack,), objects_to=again)
+    assert warm == Made(ObjectUse(2, 0, ("17",)), cold.module)
     assert again.stat().st_size > pack.stat().st_size // 2, "what was taken is packed again"
     assert build(second).use == ObjectUse(0, 2), "nothing of it is in the cache"
 

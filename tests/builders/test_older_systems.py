@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from buildkit import toolchain
+from binaries import Binary
+from buildkit import output_of, program, toolchain
 from kci.builders.kernel_files import EXPORTS_MAP
 from kci.builders.native.command_lines import COMPAT, EXPORTS, Toolchain, link_command
 from kci.builders.native.recipe import compat_files, compat_steps, stand_ins
@@ -168,14 +169,10 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
     build.
     """
     place = tmp_path_factory.mktemp("older")
-    python = Environment(
-        python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=place
-    )
+    python = Environment(Path("python"), Path("torch"), Path("ninja"), root=place)
     cxx = cxx_compiler()
-    parts = find_newer_parts(cxx)
-    ar = binutils_program(cxx, "ar")
-    name = f"tvm-ffi01-cpu-{this_system()}"
-    older = toolchain(name, python, glibc_compat=True, newer_parts=parts, ar=ar)
+    tools = {"newer_parts": find_newer_parts(cxx), "ar": binutils_program(cxx, "ar")}
+    older = toolchain(f"tvm-ffi01-cpu-{this_system()}", python, glibc_compat=True, **tools)
     made = replace(older, cxx=cxx)
     for folder in ("obj", "stub"):
         (place / folder).mkdir()
@@ -196,34 +193,15 @@ def linked(chain: Toolchain, source: str, *flags: str) -> Path:
     place = chain.environment.root
     assert place is not None
     write(place, {"uses.cpp": source})
-    compiled = [
-        *chain.cxx,
-        "-std=c++20",
-        "-O2",
-        "-fPIC",
-        *flags,
-        "-isystem",
-        COMPAT,
-        "-c",
-        "uses.cpp",
-        "-o",
-        "uses.o",
-    ]
-    subprocess.run(compiled, cwd=place, check=True)
+    compiled = [*chain.cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT]
+    subprocess.run([*compiled, "-c", "uses.cpp", "-o", "uses.o"], cwd=place, check=True)
     command = [word for word in link_command(chain, ["uses.o"]) if not word.endswith("tvm_ffi")]
     subprocess.run(command, cwd=place, check=True)
     return (place / chain.module).rename(place / f"made-{len(list(place.glob('made-*')))}.so")
 
 
-def readelf(option: str, module: Path) -> str:
-    return subprocess.run(
-        ["readelf", "-W", option, module], capture_output=True, text=True, check=True
-    ).stdout
-
-
-def newest(module: Path, prefix: str) -> tuple[int, ...]:
-    found = re.findall(rf"Name: {prefix}_([0-9.]+) ", readelf("-V", module))
-    return max(tuple(map(int, version.split("."))) for version in found)
+def symbols_of(module: str | Path) -> str:
+    return output_of("readelf", "-W", "--dyn-syms", module)
 
 
 @MACHINE
@@ -232,16 +210,14 @@ def test_what_a_newer_system_has_is_not_needed_and_works(
     chain: Toolchain, level: str, tmp_path: Path
 ) -> None:
     module = linked(chain, USES, level)
-    assert newest(module, "GLIBC") <= (2, 28)
-    assert newest(module, "GLIBCXX") <= (3, 4, 24)
-    assert newest(module, "CXXABI") <= (1, 3, 11)
-    undefined = re.findall(r" GLOBAL +DEFAULT +UND +(\S+)", readelf("--dyn-syms", module))
+    binary, symbols = Binary(module), symbols_of(module)
+    binary.check_manylinux()
+    undefined = re.findall(r" GLOBAL +DEFAULT +UND +(\S+)", symbols)
     assert undefined
     assert [name for name in undefined if "@" not in name] == []
-    assert not re.search(r" DEFAULT +\d+ +_ZN?St", readelf("--dyn-syms", module)), "exported"
-    needed = set(re.findall(r"\(NEEDED\).*\[(.+)\]", readelf("-d", module)))
-    assert {"libdl.so.2", "libpthread.so.0", "libm.so.6"} <= needed
-    assert "librt.so.1" not in needed, "nothing of it is called"
+    assert not re.search(r" DEFAULT +\d+ +_ZN?St", symbols), "exported"
+    assert {"libdl.so.2", "libpthread.so.0", "libm.so.6"} <= binary.needed
+    assert "librt.so.1" not in binary.needed, "nothing of it is called"
     loaded = ctypes.CDLL(str(module))
     loaded.kci_parsed.restype = loaded.kci_computed.restype = ctypes.c_double
     assert loaded.kci_parsed(b"2.5", 3) == pytest.approx(2.5)
@@ -256,28 +232,23 @@ def test_what_a_newer_system_has_is_not_needed_and_works(
 MATH = re.compile(r" (\w+)@(@?)GLIBC_(\d+)\.(\d+)(?:\.(\d+))?$", re.MULTILINE)
 RARE = re.compile(r"u?fromfp|totalorder")
 """Functions of C23, which no kernel calls."""
+OURS = re.compile(r"^KCI_\w+\((?:float|double), (\w+)", re.MULTILINE)
 
 
 @MACHINE
 def test_every_function_of_mathematics_that_has_changed_is_the_older_one(chain: Toolchain) -> None:
     """Held to this machine's libm, and to the list of a newer one."""
-    libm = subprocess.run(
-        ["gcc", "-print-file-name=libm.so.6"], check=True, capture_output=True, text=True
-    ).stdout
     older: dict[str, tuple[int, ...]] = {}
     changed = set()
-    for name, default, *numbers in MATH.findall(readelf("--dyn-syms", Path(libm.strip()))):
+    libm = output_of("gcc", "-print-file-name=libm.so.6").strip()
+    for name, default, *numbers in MATH.findall(symbols_of(libm)):
         version = tuple(int(number) for number in numbers if number)
         if version <= (2, 28):
             older[name] = max(version, older.get(name, (0,)))
         elif default:
             changed.add(name)
     changed = {name for name in changed & set(older) if not RARE.match(name)}
-    ours = set(
-        re.findall(
-            r"^KCI_\w+\((?:float|double), (\w+)", stand_ins()["glibc/math.cpp"], re.MULTILINE
-        )
-    )
+    ours = set(OURS.findall(stand_ins()["glibc/math.cpp"]))
     assert len(ours) > 30
     assert changed - ours == set()
     # Only the names matter here, and of what is not in this machine's libm nothing can be said.
@@ -285,13 +256,9 @@ def test_every_function_of_mathematics_that_has_changed_is_the_older_one(chain: 
     uses = "".join(f'extern "C" void {name}();\n' for name in known)
     uses += "void (*kci_all[])() = {" + ", ".join(known) + "};\n"
     module = linked(chain, uses, "-fno-builtin")
-    linked_to = {
-        name: tuple(map(int, version.split(".")))
-        for name, version in re.findall(
-            r" UND +(\w+)@GLIBC_([0-9.]+)", readelf("--dyn-syms", module)
-        )
-    }
-    assert {name: linked_to.get(name) for name in known} == {name: older[name] for name in known}
+    linked_to = dict(re.findall(r" UND +(\w+)@GLIBC_([0-9.]+)", symbols_of(module)))
+    wanted = {name: ".".join(map(str, older[name])) for name in known}
+    assert {name: linked_to.get(name) for name in known} == wanted
 
 
 @pytest.mark.parametrize(
@@ -302,23 +269,15 @@ def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(
     cuda: str, seen: bool, tmp_path: Path
 ) -> None:
     """As glibc's headers since 2.41 ask whether to declare sinpi, rsqrt and the like."""
-    texts = {
-        **stand_ins(),
-        "system/bits/libc-header-start.h": "#define __GLIBC_USE_IEC_60559_FUNCS_EXT_C23 1\n",
-        "uses.cpp": "#include <bits/libc-header-start.h>\n"
-        "seen = __GLIBC_USE_IEC_60559_FUNCS_EXT_C23\n",
-    }
-    write(tmp_path, texts)
-    names = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__")
-    nvcc = (
-        [f"-D{name}={number}" for name, number in zip(names, cuda.split(), strict=True)]
-        if cuda
-        else []
-    )
+    header, asked = "bits/libc-header-start.h", "__GLIBC_USE_IEC_60559_FUNCS_EXT_C23"
+    texts = {f"system/{header}": f"#define {asked} 1\n"}
+    write(tmp_path, {**stand_ins(), **texts, "uses.cpp": f"#include <{header}>\nseen = {asked}\n"})
     command = [*cxx_compiler(), "-isystem", COMPAT, "-isystem", "system", "-E", "uses.cpp"]
-    command += [*nvcc, "-D__CUDACC__"] if cuda else []
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == str(int(seen))
+    if cuda:
+        major, minor = cuda.split()
+        command += [f"-D__CUDACC_VER_MAJOR__={major}", f"-D__CUDACC_VER_MINOR__={minor}"]
+        command.append("-D__CUDACC__")
+    assert output_of(*command, cwd=tmp_path).split()[-1] == str(int(seen))
 
 
 ENDS = """
@@ -337,35 +296,33 @@ extern "C" void kci_left() { __cxa_call_terminate(nullptr); }
 
 
 @MACHINE
-def test_what_must_not_happen_ends_the_process_with_the_reason(chain: Toolchain) -> None:
-    module = linked(chain, ENDS, "-D_GLIBCXX_ASSERTIONS")
-    assert newest(module, "GLIBCXX") <= (3, 4, 24)
-    for call, said in (
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
         ("kci_element(7)", "Assertion '__n < this->size()' failed"),
         ("kci_left()", "terminate called"),
-    ):
-        code = (
-            f"import ctypes\nlibrary = ctypes.CDLL({str(module)!r})\nlibrary.kci_element(1)\n"
-            f"library.{call}"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == -signal.SIGABRT
-        assert said in done.stderr
+    ],
+)
+def test_what_must_not_happen_ends_the_process_with_the_reason(
+    chain: Toolchain, call: str, said: str
+) -> None:
+    module = linked(chain, ENDS, "-D_GLIBCXX_ASSERTIONS")
+    assert Binary(module).newest("GLIBCXX") <= (3, 4, 24)
+    code = f"import ctypes\nlibrary = ctypes.CDLL({str(module)!r})\nlibrary.kci_element(1)\n"
+    command = [sys.executable, "-c", f"{code}library.{call}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGABRT
+    assert said in done.stderr
 
 
 @MACHINE
 def test_what_is_not_used_is_not_in_the_binary(chain: Toolchain) -> None:
     module = linked(chain, 'extern "C" int kci_one() { return 1; }\n')
-    symbols = readelf("--dyn-syms", module)
+    symbols = symbols_of(module)
     assert "kci_one" in symbols
     assert not re.search("xstat|pow|strtol", symbols)
     assert module.stat().st_size < 50_000
 
 
 def test_a_compiler_without_a_static_library_has_no_parts(tmp_path: Path) -> None:
-    program = tmp_path / "cxx"
-    program.write_text("#!/bin/sh\necho libstdc++.a\n")
-    program.chmod(0o755)
-    assert find_newer_parts((str(program),)) is None
+    assert find_newer_parts((str(program(tmp_path, "cxx", "echo libstdc++.a\n")),)) is None

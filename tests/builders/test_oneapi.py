@@ -13,82 +13,54 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import only_these, program, quiet, request, write_tree
+from buildkit import Bare, quiet, request, write_tree
+from conftest import failure, torch_toml
 from kci.builders import build_variant, plan_commands
 from kci.errors import MissingToolError
+from planning import append, replace
 
 XPU = "torch213-cxx11-xpu20260-x86_64-linux"
 
-BUILD_TOML = """
-    [general]
-    name = "many"
-    version = 1
-    edition = 5
-    license = "MIT"
-    backends = ["cpu", "cuda", "rocm", "xpu"]
-
-    [torch]
-    src = ["torch-ext/torch_binding.cpp"]
-    include = ["bind"]
-
-    [kernel.on_cpu]
-    backend = "cpu"
-    depends = ["torch"]
-    src = ["cpu/a.cpp"]
-    cxx-flags = ["-fvisibility=hidden"]
-
-    [kernel.on_cuda]
-    backend = "cuda"
-    depends = ["torch"]
-    src = ["cuda/a.cu"]
-    cuda-capabilities = ["9.0"]
-    cuda-flags = ["--use_fast_math"]
-
-    [kernel.on_rocm]
-    backend = "rocm"
-    depends = ["torch"]
-    src = ["cuda/a.cu"]
-    rocm-archs = ["gfx942"]
-
-    [kernel.on_xpu]
-    backend = "xpu"
-    depends = ["torch"]
-    include = ["xpu/include"]
-    src = ["xpu/a.cpp", "xpu/a.hpp"]
-    cxx-flags = ["-Wall"]
-    sycl-flags = ["-DSYCL_ONLY"]
-"""
+BUILD_TOML = torch_toml(
+    {"cpu": "cpu/a.cpp", "cuda": "cuda/a.cu", "rocm": "cuda/a.cu", "xpu": "xpu/a.cpp"},
+    "many",
+    "torch-ext/torch_binding.cpp",
+    'include = ["bind"]\n',
+)
+FLAGS = {
+    "cpu": 'cxx-flags = ["-fvisibility=hidden"]',
+    "cuda": 'cuda-capabilities = ["9.0"]\ncuda-flags = ["--use_fast_math"]',
+    "rocm": 'rocm-archs = ["gfx942"]',
+    "xpu": 'include = ["xpu/include"]\ncxx-flags = ["-Wall"]\nsycl-flags = ["-DSYCL_ONLY"]',
+}
+"""Those of one backend are of no other."""
+for backend, more in FLAGS.items():
+    BUILD_TOML = BUILD_TOML.replace(f'"{backend}"\nd', f'"{backend}"\n{more}\nd')
+BUILD_TOML = BUILD_TOML.replace('"xpu/a.cpp"', '"xpu/a.cpp", "xpu/a.hpp"')
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel with a component for every backend, and a PATH with nothing else than g++
-    and git.
-    """
-    folder = only_these(monkeypatch, tmp_path, "git")
-    program(folder, "g++", 'echo "g++ 12"')
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr("sys.platform", "linux")
+def kernel(bare: Bare) -> Path:
+    """A kernel with a component for every backend, and a PATH with nothing else than g++."""
+    bare.add("g++", 'echo "g++ 12"')
+    bare.patch.setattr("platform.machine", lambda: "x86_64")
+    bare.patch.setattr("sys.platform", "linux")
     names = ["torch-ext/torch_binding.cpp", "cpu/a.cpp", "cuda/a.cu", "xpu/a.cpp", "xpu/a.hpp"]
     names += ["metal/a.metal", "torch-ext/many/__init__.py"]
     files = dict.fromkeys(names, "\n") | {"torch-ext/torch_binding.cpp": "TORCH_EXTENSION_NAME\n"}
-    return write_tree(tmp_path / "many", {"build.toml": BUILD_TOML, **files})
+    return write_tree(bare.place / "many", {"build.toml": BUILD_TOML, **files})
 
 
-def icpx(tmp_path: Path, version: str) -> None:
-    """Put a program that answers as that version of icpx on the PATH."""
-    asked = (
-        '*-fno-gnu*|*-fno-canon*) exit 1 ;; *-###*) echo \' "-spirv-ext=-all,+SPV_A,+SPV_B" '
-        '"-o"\' ;;'
-    )
-    program(
-        tmp_path / "only-these", "icpx", f'case "$*" in {asked} *) echo DPC++ {version}.0 ;; esac'
-    )
+ICPX = """case "$*" in
+  *-fno-gnu*|*-fno-canon*) exit 1 ;;
+  *-###*) echo ' "-spirv-ext=-all,+SPV_A,+SPV_B" "-o"' ;;
+  *) echo DPC++ {version}.0 ;;
+esac"""
 
 
-def printed(kernel: Path, name: str, tmp_path: Path) -> list[str]:
-    icpx(tmp_path, "2025.3" if "xpu20253" in name else "2026.0")
-    asked = request(kernel, name, tmp_path)
+def printed(kernel: Path, name: str, bare: Bare) -> list[str]:
+    bare.add("icpx", ICPX.format(version="2025.3" if "xpu20253" in name else "2026.0"))
+    asked = request(kernel, name, bare.place)
     lines = plan_commands(asked, quiet)
     assert not asked.options.cache.exists()
     return lines
@@ -106,8 +78,8 @@ def in_order(found: list[str], expected: list[str]) -> bool:
     return all(word in rest for word in expected)
 
 
-def test_xpu(kernel: Path, tmp_path: Path) -> None:
-    lines = printed(kernel, XPU, tmp_path)
+def test_xpu(kernel: Path, bare: Bare) -> None:
+    lines = printed(kernel, XPU, bare)
     (torch,) = [line for line in lines if "torch==" in line]
     assert torch.endswith("--index-url https://download.pytorch.org/whl/xpu torch==2.13.0+xpu")
     component = words(lines, "-c kernel/xpu/a.cpp")
@@ -118,7 +90,7 @@ def test_xpu(kernel: Path, tmp_path: Path) -> None:
         "--offload-compress",
         "-fsycl-targets=spir64_gen,spir64",
     ]  # fmt: skip
-    assert component[0] == str(tmp_path / "only-these/icpx")
+    assert component[0] == str(bare.folder / "icpx")
     assert in_order(component, ["-std=gnu++20", "-O3", "-DNDEBUG", "-Wall", *sycl, "-DSYCL_ONLY"])
     assert {"-DXPU_KERNEL", "-DUSE_XPU", "-Ikernel/xpu/include"} <= set(component)
     assert "-fno-gnu-unique" not in component
@@ -144,16 +116,13 @@ EXTENSIONS = (
 
 
 @pytest.fixture
-def tla_kernel(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tla_kernel(kernel: Path, bare: Bare) -> Path:
     """The kernel with an XPU component that depends on SYCL*TLA, a checkout of which is here."""
-    toml = (kernel / "build.toml").read_text()
-    part = toml.index("[kernel.on_xpu]")
-    (kernel / "build.toml").write_text(
-        toml[:part]
-        + toml[part:].replace('depends = ["torch"]', 'depends = ["torch", "sycl_tla"]', 1)
-    )
-    write_tree(tmp_path / "tla", {"include/cutlass/version.h": "", "tools/util/include/a.h": ""})
-    monkeypatch.setenv("SYCL_TLA_SRC_DIR", str(tmp_path / "tla"))
+    head, xpu, rest = (kernel / "build.toml").read_text().partition("[kernel.on_xpu]")
+    rest = rest.replace('["torch"]', '["torch", "sycl_tla"]', 1)
+    (kernel / "build.toml").write_text(head + xpu + rest)
+    tla = {"include/cutlass/version.h": "", "tools/util/include/a.h": ""}
+    bare.set(SYCL_TLA_SRC_DIR=write_tree(bare.place / "tla", tla))
     return kernel
 
 
@@ -172,33 +141,28 @@ OPTIONS = (
 )
 
 
-def test_sycl_tla_of_2026(tla_kernel: Path, tmp_path: Path) -> None:
-    lines = printed(tla_kernel, XPU, tmp_path)
+def test_sycl_tla_of_2026(tla_kernel: Path, bare: Bare) -> None:
+    lines = printed(tla_kernel, XPU, bare)
     for source in ("kernel/xpu/a.cpp", "kernel/torch-ext/torch_binding.cpp"):
         found = words(lines, f"-c {source}")
         assert {*TLA, "-Isycl_tla/include", "-Isycl_tla/tools/util/include"} <= set(found)
         assert found.index("-Isycl_tla/include") < found.index("-Ikernel/csrc")
     link = words(lines, "-shared")
-    assert pairs(link, "-Xsycl-target-backend") == [
-        ("spir64_gen", f"-device pvc,bmg-g21,cri {OPTIONS}")
-    ]
+    target = f"-device pvc,bmg-g21,cri {OPTIONS}"
+    assert pairs(link, "-Xsycl-target-backend") == [("spir64_gen", target)]
     said = f"-spirv-ext=+SPV_A,+SPV_B,{EXTENSIONS}"
     assert pairs(link, "-Xspirv-translator") == [("spir64_gen", said), ("spir64", said)]
 
 
-def test_one_component_with_sycl_tla_decides_for_all(tla_kernel: Path, tmp_path: Path) -> None:
-    plain = '[kernel.plain]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["xpu/a.cpp"]\n'
-    toml = tla_kernel / "build.toml"
-    toml.write_text(f"{toml.read_text()}\n{plain}")
-    assert pairs(words(printed(tla_kernel, XPU, tmp_path), "-shared"), "-Xspirv-translator")
+def test_one_component_with_sycl_tla_decides_for_all(tla_kernel: Path, bare: Bare) -> None:
+    plain = '\n[kernel.plain]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["xpu/a.cpp"]\n'
+    append("build.toml", plain)(tla_kernel)
+    assert pairs(words(printed(tla_kernel, XPU, bare), "-shared"), "-Xspirv-translator")
 
 
-def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, tmp_path: Path) -> None:
-    toml = (tla_kernel / "build.toml").read_text()
-    (tla_kernel / "build.toml").write_text(
-        toml.replace("-DSYCL_ONLY", "-D__SYCL_TARGET_INTEL_GPU_CRI__")
-    )
-    lines = printed(tla_kernel, XPU, tmp_path)
+def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, bare: Bare) -> None:
+    replace("build.toml", "-DSYCL_ONLY", "-D__SYCL_TARGET_INTEL_GPU_CRI__")(tla_kernel)
+    lines = printed(tla_kernel, XPU, bare)
     targets = "-fsycl-targets=intel_gpu_pvc,intel_gpu_bmg_g21,spir64_gen,spir64"
     assert targets in words(lines, "-c kernel/xpu/a.cpp")
     link = words(lines, "-shared")
@@ -207,53 +171,47 @@ def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, tmp_path: Pat
         ("intel_gpu_pvc", OPTIONS), ("intel_gpu_bmg_g21", OPTIONS),
         ("spir64_gen", f"-device cri {OPTIONS}"),
     ]  # fmt: skip
-    assert [name for name, _ in pairs(link, "-Xspirv-translator")] == targets.partition("=")[
-        2
-    ].split(",")
+    listed = targets.partition("=")[2].split(",")
+    assert [name for name, _ in pairs(link, "-Xspirv-translator")] == listed
 
 
-def test_sycl_tla_of_2025_is_made_when_it_is_loaded(tla_kernel: Path, tmp_path: Path) -> None:
-    lines = printed(tla_kernel, XPU.replace("20260", "20253"), tmp_path)
+def test_sycl_tla_of_2025_is_made_when_it_is_loaded(tla_kernel: Path, bare: Bare) -> None:
+    lines = printed(tla_kernel, XPU.replace("20260", "20253"), bare)
     assert "-fsycl-targets=spir64" in words(lines, "-c kernel/xpu/a.cpp")
     assert pairs(words(lines, "-shared"), "-Xsycl-target-backend") == []
 
 
-def test_an_icpx_that_does_not_say_its_extensions_is_refused(
-    tla_kernel: Path, tmp_path: Path
-) -> None:
-    program(tmp_path / "only-these", "icpx", "echo DPC++ 2026.0.0")
-    with pytest.raises(MissingToolError, match="does not say which SPIR-V extensions"):
-        plan_commands(request(tla_kernel, XPU, tmp_path))
-
-
-def test_an_icpx_that_is_missing_or_of_another_version_is_told(
-    kernel: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(MissingToolError, match=r"needs icpx 2026\.0, which is not installed"):
-        plan_commands(request(kernel, XPU, tmp_path))
-    icpx(tmp_path, "2025.3")
-    with pytest.raises(MissingToolError, match=r"is oneAPI 2025\.3, and the variant needs 2026\.0"):
-        plan_commands(request(kernel, XPU, tmp_path))
-    program(tmp_path / "only-these", "icpx", "echo")
-    with pytest.raises(MissingToolError, match="no version"):
-        plan_commands(request(kernel, XPU, tmp_path))
+def test_an_icpx_that_does_not_say_its_extensions_is_refused(tla_kernel: Path, bare: Bare) -> None:
+    bare.add("icpx", "echo DPC++ 2026.0.0")
+    asked = request(tla_kernel, XPU, bare.place)
+    failure(MissingToolError, "does not say which SPIR-V extensions", plan_commands, asked)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("version", "says"),
     [
-        "torch213-metal-aarch64-darwin",
-        "torch213-cpu-aarch64-darwin",
-        "torch213-cu130-x86_64-windows",
+        (None, r"needs icpx 2026\.0, which is not installed"),
+        ("DPC++ 2025.3.0", r"is oneAPI 2025\.3, and the variant needs 2026\.0"),
+        ("", "no version"),
     ],
 )
-def test_what_the_native_builder_does_not_compile_names_who_does(
-    kernel: Path, tmp_path: Path, name: str
+def test_an_icpx_that_is_missing_or_of_another_version_is_told(
+    kernel: Path, bare: Bare, version: str | None, says: str
 ) -> None:
+    if version is not None:
+        bare.add("icpx", f"echo {version}")
+    failure(MissingToolError, says, plan_commands, request(kernel, XPU, bare.place))
+
+
+@pytest.mark.parametrize(
+    "target", ["metal-aarch64-darwin", "cpu-aarch64-darwin", "cu130-x86_64-windows"]
+)
+def test_what_the_native_builder_does_not_compile_names_who_does(
+    kernel: Path, tmp_path: Path, target: str
+) -> None:
+    says = f"the native builder does not compile torch213-{target}"
     for call in (plan_commands, lambda asked: build_variant(asked, quiet)):
-        with pytest.raises(
-            MissingToolError, match=f"the native builder does not compile {name}"
-        ) as caught:
-            call(request(kernel, name, tmp_path))
-        assert "--builder nix" in caught.value.hint
-        assert "kci pack" in caught.value.hint
+        asked = request(kernel, f"torch213-{target}", tmp_path)
+        caught = failure(MissingToolError, says, call, asked)
+        assert "--builder nix" in caught.hint
+        assert "kci pack" in caught.hint

@@ -13,16 +13,8 @@ from kci.errors import UsageError
 
 
 def unit(number: int, language: str = "CXX", archs: int = 0) -> Unit:
-    source = f"csrc/{number:03}.cpp"
-    return Unit(
-        PurePosixPath(source),
-        source,
-        f"obj/{number:03}/{number}.o",
-        language,
-        (),
-        (),
-        archs=("8.0",) * archs,
-    )
+    source, made = f"csrc/{number:03}.cpp", f"obj/{number:03}/{number}.o"
+    return Unit(PurePosixPath(source), source, made, language, (), (), archs=("8.0",) * archs)
 
 
 def test_the_shares_follow_from_the_sources_alone() -> None:

@@ -10,19 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import (
-    DATA,
-    STABLE_CPU,
-    build_of,
-    quiet,
-    request,
-    warm_cache,
-    with_changes,
-)
+from buildkit import DATA, STABLE_CPU, asked, quiet, warm_cache, with_changes
 from cli.runner import kci
 from conftest import ROOT
 from kci.builders import BuildResult, build_variant
 from kci.builders.request import Request
+from planning import replace
 
 pytestmark = [
     pytest.mark.torch,
@@ -36,20 +29,17 @@ MORE = 3
 
 def checkout(kernel: Path, place: Path, seconds: int) -> Path:
     """A copy of a kernel with some more sources, at another place and of another date."""
-    copy = Path(
-        shutil.copytree(kernel, place / kernel.name, ignore=shutil.ignore_patterns("build"))
-    )
+    ignored = shutil.ignore_patterns("build")
+    copy = Path(shutil.copytree(kernel, place / kernel.name, ignore=ignored))
     for source in sorted(copy.rglob("*.cpp")):
         if "binding" not in source.name:
             name = source.relative_to(copy).as_posix()
             more = [f"{name.removesuffix('.cpp')}_{number}.cpp" for number in range(MORE)]
+            text = "namespace {{ int unused = {0}; }}\nint more_{0}_ = unused;\n"
             for number, path in enumerate(more):
-                (copy / path).write_text(
-                    f"namespace {{ int unused = {number}; }}\nint more_{number}_ = unused;\n"
-                )
-            text = (copy / "build.toml").read_text()
+                (copy / path).write_text(text.format(number))
             listed = ", ".join(f'"{path}"' for path in (name, *more))
-            (copy / "build.toml").write_text(text.replace(f'"{name}"', listed))
+            replace("build.toml", f'"{name}"', listed)(copy)
     for path in copy.rglob("*"):
         os.utime(path, (10**9 + seconds, 10**9 + seconds))
     return copy
@@ -66,10 +56,8 @@ class Machines:
         self.number += 1
         place = self.tmp_path / "/".join(["deep"] * self.number) / f"machine-{self.number}"
         place.mkdir(parents=True)
-        what = request(
-            checkout(self.kernel, place, self.number), self.name, place, cache=warm_cache(place)
-        )
-        what = with_changes(what, **options)
+        copy = checkout(self.kernel, place, self.number)
+        what = with_changes(asked(self.name, copy, place), **options)
         built = build_variant(what, quiet)
         return built, b"" if what.options.part else module(what)
 
@@ -87,13 +75,12 @@ def test_the_bytes_of_parts_are_those_of_a_whole_build(tmp_path: Path) -> None:
     assert (whole.objects.found, count) == (0, count)
     for parts in (2, count):
         packs = tmp_path / f"packs-{parts}"
-        made = [
-            machines.build(part=f"{number}/{parts}", objects_to=packs / f"{number}.tar.zst")[
-                0
-            ].objects
-            for number in range(1, parts + 1)
-        ]
-        assert sum(use.made for use in made if use is not None) == count, "each object once"
+        made = 0
+        for number in range(1, parts + 1):
+            pack = packs / f"{number}.tar.zst"
+            built, _ = machines.build(part=f"{number}/{parts}", objects_to=pack)
+            made += built.objects.made if built.objects is not None else 0
+        assert made == count, "each object once"
         linked, binary = machines.build(link=True, objects_from=(packs,))
         assert linked.objects is not None
         assert (linked.objects.found, linked.objects.made) == (count, 0)
@@ -117,16 +104,8 @@ def test_a_build_that_fails_packs_what_it_made(
     source = kernel / "csrc" / "bare_2.cpp"
     good = source.read_text()
     source.write_text("#error not yet\n")
-    words = [
-        "build",
-        kernel,
-        "--variant",
-        STABLE_CPU,
-        "--unique-id",
-        "1a2b3c4",
-        "--jobs=1",
-        "--no-load",
-    ]
+    words = ["build", kernel, "--variant", STABLE_CPU, "--unique-id=1a2b3c4", "--jobs=1"]
+    words.append("--no-load")
     failed = kci(*words, "--objects-to", tmp_path / "some.tar")
     assert (failed.code, "not yet" in failed.stderr) == (4, True)
     source.write_text(good)
@@ -149,22 +128,13 @@ def test_a_build_that_fails_packs_what_it_made(
 )
 def test_what_the_command_line_refuses(tmp_path: Path, words: list[str], said: str) -> None:
     kernel = checkout(DATA / "bare", tmp_path, 0)
-    done = kci(
-        "build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=str(warm_cache(tmp_path))
-    )
+    cache = str(warm_cache(tmp_path))
+    done = kci("build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=cache)
     assert (done.code, said in done.stderr) == (2, True), done.stderr
 
 
 def test_a_variant_of_python_has_no_parts(tmp_path: Path) -> None:
-    done = kci(
-        "build",
-        ROOT / "examples" / "swiglu",
-        "--variant=torch-cpu",
-        "--part=1/2",
-        "--pack",
-        tmp_path,
-    )
-    assert (done.code, "has no objects to split into parts" in done.stderr) == (2, True), (
-        done.stderr
-    )
-    assert build_of(DATA / "bare").name == "bare"
+    words = ["build", ROOT / "examples" / "swiglu", "--variant=torch-cpu", "--part=1/2"]
+    done = kci(*words, "--pack", tmp_path)
+    assert done.code == 2, done.stderr
+    assert "has no objects to split into parts" in done.stderr

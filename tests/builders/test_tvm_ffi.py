@@ -4,16 +4,24 @@ passes its tests.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
 from msgspec.structs import replace
 
-from buildkit import quiet, request, runtime, toolchain, warm_cache, with_changes, write_tree
-from conftest import ROOT
-from kci.builders import build_variant
+from buildkit import (
+    asked,
+    built,
+    output_of,
+    quiet,
+    request,
+    runtime,
+    toolchain,
+    with_changes,
+    write_tree,
+)
+from conftest import ROOT, failure
 from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
 from kci.builders.native.command_lines import Toolchain, compile_command, link_command
@@ -38,17 +46,8 @@ def chain(tmp_path: Path, name: str = CPU, **changes: object) -> Toolchain:
 
 def unit(language: str, *, named: bool = True) -> Unit:
     name = "a.cu" if language == "CUDA" else "a.cpp"
-    include = (PurePosixPath("inc"),)
-    return Unit(
-        PurePosixPath(name),
-        name,
-        f"obj/000/{name}.o",
-        language,
-        include,
-        ("-DA",),
-        ("8.0",),
-        uses_name=named,
-    )
+    how = (language, (PurePosixPath("inc"),), ("-DA",), ("8.0",))
+    return Unit(PurePosixPath(name), name, f"obj/000/{name}.o", *how, uses_name=named)
 
 
 def test_a_cpp_source(tmp_path: Path) -> None:
@@ -59,19 +58,16 @@ def test_a_cpp_source(tmp_path: Path) -> None:
         "tvm_ffi/include",
         "-DA", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/a.cpp", "-o", "obj/000/a.cpp.o",
     ]  # fmt: skip
-    assert "-DTVM_FFI_EXTENSION_NAME=@" in compile_command(
-        chain(tmp_path), unit("CXX", named=False)
-    )
+    unnamed = compile_command(chain(tmp_path), unit("CXX", named=False))
+    assert "-DTVM_FFI_EXTENSION_NAME=@" in unnamed
 
 
 def test_a_cuda_source_has_nothing_of_torch(tmp_path: Path) -> None:
     made = chain(tmp_path, CUDA, device=Toolkit("13.0", Path("/cuda/bin/nvcc"), Path("/cuda")))
     command = compile_command(made, unit("CUDA"))
     assert {"-DCUDA_KERNEL", "-gencode=arch=compute_80,code=sm_80"} <= set(command)
-    assert not any(
-        "torch" in word.lower() or "std=" in word or "FP8" in word or "expt" in word
-        for word in command
-    )
+    for part in ("torch", "std=", "fp8", "expt"):
+        assert not any(part in word.lower() for word in command)
 
 
 def test_the_link(tmp_path: Path) -> None:
@@ -89,19 +85,16 @@ def test_the_link(tmp_path: Path) -> None:
     assert not any("torch" in word for word in cuda)
     # What stands in for newer functions has to come behind the static runtime that calls them.
     behind = link_command(replace(made, glibc_compat=True), ["a.o"])
-    assert (
-        behind.index("-lcudart_static")
-        < behind.index("stub/libolder.a")
-        < behind.index("stub/libpthread.so.0")
-    )
+    order = ("-lcudart_static", "stub/libolder.a", "stub/libpthread.so.0")
+    places = [behind.index(word) for word in order]
+    assert places == sorted(places)
 
 
 def test_what_is_not_known_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingToolError, match=r"tvm-ffi 0\.9") as caught:
-        tvm_ffi_environment(tmp_path, "0.9")
-    assert "0.1" in caught.value.hint
-    with pytest.raises(MissingToolError, match="does not compile tvm-ffi01-rocm72"):
-        builder.plan(request(EXAMPLE, "tvm-ffi01-rocm72-x86_64-linux", tmp_path), quiet)
+    caught = failure(MissingToolError, r"tvm-ffi 0\.9", tvm_ffi_environment, tmp_path, "0.9")
+    assert "0.1" in caught.hint
+    other = request(EXAMPLE, "tvm-ffi01-rocm72-x86_64-linux", tmp_path)
+    failure(MissingToolError, "does not compile tvm-ffi01-rocm72", builder.plan, other, quiet)
 
 
 def test_a_dry_run_installs_tvm_ffi_and_no_torch(
@@ -118,8 +111,8 @@ def test_a_dry_run_installs_tvm_ffi_and_no_torch(
 def test_the_example_builds_verifies_loads_and_passes_its_tests(tmp_path: Path) -> None:
     runtime()
     kernel = read_kernel(EXAMPLE)
-    what = request(EXAMPLE, CPU, tmp_path, cache=warm_cache(tmp_path))
-    build_variant(what, quiet)
+    what = asked(CPU, EXAMPLE, tmp_path)
+    built(what)
     seal(what.output, metadata_for(kernel.build, "cpu", "1a2b3c4", archs=None))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
     report = run_kernel_tests(what.output, EXAMPLE, quiet, cache=what.options.cache, torch="2.13")
@@ -137,17 +130,14 @@ print(loaded.__tvm_ffi_my_kernel)
 @pytest.mark.torch
 def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: Path) -> None:
     runtime()
-    files = new_kernel_files(
-        choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True
-    )
+    chosen = choose("my-kernel", framework="tvm-ffi", backends=("cuda",))
+    files = new_kernel_files(chosen, standalone=True)
     files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
-    what = request(
-        write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path)
-    )
-    build_variant(what, quiet)
+    what = asked(CUDA, write_tree(tmp_path / "my-kernel", files), tmp_path)
+    built(what)
     seal(what.output, metadata_for(what.build, "cuda", "1a2b3c4", archs=("9.0",)))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
     (module,) = what.output.glob("*.so")
     environment = tvm_ffi_environment(what.options.cache, "0.1")
-    command = [sys.executable, "-c", LOAD, environment.torch / "lib" / "libtvm_ffi.so", module]
-    assert "FuncPtr" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    library = environment.torch / "lib" / "libtvm_ffi.so"
+    assert "FuncPtr" in output_of(sys.executable, "-c", LOAD, library, module)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from buildkit import quiet, request, write_tree
+from buildkit import CUDA, quiet, request, write_tree
+from conftest import failure, write_torch
 from kci.builders.kernel_files import resolve_inside, source_file
-from kci.builders.native.units import collect_units
-from kci.builders.request import BuildOptions, Request
-from kci.config.reader import parse_kernel
+from kci.builders.native.units import Sources, collect_units
+from kci.config.reader import read_kernel
 from kci.config.values import Depend
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 from kci.matrix.catalog.loading import load_catalog
@@ -35,26 +36,17 @@ def kernel(tmp_path: Path, text: str, *files: str) -> Path:
 @pytest.mark.parametrize(
     "entry",
     [
-        "/etc/passwd",
-        "../outside.cpp",
-        "csrc/../../outside.cpp",
-        "C:\\x.cpp",
-        "\\\\host\\x.cpp",
-        "\\x.cpp",
-        "out/x.cpp",
+        *("/etc/passwd", "../outside.cpp", "csrc/../../outside.cpp", "out/x.cpp"),
+        *("C:\\x.cpp", "\\\\host\\x.cpp", "\\x.cpp"),
     ],
 )
 def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: str) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
     write_tree(tmp_path, {"outside.cpp": "", "elsewhere/x.cpp": ""})
     (root / "out").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UnsafeError) as caught:
-        resolve_inside(root, entry, "torch.src")
-    assert caught.value.exit_code == 5
-    assert (caught.value.diagnostics[0].rule, caught.value.diagnostics[0].path) == (
-        "KCI503",
-        "build.toml",
-    )
+    caught = failure(UnsafeError, "", resolve_inside, root, entry, "torch.src")
+    (found,) = caught.diagnostics
+    assert (caught.exit_code, found.rule, found.path) == (5, "KCI503", "build.toml")
 
 
 @pytest.mark.rule("KCI501", "KCI503", "KCI506", triggers=False)
@@ -67,23 +59,12 @@ def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI506", triggers=True)
 @pytest.mark.parametrize(
-    "entry",
-    [
-        "a\nb.cpp",
-        "a\x00.cpp",
-        "a|b.cpp",
-        "",
-        "a\x7f.cpp",
-        "$(id).cpp",
-        "`id`.cpp",
-        'a".cpp',
-        "a\\b.cpp",
-    ],
+    "name", ["a\nb", "a\x00", "a|b", "a\x7f", "$(id)", "`id`", 'a"', "a\\b", None]
 )
-def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry: str) -> None:
-    with pytest.raises(FindingsError) as caught:
-        resolve_inside(tmp_path, entry, "torch.src")
-    assert caught.value.diagnostics[0].rule == "KCI506"
+def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, name: str | None) -> None:
+    entry = "" if name is None else f"{name}.cpp"
+    caught = failure(FindingsError, "", resolve_inside, tmp_path, entry, "torch.src")
+    assert caught.diagnostics[0].rule == "KCI506"
 
 
 @pytest.mark.rule("KCI501", triggers=True)
@@ -92,10 +73,9 @@ def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry:
 )
 def test_a_missing_source_is_named(tmp_path: Path, entry: str, says: str) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
-    with pytest.raises(FindingsError, match=says) as caught:
-        source_file(root, entry, "kernel.x.src")
-    assert caught.value.diagnostics[0].rule == "KCI501"
-    assert "kernel.x.src" in caught.value.message
+    caught = failure(FindingsError, says, source_file, root, entry, "kernel.x.src")
+    assert caught.diagnostics[0].rule == "KCI501"
+    assert "kernel.x.src" in caught.message
 
 
 PARTS = """
@@ -132,13 +112,8 @@ depends = ["torch"]
 src = ["csrc/host.cpp"]
 """
 FILES = (
-    "bind.cpp",
-    "bind.h",
-    "csrc/a.cu",
-    "csrc/b.cc",
-    "csrc/a.cuh",
-    "csrc/host.cpp",
-    "csrc/late.cu",
+    *("bind.cpp", "bind.h", "csrc/a.cu", "csrc/b.cc", "csrc/a.cuh"),
+    *("csrc/host.cpp", "csrc/late.cu"),
 )
 
 
@@ -164,109 +139,81 @@ def test_flags_includes_and_archs_are_per_component(tmp_path: Path) -> None:
     assert said == ["component late is left out: it needs CUDA 13.2, and this variant has 13.0"]
 
 
+def sources(root: Path, compute: str = "cu130", **options: Any) -> Sources:
+    """What is compiled for a variant of torch 2.13."""
+    name = f"torch213-cxx11-{compute}-x86_64-linux"
+    return collect_units(request(root, name, root.parent, **options), quiet)
+
+
 def test_a_component_joins_at_its_minimum_toolkit(tmp_path: Path) -> None:
-    root = kernel(tmp_path, PARTS, *FILES)
-    found = collect_units(request(root, "torch213-cxx11-cu132-x86_64-linux", tmp_path), quiet)
+    found = sources(kernel(tmp_path, PARTS, *FILES), "cu132")
     assert "csrc/late.cu" in [unit.shown for unit in found.units]
 
 
 def test_a_flag_that_old_toolkits_do_not_know_is_dropped_there(tmp_path: Path) -> None:
     root = kernel(tmp_path, PARTS, *FILES)
-    old = collect_units(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
-    assert old.units[1].flags == ("-DCUDA", "-DTWO")
-    new = collect_units(request(root, "torch213-cxx11-cu128-x86_64-linux", tmp_path), quiet)
-    assert new.units[1].flags == ("-DCUDA", "-static-global-template-stub=false", "-DTWO")
+    assert sources(root, "cu126").units[1].flags == ("-DCUDA", "-DTWO")
+    newer = ("-DCUDA", "-static-global-template-stub=false", "-DTWO")
+    assert sources(root, "cu128").units[1].flags == newer
 
 
 def one_component(backend: str, src: str, more: str = "") -> str:
-    return (
-        f'[torch]\nsrc = []\n[kernel.one]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n'
-        f"{more}"
-    )
+    head = f'[torch]\nsrc = []\n[kernel.one]\nbackend = "{backend}"\ndepends = []\n'
+    return f'{head}src = ["{src}"]\n{more}'
 
 
 @pytest.mark.parametrize(
-    ("backend", "src", "rule"),
+    ("rule", "compute", "src", "more", "says"),
     [
-        pytest.param(*case, marks=pytest.mark.rule(case[2], triggers=True))
+        pytest.param(*case, marks=pytest.mark.rule(case[0], triggers=True))
         for case in (
-            ("cpu", "a.cu", "KCI502"),
-            ("cpu", "a.rs", "KCI502"),
-            ("cpu", "a.c", "KCI502"),
-            ("cuda", "a.metal", "KCI502"),
-            ("cuda", "a.hip", "KCI502"),
-            ("cpu", "Makefile", "KCI502"),
-            ("cpu", "none.cpp", "KCI501"),
+            *(("KCI502", "cpu", name, "", name) for name in ("a.cu", "a.rs", "a.c", "Makefile")),
+            *(("KCI502", "cu130", name, "", name) for name in ("a.metal", "a.hip")),
+            ("KCI501", "cpu", "none.cpp", "", "none.cpp"),
+            ("KCI506", "cu130", "a.cu", 'cxx-flags = ["-DX\\nrule evil"]', ""),
+            ("KCI506", "cu130", "a.cu", 'cuda-flags = ["-DX\\nrule evil"]', ""),
+            ("KCI503", "cpu", "a.cpp", 'include = ["../.."]', r"kernel\.one\.include"),
+            ("KCI508", "cu126", "a.cu", 'cuda-capabilities = ["10.0a"]', r"one lists 10\.0a"),
         )
     ],
 )
-def test_a_source_that_nothing_compiles_is_named(
-    tmp_path: Path, backend: str, src: str, rule: str
+def test_what_cannot_be_compiled_is_named(
+    tmp_path: Path, rule: str, compute: str, src: str, more: str, says: str
 ) -> None:
-    root = kernel(tmp_path, one_component(backend, src), *({src} - {"none.cpp"}))
-    compute = "cu130" if backend == "cuda" else backend
-    with pytest.raises(FindingsError, match=src) as caught:
-        collect_units(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path), quiet)
-    assert caught.value.diagnostics[0].rule == rule
-
-
-@pytest.mark.rule("KCI506", triggers=True)
-@pytest.mark.parametrize("key", ["cxx-flags", "cuda-flags"])
-def test_a_flag_with_a_line_break_is_refused(tmp_path: Path, key: str) -> None:
-    root = kernel(tmp_path, one_component("cuda", "a.cu", f'{key} = ["-DX\\nrule evil"]'), "a.cu")
-    with pytest.raises(FindingsError) as caught:
-        collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
-    assert caught.value.diagnostics[0].rule == "KCI506"
-
-
-@pytest.mark.rule("KCI503", triggers=True)
-def test_an_include_directory_outside_of_the_kernel_is_refused(tmp_path: Path) -> None:
-    root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["../.."]'), "a.cpp")
-    with pytest.raises(UnsafeError, match=r"kernel\.one\.include"):
-        collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
-
-
-@pytest.mark.rule("KCI508", triggers=True)
-def test_archs_that_the_toolkit_cannot_build_are_named(tmp_path: Path) -> None:
-    root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-capabilities = ["10.0a"]'), "a.cu")
-    with pytest.raises(FindingsError, match=r"kernel\.one lists 10\.0a") as caught:
-        collect_units(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
-    assert caught.value.diagnostics[0].rule == "KCI508"
+    """A source that nothing compiles or that is not there, a flag with a line break, an include
+    directory outside of the kernel, and archs that the toolkit cannot build.
+    """
+    text = one_component("cpu" if compute == "cpu" else "cuda", src, more)
+    root = kernel(tmp_path, text, *({src} - {"none.cpp"}))
+    kind = UnsafeError if rule == "KCI503" else FindingsError
+    caught: FindingsError = failure(kind, says, sources, root, compute)
+    assert caught.diagnostics[0].rule == rule
 
 
 def test_a_variant_with_every_component_left_out_is_refused(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-minver = "13.2"'), "a.cu")
-    with pytest.raises(BuildFailedError, match="no component") as caught:
-        collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
-    assert "cuda-minver" in caught.value.hint
+    assert "cuda-minver" in failure(BuildFailedError, "no component", sources, root).hint
 
 
 def test_a_source_of_two_components_takes_the_includes_of_the_later_one(tmp_path: Path) -> None:
     second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["./a.cpp"]\ninclude = ["two"]\n'
     root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["one"]\n') + second, "a.cpp")
-    (unit,) = collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
+    (unit,) = sources(root, "cpu").units
     assert [path.name for path in unit.include] == ["two"]
 
 
 def test_a_linked_source_is_compiled_as_what_the_link_is_called(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cuda", 'csrc/a.cpp", "csrc/b.cu'), "csrc/a.cpp")
     (root / "csrc/b.cu").symlink_to("a.cpp")
-    found = collect_units(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units
-    assert [(str(unit.source), unit.language) for unit in found] == [
-        ("csrc/a.cpp", "CXX"),
-        ("csrc/b.cu", "CUDA"),
-    ]
+    languages = [(str(unit.source), unit.language) for unit in sources(root).units]
+    assert languages == [("csrc/a.cpp", "CXX"), ("csrc/b.cu", "CUDA")]
 
 
 def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
     second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp", "x/a.cpp", "y/a.cpp"]\n'
     root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")
-    found = collect_units(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
-    assert [unit.object for unit in found] == [
-        "obj/000/a.cpp.o",
-        "obj/001/a.cpp.o",
-        "obj/002/a.cpp.o",
-    ]
+    objects = [unit.object for unit in sources(root, "cpu").units]
+    assert objects == [f"obj/00{number}/a.cpp.o" for number in range(3)]
 
 
 @pytest.mark.parametrize(
@@ -285,15 +232,12 @@ def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
     parts = PARTS.replace('src = ["csrc/a.cu", "csrc/a.cu"]', 'src = ["csrc/c.cu"]')
     root = kernel(tmp_path, parts, *FILES, "csrc/c.cu")
     said: list[str] = []
-    found = collect_units(
-        request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path, archs=asked), said.append
-    )
+    found = collect_units(request(root, CUDA, tmp_path, archs=asked), said.append)
     archs = {unit.shown: unit.archs for unit in found.units}
     assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
+    # Functions of a component that the GPU has no use for are there.
     told = "component two has no code for" in " ".join(said)
-    assert told == (asked in (("9.0a",), ("9.0",))), (
-        "functions of a component that the GPU has no use for are there"
-    )
+    assert told == (asked in (("9.0a",), ("9.0",)))
 
 
 @pytest.mark.parametrize(
@@ -308,30 +252,20 @@ def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
 def test_a_quick_build_for_a_gpu_that_the_kernel_has_no_code_for_is_refused(
     tmp_path: Path, backend: str, asked: str, says: str
 ) -> None:
-    archs = {"cuda": 'cuda-capabilities = ["8.0"]', "rocm": 'rocm-archs = ["gfx90a"]'}[backend]
+    compute, archs = {
+        "cuda": ("cu130", 'cuda-capabilities = ["8.0"]'),
+        "rocm": ("rocm72", 'rocm-archs = ["gfx90a"]'),
+    }[backend]
     root = kernel(tmp_path, one_component(backend, "a.cu", archs), "a.cu")
-    compute = {"cuda": "cu130", "rocm": "rocm72"}[backend]
-    with pytest.raises(UsageError, match=says):
-        collect_units(
-            request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path, archs=(asked,)), quiet
-        )
+    failure(UsageError, says, sources, root, compute, archs=(asked,))
 
 
 def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_path: Path) -> None:
     """What the matrix lists and what the compiler is asked for come from the same list."""
-    text = (
-        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-        'backends = ["cuda"]\n'
-        '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n'
-    )
-    (tmp_path / "a.cu").touch()
-    read = parse_kernel(text.encode())
+    read = read_kernel(write_torch(tmp_path, {"cuda": "a.cu"}))
     for edition, expected in (("2026-08-20", False), ("2026-09-17", True)):
         variants = select(read, load_catalog(edition)).variants
         made = next(variant for variant in variants if str(variant.compute) == "13.0")
-        options = BuildOptions(tmp_path / "cache")
-        request = Request(
-            tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", options
-        )
-        assert collect_units(request, lambda _: None).archs == made.archs
+        found = collect_units(request(tmp_path, CUDA, tmp_path, variant=made), quiet)
+        assert found.archs == made.archs
         assert ("10.3" in (made.archs or ())) is expected

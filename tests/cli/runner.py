@@ -51,12 +51,7 @@ def kci_process(*arguments: str | Path, cwd: Path | None = None, **environment: 
     variables = {**os.environ, **environment}
     if fork_server().can_have(variables):
         return Result(*fork_server().run(*arguments, folder=cwd, environment=variables))
-    done = subprocess.run(
-        [sys.executable, "-m", "kci", *map(str, arguments)],
-        cwd=cwd,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "kci", *map(str, arguments)]
+    how = {"cwd": cwd, "env": variables, "capture_output": True, "text": True}
+    done = subprocess.run(command, **how, check=False)  # type: ignore[call-overload]
     return Result(done.returncode, done.stdout, done.stderr)

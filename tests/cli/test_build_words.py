@@ -25,6 +25,7 @@ from kci.run.build_leg import BuiltLeg, LegRequest
 
 SWIGLU = ROOT / "examples" / "swiglu"
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+PACKS = st.sampled_from([Path("/p/1.tar"), Path("/some where")])
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cache": st.sampled_from([Path("/c"), Path("/some where/c")]),
     "builder": st.sampled_from(BUILDERS),
@@ -38,9 +39,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "archs": st.lists(TEXT, max_size=3).map(tuple),
     "part": st.sampled_from([None, "1/1", "3/16"]),
     "link": st.just(False),
-    "objects_from": st.lists(
-        st.sampled_from([Path("/p/1.tar"), Path("/some where")]), max_size=2
-    ).map(tuple),
+    "objects_from": st.lists(PACKS, max_size=2).map(tuple),
     "objects_to": st.just(Path("/p/o.tar.zst")),
     "attempt": st.integers(1, 99),
     "run": st.text("abc-", min_size=1, max_size=5),
@@ -69,9 +68,8 @@ def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
         monkeypatch.setenv("KCI_CACHE", str(options.cache))
         monkeypatch.setenv("KCI_RUN", options.run)
         monkeypatch.setenv("KCI_ATTEMPT", str(options.attempt))
-        request, done = requested(
-            monkeypatch, str(SWIGLU), "--variant=torch-cpu", *options.arguments()
-        )
+        words = (str(SWIGLU), "--variant=torch-cpu", *options.arguments())
+        request, done = requested(monkeypatch, *words)
     assert done.code == 0, done.stderr
     assert request.options == options
 
@@ -94,14 +92,8 @@ def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPat
 def test_what_runs_in_a_container_is_what_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [
-        str(SWIGLU),
-        "--variant=torch-cpu",
-        "--output",
-        str(tmp_path / "o"),
-        "--pack",
-        str(tmp_path / "p.tar"),
-    ]
+    words = [str(SWIGLU), "--variant=torch-cpu", f"--output={tmp_path}/o"]
+    words += ["--pack", str(tmp_path / "p.tar")]
     words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y"]
     outside, _ = requested(monkeypatch, *words)
     said = kci("build", *words, "--container=image:1", "--dry-run")

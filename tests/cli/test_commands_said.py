@@ -16,17 +16,8 @@ from kci.cli import COMMANDS
 from kci.cli import kci as program
 
 FOLDERS = (
-    "src/kci",
-    "docs",
-    "templates",
-    "examples",
-    "actions",
-    "plan",
-    "merge",
-    "gate",
-    "test",
-    "publish",
-    ".github",
+    *("src/kci", "docs", "templates", "examples", ".github"),
+    *("actions", "plan", "merge", "gate", "test", "publish"),
 )
 SUFFIXES = {".py", ".toml", ".md", ".j2", ".yml", ".sh"}
 FILES = sorted(
@@ -44,17 +35,16 @@ def texts(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         text = text.replace("\\\n", " ")
-        yield (
-            text
-            if path.suffix != ".md"
-            else FENCE.sub(lambda block: re.sub("(?m)^kci ", "$ kci ", block[1]), text)
-        )
+        if path.suffix == ".md":
+            text = FENCE.sub(lambda block: re.sub("(?m)^kci ", "$ kci ", block[1]), text)
+        yield text
         return
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.JoinedStr(values=parts):
                 yield "".join(
-                    str(part.value) if isinstance(part, ast.Constant) else "X" for part in parts
+                    str(getattr(part, "value", "")) if isinstance(part, ast.Constant) else "X"
+                    for part in parts
                 )
             case ast.Constant(value=str() as value):
                 yield value
@@ -74,12 +64,10 @@ def problem(words: str, *, whole: bool) -> str:
     while isinstance(command, click.Group) and rest and rest[0] in command.commands:
         command = command.commands[rest.pop(0)]
     assert command is not None
-    known = {
-        option: param for param in command.params for option in (*param.opts, *param.secondary_opts)
-    }
+    known = {*options_of(command), "--help", "-h"}
     options = [word for word in rest if word.startswith("--") and word != "--"]
     for word in [*options, *(word for word in rest if whole and re.fullmatch("-[a-z]", word))]:
-        if word.partition("=")[0].rstrip(".,:'") not in {*known, "--help", "-h"}:
+        if word.partition("=")[0].rstrip(".,:'") not in known:
             return f"kci {name} has no option {word}"
     if not whole or isinstance(command, click.Group):
         return ""
@@ -89,11 +77,8 @@ def problem(words: str, *, whole: bool) -> str:
         for param in command.params:
             given = values.get(param.name)
             for value in given if isinstance(given, list | tuple) else [given]:
-                if (
-                    isinstance(param.type, click.Choice)
-                    and isinstance(value, str)
-                    and not ANY.search(words)
-                ):
+                chosen = isinstance(param.type, click.Choice) and isinstance(value, str)
+                if chosen and not ANY.search(words):
                     param.type.convert(value, param, context)
     except click.BadOptionUsage as error:
         return "" if "requires an argument" in error.message else error.message
@@ -102,18 +87,14 @@ def problem(words: str, *, whole: bool) -> str:
     return f"kci {name} does not take {more}" if more and not ANY.search(words) else ""
 
 
-def options_of(name: str) -> set[str]:
-    command = program.get_command(click.Context(program), name)
+def options_of(command: click.Command | None) -> set[str]:
     assert command is not None
     return {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
 
 
 def strings(node: ast.AST) -> set[str]:
-    return {
-        part.value
-        for part in ast.walk(node)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
-    }
+    values = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return {value for value in values if isinstance(value, str)}
 
 
 @pytest.mark.parametrize(
@@ -124,14 +105,11 @@ def test_kci_takes_every_command_that_is_composed(path: Path) -> None:
         if isinstance(function, ast.FunctionDef) and function.name != "command_line":
             function.decorator_list = []
             calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-            made = [
-                call
-                for call in calls
-                if isinstance(call.func, ast.Name) and call.func.id == "command_line"
-            ]
+            made = [call for call in calls if getattr(call.func, "id", "") == "command_line"]
             names = {name for call in made for name in strings(call.args[0]) & COMMANDS.keys()}
+            commands = (program.get_command(click.Context(program), name) for name in names)
             said = {text.partition("=")[0] for text in strings(function) if text.startswith("--")}
-            assert not made or said <= set().union(*map(options_of, names)), function.name
+            assert not made or said <= set().union(*map(options_of, commands)), function.name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

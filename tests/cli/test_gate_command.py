@@ -40,15 +40,9 @@ def built(kernel: Path, *names: str) -> list[Result]:
 
 
 def merged(kernel: Path) -> Result:
-    place = kernel.parent / "records/some-kernel/kci-record.json"
-    words = [
-        "--plan",
-        kernel.parent / "records/kci-plan.json",
-        "--kernel",
-        "some-kernel",
-        "--record",
-        place,
-    ]
+    records = kernel.parent / "records"
+    words = ["--plan", records / "kci-plan.json", "--kernel", "some-kernel"]
+    words += ["--record", records / "some-kernel/kci-record.json"]
     return kci("merge", kernel.parent / "artifacts", "--into", kernel.parent / "tree", *words)
 
 
@@ -57,9 +51,8 @@ def gate(kernel: Path, *more: str | Path, **environment: str) -> Result:
 
 
 def record_of(kernel: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        (kernel.parent / "records/some-kernel/kci-record.json").read_text()
-    )
+    place = kernel.parent / "records/some-kernel/kci-record.json"
+    found: dict[str, Any] = json.loads(place.read_text())
     return found
 
 
@@ -69,17 +62,13 @@ def test_all_is_there_and_the_next_plan_builds_only_what_changed(kernel: Path) -
     assert merged(kernel).code == 0
     trees = kernel.parent / "kept/kci-trees.json"
     done = gate(kernel, "--trees", trees, "--junit", kernel.parent / "gate.xml", KCI_RUN="7")
-    assert (done.code, done.stdout) == (
-        0,
-        "all that was planned is there: 2 variants of 1 kernel\n",
-    ), done.stderr
+    assert done.code == 0, done.stderr
+    assert done.stdout == "all that was planned is there: 2 variants of 1 kernel\n"
     assert ElementTree.parse(kernel.parent / "gate.xml").getroot().get("failures") == "0"
     judged = ("--kernel", "some-kernel", "--tree", kernel.parent / "tree")
     assert gate(kernel, *judged).code == 0
-    assert (
-        "is not the tree that was judged"
-        in gate(kernel, *judged[:-1], kernel.parent / "artifacts").stdout
-    )
+    other = gate(kernel, *judged[:-1], kernel.parent / "artifacts")
+    assert "is not the tree that was judged" in other.stdout
     manifest = kernel.parent / "tree/kci-manifest.json"
     manifest.write_text(re.sub('"digest": "[0-9a-f]{4}', '"digest": "0000', manifest.read_text()))
     assert "is not the tree that was judged" in gate(kernel, *judged).stdout

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from buildkit import write_tree
 from cli.runner import kci, kci_process
 from conftest import ROOT, torch_toml
+from planning import git
 
 SOURCES = {"cpu": "a.cpp", "cuda": "a.cu", "rocm": "a.cu"}
 KCI_TOML = """\
@@ -29,13 +30,10 @@ drop = ["cuda == 13.2"]
 @pytest.fixture
 def monorepo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None) -> Path:
     for name in ("one", "two"):
-        (tmp_path / "kernels" / name).mkdir(parents=True)
-        (tmp_path / "kernels" / name / "build.toml").write_text(
-            torch_toml(SOURCES, name, more='stable-abi = "2.11"\n')
-        )
-
+        text = torch_toml(SOURCES, name, more='stable-abi = "2.11"\n')
+        write_tree(tmp_path / "kernels" / name, {"build.toml": text})
     (tmp_path / "kci.toml").write_text(KCI_TOML)
-    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=tmp_path, check=True)
+    git(tmp_path, "init", "-q", "-b", "main")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -47,25 +45,19 @@ def names(*arguments: str) -> list[str]:
 
 
 def test_backends_behind_a_kernel_are_for_that_kernel(monorepo: Path) -> None:
-    answer = json.loads(
-        kci("matrix", "kernels/one[cpu, rocm]", "kernels/two[cuda]", "--format", "json").stdout
-    )
-    found = {
-        item["name"]: {variant["backend"] for variant in item["variants"]}
-        for item in answer["kernels"]
-    }
+    def backends(*words: str) -> dict[str, set[str]]:
+        kernels = json.loads(kci("matrix", *words, "--format", "json").stdout)["kernels"]
+        return {
+            item["name"]: {variant["backend"] for variant in item["variants"]} for item in kernels
+        }
+
+    found = backends("kernels/one[cpu, rocm]", "kernels/two[cuda]")
     assert found == {"one": {"cpu", "rocm"}, "two": {"cuda"}}
-    answer = json.loads(kci("matrix", "kernels[cpu]", "--format", "json").stdout)
-    assert {variant["backend"] for item in answer["kernels"] for variant in item["variants"]} == {
-        "cpu"
-    }
+    assert backends("kernels[cpu]") == {"one": {"cpu"}, "two": {"cpu"}}
     assert names("kernels/one[cpu]", "kernels/one[cuda]") == names("kernels/one[cpu,cuda]")
-    assert names("kernels/one[cpu]", "kernels/one") == names("kernels/one"), (
-        "the whole kernel was named too"
-    )
-    assert names("kernels/one[metal]", "--allow-empty") == [], (
-        "a backend that it does not have leaves nothing"
-    )
+    # The whole kernel was named too; and a backend that it does not have leaves nothing.
+    assert names("kernels/one[cpu]", "kernels/one") == names("kernels/one")
+    assert names("kernels/one[metal]", "--allow-empty") == []
     assert kci("matrix", "kernels/one[metal]").code == 1
 
 
@@ -77,26 +69,18 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["kernels/one[cdua]"], "'cdua' is not a backend\n  hint: did you mean `cuda`?"),
-        (["kernels/one[]"], "'' is not a backend"),
-        (
-            ["kernels/one", "--tier", "piars"],
-            "there is no tier 'piars'\n  hint: did you mean `pairs`?",
-        ),
-        (
-            ["kernels/one", "--where", "cuda >= and"],
-            "expected a value after `>=`, got `and`\n  cuda >= and\n          ^",
-        ),
-        (["kernels/one", "--where", ""], "expected a field, got the end"),
-        (
-            ["kernels/one", "--where", "cuda == 1", "--where", "cud == 2"],
-            "got `cud`\n  (cuda == 1) or (cud == 2)\n",
-        ),
-        (["kernels/one", "--where", "\x1b[2J"], "\N{REPLACEMENT CHARACTER}[2J"),
+        (["[cdua]"], "'cdua' is not a backend\n  hint: did you mean `cuda`?"),
+        (["[]"], "'' is not a backend"),
+        (["", "--tier=piars"], "there is no tier 'piars'\n  hint: did you mean `pairs`?"),
+        (["", "--where=cuda >= and"], f"after `>=`, got `and`\n  cuda >= and\n{' ' * 10}^"),
+        (["", "--where="], "expected a field, got the end"),
+        (["", "--where=cuda == 1", "--where=cud == 2"], "`cud`\n  (cuda == 1) or (cud == 2)\n"),
+        (["", "--where=\x1b[2J"], "\N{REPLACEMENT CHARACTER}[2J"),
     ],
 )
 def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) -> None:
-    done = kci("matrix", *arguments)
+    backends, *more = arguments
+    done = kci("matrix", f"kernels/one{backends}", *more)
     assert (done.code, done.stdout) == (2, "")
     assert said in done.stderr
 

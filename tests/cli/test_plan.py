@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from act.harness import commit_all
+from buildkit import copy_example
 from cli.runner import kci, kci_process
 from conftest import ROOT
+from planning import append, git, replace
 
 RELU = ROOT / "examples" / "relu"
 REPO = ROOT / "tests" / "plan" / "affected" / "repo"
@@ -34,23 +36,21 @@ def repository(tmp_path: Path, no_git_environment: None) -> Path:
     return root
 
 
-def test_a_plan_says_which_commit_it_is_about(repository: Path) -> None:
-    def planned_commit() -> str | None:
-        return json.loads(kci("plan", repository / "norm", "--format", "json").stdout)["commit"]
+def planned(*words: str | Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(kci("plan", *words, "--format", "json").stdout)
+    return found
 
-    head = subprocess.run(
-        ["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    )
-    assert planned_commit() == head.stdout.strip()
-    with (repository / "norm/build.toml").open("a") as file:
-        file.write("# changed\n")
-    assert planned_commit() is None
+
+def test_a_plan_says_which_commit_it_is_about(repository: Path) -> None:
+    assert planned(repository / "norm")["commit"] == git(repository, "rev-parse", "HEAD")
+    append("norm/build.toml", "# changed\n")(repository)
+    assert planned(repository / "norm")["commit"] is None
 
 
 def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:
     (repository / "norm/csrc/cuda/hopper.cu").write_text("// faster")
     (repository / "README.md").write_text("# new")
-    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--format", "json").stdout)
+    plan = planned(repository, "--affected", "HEAD")
     assert {leg["kernel"] for leg in plan["legs"]} == {"norm"}
     assert all("-cu13" in leg["name"] for leg in plan["legs"])
     assert [kernel["name"] for kernel in plan["kernels"]] == ["norm"]
@@ -61,11 +61,8 @@ def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:
 
 
 def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path) -> None:
-    path = repository / "norm/build.toml"
-    path.write_text(path.read_text().replace('minver = "12.6"', 'minver = "12.0"'))
-    plan = json.loads(
-        kci("plan", repository, "--affected", "HEAD", "--only", "*cu13*", "--format", "json").stdout
-    )
+    replace("norm/build.toml", 'minver = "12.6"', 'minver = "12.0"')(repository)
+    plan = planned(repository, "--affected", "HEAD", "--only", "*cu13*")
     assert plan["legs"] == []
     assert plan["has_work"] is False
 
@@ -89,17 +86,11 @@ def test_of_kci_toml_the_keys_that_changed_decide(
     file.write_text(f"{old}\n")
     commit_all(repository)
     file.write_text(f"{new}\n")
-    plan = json.loads(
-        kci("plan", repository / "norm", "--affected", "HEAD", "--format", "json").stdout
-    )
+    plan = planned(repository / "norm", "--affected", "HEAD")
     found = {leg["backend"] for leg in plan["legs"]}
     assert found <= backends if "catalog" in old else found == backends
-    reason = (
-        "what it says of these variants changed"
-        if backends
-        else "what it says of the planned variants is unchanged"
-    )
-    assert [item["reason"] for item in plan["affected"]] == [reason]
+    changed = "these variants changed" if backends else "the planned variants is unchanged"
+    assert [item["reason"] for item in plan["affected"]] == [f"what it says of {changed}"]
 
 
 def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:
@@ -114,13 +105,10 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("line", documented())
-def test_every_command_of_the_documentation_works(
-    line: str, tmp_path: Path, no_git_environment: None
-) -> None:
-    shutil.copytree(
-        ROOT / "examples", tmp_path / "r", ignore=shutil.ignore_patterns("build", "__pycache__")
-    )
-    commit_all(tmp_path / "r")
-    done = kci_process(*line.split(), cwd=tmp_path / "r", PYTHONPATH=str(ROOT / "src"))
+@pytest.mark.usefixtures("no_git_environment")
+def test_every_command_of_the_documentation_works(line: str, tmp_path: Path) -> None:
+    examples = copy_example("", tmp_path / "r")
+    commit_all(examples)
+    done = kci_process(*line.split(), cwd=examples, PYTHONPATH=str(ROOT / "src"))
     assert done.code == 0, done.stderr
     assert done.stdout

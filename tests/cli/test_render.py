@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-import subprocess
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from buildkit import write_tree
 from cli.runner import kci
-from conftest import add_package, load_script, read_yaml, write_noarch
+from conftest import failure, load_script, read_yaml, write_noarch
 from kci.version import __version__
 from kci.workflows import rendered_files
 from kci.workflows.rendered_files import RecordedOptions, recorded_options
+from planning import git
 
 RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml"
 KERNEL = ".github/workflows/kci-kernel.yml"
@@ -48,14 +51,23 @@ def test_check_shows_drift_and_writes_nothing(repository: Path) -> None:
     assert file.read_text() == edited
 
 
+UP = '[submodule "up"]\n\tpath = csrc/up\n\turl = '
+FORKS = '[pull-request]\nforks = "dispatch"\n'
+
+
+def rendered_jobs(repository: Path) -> tuple[list[Any], list[Any]]:
+    """The jobs of the rendered workflows, and what each of their checkouts is told."""
+    files = (repository / ".github/workflows").iterdir()
+    jobs = [job for path in files for job in read_yaml(path.read_text())["jobs"].values()]
+    steps = [step for job in jobs for step in job.get("steps", ())]
+    action = "actions/checkout@"
+    return jobs, [step["with"] for step in steps if step.get("uses", "").startswith(action)]
+
+
 @pytest.mark.parametrize(
     ("file", "text", "wanted"),
     [
-        (
-            ".gitmodules",
-            '[submodule "up"]\n\tpath = csrc/up\n\turl = ../up\n',
-            {"submodules": "recursive"},
-        ),
+        (".gitmodules", f"{UP}../up\n", {"submodules": "recursive"}),
         (".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n", {"lfs": "true"}),
         ("kernels/deep/.gitattributes", "table.bin  diff=lfs filter=lfs\n", {"lfs": "true"}),
         (".gitattributes", "# *.bin filter=lfs\n*.txt text\n", {}),
@@ -64,30 +76,18 @@ def test_check_shows_drift_and_writes_nothing(repository: Path) -> None:
 def test_a_checkout_has_what_the_authors_has(
     repository: Path, file: str, text: str, wanted: dict[str, str]
 ) -> None:
-    subprocess.run(["git", "init", "-q", repository], check=True)
-    (repository / file).parent.mkdir(parents=True, exist_ok=True)
-    (repository / file).write_text(text)
-    (repository / "kci.toml").write_text('[pull-request]\nforks = "dispatch"\n')
+    git(repository, "init", "-q")
+    write_tree(repository, {file: text, "kci.toml": FORKS})
     assert kci("render").code == 0
-    checkouts = [
-        step["with"]
-        for path in (repository / ".github" / "workflows").iterdir()
-        for job in read_yaml(path.read_text())["jobs"].values()
-        for step in job.get("steps", ())
-        if step.get("uses", "").startswith("actions/checkout@")
-    ]
+    _, checkouts = rendered_jobs(repository)
     assert len(checkouts) > 4
     for inputs in checkouts:
         assert {key: inputs[key] for key in ("submodules", "lfs") if key in inputs} == wanted
     assert kci("render", "--ci", "gitlab").code == 0
     jobs = read_yaml((repository / ".gitlab" / "kci.gitlab-ci.yml").read_text())
-    told = [
-        jobs[name].get("variables", {}).get("GIT_SUBMODULE_STRATEGY")
-        for name in ("kci-plan", "kci")
-    ]
-    assert told == [wanted.get("submodules")] * 2, (
-        "the trigger's variables are those of the pipeline that it starts"
-    )
+    for name in ("kci-plan", "kci"):  # the variables of a trigger are those of its pipeline
+        told = jobs[name].get("variables", {}).get("GIT_SUBMODULE_STRATEGY")
+        assert told == wanted.get("submodules")
 
 
 @pytest.mark.parametrize(("settings", "submodules", "token"), [
@@ -98,36 +98,23 @@ def test_private_submodules(
     repository: Path, settings: str, submodules: str | None, token: str | None
 ) -> None:
     """A called workflow has no secret that it is not given."""
-    (repository / ".gitmodules").write_text(
-        '[submodule "up"]\n\tpath = csrc/up\n\turl = git@github.com:acme/up.git\n'
-    )
-    (repository / "kci.toml").write_text(
-        f'[checkout]\n{settings}\n[pull-request]\nforks = "dispatch"\n'
-    )
+    module = f"{UP}git@github.com:acme/up.git\n"
+    toml = f"[checkout]\n{settings}\n{FORKS}"
+    write_tree(repository, {".gitmodules": module, "kci.toml": toml})
     assert kci("render").code == 0
-    files = {
-        path.name: read_yaml(path.read_text())
-        for path in (repository / ".github/workflows").iterdir()
-    }
-    jobs = [job for file in files.values() for job in file["jobs"].values()]
-    steps = [step for job in jobs for step in job.get("steps", ())]
-    checkouts = [
-        step["with"] for step in steps if step.get("uses", "").startswith("actions/checkout@")
-    ]
-    assert {(given.get("submodules"), given.get("token")) for given in checkouts} == {
-        (submodules, token)
-    }
+    jobs, checkouts = rendered_jobs(repository)
+    told = {(given.get("submodules"), given.get("token")) for given in checkouts}
+    assert told == {(submodules, token)}
     passed = [job.get("secrets") for job in jobs if "kci-kernel.yml" in job.get("uses", "")]
     assert len(passed) > 3
     assert passed == [{"READ_TOKEN": "${{ secrets.READ_TOKEN }}"} if token else None] * len(passed)
-    assert ("secrets" in files["kci-kernel.yml"][True]["workflow_call"]) == bool(token)
+    called = read_yaml((repository / KERNEL).read_text())[True]["workflow_call"]
+    assert ("secrets" in called) == bool(token)
     assert "nothing for `checkout`" in kci("render", "--short").stderr
 
 
 def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
-    file = repository / RELEASE
-    file.parent.mkdir(parents=True)
-    file.write_text("name: mine\n")
+    file = write_tree(repository, {RELEASE: "name: mine\n"}) / RELEASE
     found = kci("render")
     assert found.code == 1
     assert "KCI402" in found.stderr
@@ -167,28 +154,21 @@ def test_what_somebody_added_is_not_overwritten_without_force(repository: Path) 
     kci("render")
     file = repository / RELEASE
     written = file.read_text()
-    edited = written.replace(
-        "      - name: Plan\n", "      - run: echo mine\n\n      - name: Plan\n"
-    )
+    step = "      - name: Plan\n"
+    edited = written.replace(step, f"      - run: echo mine\n\n{step}")
     file.write_text(edited)
     refused = kci("render")
     assert refused.code == 1
     assert "KCI406" in refused.stderr
     assert file.read_text() == edited
     forced = kci("render", "--force")
-    assert (forced.code, forced.stdout) == (
-        0,
-        f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n{RELEASE}: written\n",
-    )
+    others = f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n"
+    assert (forced.code, forced.stdout) == (0, f"{others}{RELEASE}: written\n")
     assert file.read_text() == written
 
 
 def test_the_command_of_the_header_and_the_bare_one_write_the_same(repository: Path) -> None:
-    other = repository / "more" / "other"
-    other.mkdir(parents=True)
-    text = (repository / "kernels" / "some" / "build.toml").read_text()
-    (other / "build.toml").write_text(text.replace("some-kernel", "other-kernel"))
-    add_package(other)
+    write_noarch(repository / "more" / "other", "other-kernel", backends=("cpu", "cuda"))
     assert kci("render", "kernels", "--branch", "trunk").code == 0
     before = {path: (repository / path).read_text() for path in (RELEASE, COMPAT)}
     assert "#   kci render kernels --branch trunk\n" in before[RELEASE]
@@ -207,13 +187,12 @@ def test_a_hostile_header_says_nothing(command: str) -> None:
 
 @pytest.mark.parametrize("branch", ["main", "master", "trunk"])
 def test_the_default_branch_is_that_of_the_repository(repository: Path, branch: str) -> None:
-    git = ["git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
-    subprocess.run([*git, "init", "--quiet", f"--initial-branch={branch}"], check=True)
-    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=x"], check=True)
+    git(repository, "init", "--quiet", f"--initial-branch={branch}")
+    git(repository, "commit", "--quiet", "--allow-empty", "--message=x")
     if branch == "trunk":  # only the remote's word makes another name the default
         ref = "refs/remotes/origin"
-        subprocess.run([*git, "update-ref", f"{ref}/trunk", "HEAD"], check=True)
-        subprocess.run([*git, "symbolic-ref", f"{ref}/HEAD", f"{ref}/trunk"], check=True)
+        git(repository, "update-ref", f"{ref}/trunk", "HEAD")
+        git(repository, "symbolic-ref", f"{ref}/HEAD", f"{ref}/trunk")
     assert kci("render").code == 0
     assert f'branches: ["{branch}"]' in (repository / RELEASE).read_text()
 
@@ -250,8 +229,8 @@ def test_a_kci_that_is_no_release_knows_no_commit(repository: Path) -> None:
 
 @pytest.mark.parametrize("commit", ["", "v1", "C" * 40, "c" * 39])
 def test_only_a_full_commit_is_put_into_a_release(commit: str) -> None:
-    with pytest.raises(SystemExit, match="not a full commit"):
-        load_script("release_data").text(commit, "1.0.0", "2026-11-30")
+    make = load_script("release_data").text
+    failure(SystemExit, "not a full commit", make, commit, "1.0.0", "2026-11-30")
 
 
 COMMENT = ".github/workflows/kci-comment.yml"
@@ -298,20 +277,18 @@ def test_the_short_file_takes_the_place_of_the_long_ones_and_back(repository: Pa
 
 @pytest.mark.rule("KCI455", triggers=False)
 def test_a_rendered_file_that_git_takes(repository: Path) -> None:
-    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    git(repository, "init", "-q")
     assert "git ignores" not in kci("render", "--ci", "gitlab").stderr
 
 
 @pytest.mark.rule("KCI455", triggers=True)
 @pytest.mark.rule("KCI450", triggers=True)
 def test_a_rendered_file_that_git_ignores_is_named(repository: Path) -> None:
-    subprocess.run(["git", "init", "-q"], cwd=repository, check=True)
+    git(repository, "init", "-q")
     (repository / ".gitignore").write_text(".*\n!.github/\nSnakefile\n")
     said = {ci: kci("render", "--ci", ci).stderr for ci in ("github", "gitlab", "snakemake")}
-    assert [ci for ci, text in said.items() if "git ignores this file" in text] == [
-        "gitlab",
-        "snakemake",
-    ]
+    ignored = [ci for ci, text in said.items() if "git ignores this file" in text]
+    assert ignored == ["gitlab", "snakemake"]
     assert "KCI450" in said["gitlab"]
     assert "KCI_INSTALL" in said["gitlab"]
 
@@ -320,14 +297,8 @@ def test_a_newer_pin_survives_rendering(repository: Path) -> None:
     kci("render")
     for path in (RELEASE, COMPAT):
         file = repository / path
-        lines = file.read_text().splitlines()
-        bumped = [
-            line.split("actions/checkout@")[0] + f"actions/checkout@{'d' * 40} # v99.0.0"
-            if "checkout@" in line
-            else line
-            for line in lines
-        ]
-        file.write_text("\n".join(bumped) + "\n")
+        newer = f"actions/checkout@{'d' * 40} # v99.0.0"
+        file.write_text(re.sub("actions/checkout@.*", newer, file.read_text()))
     before = (repository / RELEASE).read_text()
     assert kci("render", "--check").code == 0
     assert kci("render").code == 0

@@ -54,28 +54,14 @@ def terminal_for(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_for(monkeypatch)
-    one, far = (
-        Outcome("relu", variant(CPU)),
-        Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT),
-    )
+    one = Outcome("relu", variant(CPU))
+    far = Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
+    now = {"progress": Progress(3, 10, 65, ""), "note": "c++ csrc/a.cpp"}
     with RunDisplay([one, far], Options()) as display:
-        changed = display.changed
-        changed(
-            change(
-                one,
-                state=OutcomeState.BUILDING,
-                progress=Progress(3, 10, 65, ""),
-                note="c++ csrc/a.cpp",
-            )
-        )
+        display.changed(change(one, state=OutcomeState.BUILDING, **now))
     shown = terminal.getvalue()
-    for part in (
-        CPU,
-        "building",
-        "3/10, 1 min 05 s left",
-        "c++ csrc/a.cpp",
-        "1 left for other machines",
-    ):
+    left = ("3/10, 1 min 05 s left", "1 left for other machines")
+    for part in (CPU, "building", "c++ csrc/a.cpp", *left):
         assert part in shown
 
 
@@ -93,7 +79,6 @@ def test_a_terminal_keeps_steps_and_warnings_above_the_table(
     with RunDisplay([one], Options()) as display:
         for line in (STEP, WARNING, WARNING, WAITING, "installing torch"):
             display.changed(change(one, state=OutcomeState.BUILDING, line=line, note=""))
-    assert terminal.getvalue().count(f"{WARNING}\n") == 1
-    assert terminal.getvalue().count(f"{STEP}\n") == 1
-    assert terminal.getvalue().count(f"{WAITING}\n") == 1
+    for kept in (WARNING, STEP, WAITING):
+        assert terminal.getvalue().count(f"{kept}\n") == 1
     assert "installing torch" not in terminal.getvalue()

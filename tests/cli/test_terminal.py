@@ -58,9 +58,8 @@ def test_the_page_of_a_width(columns: int, request: pytest.FixtureRequest) -> No
 def test_color_is_there_only_where_it_is_wanted(
     arguments: tuple[str, ...], environment: dict[str, str], colored: bool, tmp_path: Path
 ) -> None:
-    _, seen = on_terminal(
-        "matrix", "rms-norm", *EDITION, *arguments, cwd=EXAMPLES, columns=120, **environment
-    )
+    words = ("matrix", "rms-norm", *EDITION, *arguments)
+    _, seen = on_terminal(*words, cwd=EXAMPLES, columns=120, **environment)
     assert ("\x1b[" in seen) is colored
     (tmp_path / "build.toml").write_text("[general\n")
     for command in ("check", "matrix"):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from act.harness import commit_all as commit
+from buildkit import program, write_tree
 from kci.config.discovery import find_kernels
 from kci.errors import FindingsError
 from kci.matrix.variants import parse_variant_name
@@ -20,7 +23,7 @@ from kci.plan.workspace import Choice, open_workspace
 from kci.tree.identity import commit_time, is_ancestor, provenance, unique_id
 from kci.utils.git import read_blob, read_objects, ref_names
 from kci.watch.history import remote_url
-from planning import git, refused
+from planning import git, refused, replace, write
 
 REPO = Path(__file__).parent / "affected" / "repo"
 NAMES = ("norm", "pyonly")
@@ -29,8 +32,7 @@ BUILD_TOML = "norm/build.toml"
 
 @pytest.fixture
 def repository(tmp_path: Path, no_git_environment: None) -> Path:
-    subprocess.run(["cp", "-r", REPO, tmp_path / "r"], check=True)
-    root = tmp_path / "r"
+    root = Path(shutil.copytree(REPO, tmp_path / "r"))
     commit(root)
     git(root, "checkout", "-qb", "topic")
     return root
@@ -43,21 +45,16 @@ def planned(root: Path, base: str = "main") -> list[str]:
 def answer(root: Path, base: str) -> tuple[list[str], list[Touch]]:
     workspace = open_workspace([str(root / name) for name in NAMES])
     matrix, found = only_affected(workspace, workspace.matrix(), Choice(), base)
-    return [
-        f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants
-    ], found
+    names = [f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants]
+    return names, found
 
 
 def change(root: Path, path: str, now: str | None, then: str | None = None) -> None:
     """Change a file, or a part of it if `then` is given; without `now` the file goes."""
-    file = root / path
     if now is None:
-        file.unlink()
-        return
-    text = file.read_text() if then is not None else now
-    assert then is None or then in text
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text.replace(then, now) if then is not None else text)
+        (root / path).unlink()
+    else:
+        (write(path, now) if then is None else replace(path, then, now))(root)
 
 
 def backends(names: Iterable[str]) -> set[str]:
@@ -90,9 +87,7 @@ def test_a_file_touches_the_variants_that_it_decides(
     names, (touch,) = answer(repository, "main")
     assert backends(touch.touches) == expected
     assert (touch.path, touch.kernel) == (path, "norm")
-    assert [f"norm {name}" for name in touch.touches] == sorted(names), (
-        "what is planned is named, and with the file"
-    )
+    assert [f"norm {name}" for name in touch.touches] == sorted(names), "what is planned is named"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +101,8 @@ def test_what_nix_builds_is_made_of_every_file(repository: Path, path: str) -> N
     names, touched = answer(repository, "HEAD")
     assert names
     assert all(name.endswith("-aarch64-darwin") for name in names)
-    assert [touch.reason for touch in touched if touch.path == path] == [
-        "an input of these variants"
-    ]
+    (found,) = [touch for touch in touched if touch.path == path]
+    assert found.reason == "an input of these variants"
 
 
 def test_steps_before_each_build_touch_every_variant(repository: Path) -> None:
@@ -173,10 +167,10 @@ def test_a_kernel_at_the_root_owns_every_file(repository: Path) -> None:
 
 
 def test_only_what_the_branch_changed_counts(repository: Path) -> None:
-    (repository / "norm/csrc/cuda/hopper.cu").write_text("// better\n")
+    change(repository, "norm/csrc/cuda/hopper.cu", "// better\n")
     commit(repository)
     git(repository, "checkout", "-q", "main")
-    (repository / "pyonly/torch-ext/pyonly/__init__.py").write_text("VALUE = 2\n")
+    change(repository, "pyonly/torch-ext/pyonly/__init__.py", "VALUE = 2\n")
     commit(repository)
     git(repository, "checkout", "-q", "topic")
     found = planned(repository)
@@ -186,17 +180,14 @@ def test_only_what_the_branch_changed_counts(repository: Path) -> None:
 
 def test_a_declared_input_in_a_submodule_that_moves(repository: Path, tmp_path: Path) -> None:
     """git names the submodule as a whole, which is above what the kernel declares."""
-    upstream = tmp_path / "up"
-    (upstream / "include").mkdir(parents=True)
-    (upstream / "include/a.h").write_text("// a\n")
+    upstream = write_tree(tmp_path / "up", {"include/a.h": "// a\n"})
     commit(upstream)
     git(repository, "submodule", "--quiet", "add", str(upstream), "third_party/up")
-    (repository / "kci.toml").write_text(
-        '[[inputs]]\nkernel = "norm"\npaths = ["third_party/up/include"]\n'
-    )
+    declared = '[[inputs]]\nkernel = "norm"\npaths = ["third_party/up/include"]\n'
+    change(repository, "kci.toml", declared)
     commit(repository)
     inside = repository / "third_party/up"
-    (inside / "include/a.h").write_text("// b\n")
+    change(inside, "include/a.h", "// b\n")
     commit(inside)
     commit(repository)
     assert changes_since(repository, "HEAD~1").files == ("third_party/up",)
@@ -204,22 +195,19 @@ def test_a_declared_input_in_a_submodule_that_moves(repository: Path, tmp_path: 
 
 
 def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
-    git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
+    names = ("norm/csrc/cuda/blackwell.cu", "norm/csrc/cuda/hopper.cu")
+    git(repository, "mv", *names[::-1])
     commit(repository)
-    assert changes_since(repository, "main").files == (
-        "norm/csrc/cuda/blackwell.cu",
-        "norm/csrc/cuda/hopper.cu",
-    )
+    assert changes_since(repository, "main").files == names
 
 
 def test_git_is_not_started_for_every_file(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(250):
-        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// {number}\n")
+    names = [f"norm/csrc/cuda/{number}.h" for number in range(250)]
+    write_tree(repository, {name: f"// {name}\n" for name in names})
     commit(repository)
-    for number in range(250):
-        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// more {number}\n")
+    write_tree(repository, {name: f"// more {name}\n" for name in names})
     started: list[object] = []
     run = subprocess.run
 
@@ -243,12 +231,9 @@ def test_names_that_git_would_quote(repository: Path) -> None:
 
 @pytest.mark.rule("KCI312", triggers=False)
 def test_build_toml_is_compared_with_the_base(repository: Path) -> None:
-    path = repository / "norm/build.toml"
-    path.write_text(path.read_text().replace('license = "MIT"', 'license  =  "MIT" # the same'))
+    change(repository, BUILD_TOML, 'license  =  "MIT" # the same', 'license = "MIT"')
     assert planned(repository) == []
-    path.write_text(
-        path.read_text().replace("[kernel.on_cpu]", '[kernel.on_cpu]\ncxx-flags = ["-O2"]')
-    )
+    change(repository, BUILD_TOML, '[kernel.on_cpu]\ncxx-flags = ["-O2"]', "[kernel.on_cpu]")
     assert {name.split("-")[-3] for name in planned(repository)} == {"cpu"}
 
 
@@ -274,15 +259,12 @@ def test_outside_of_a_repository(tmp_path: Path, no_git_environment: None) -> No
 
 
 def test_a_file_is_read_from_a_revision_without_a_checkout(repository: Path) -> None:
-    (repository / "norm/build.toml").write_text("changed")
-    commit_id = changes_since(repository, "main").base
-    assert (
-        read_blob(repository, commit_id, "norm/build.toml", 10_000)
-        == (REPO / "norm/build.toml").read_bytes()
-    )
-    assert read_blob(repository, commit_id, "norm/nothing.toml", 10_000) is None
-    assert read_blob(repository, commit_id, "norm", 10_000) is None, "a directory is no file"
-    assert read_blob(repository, commit_id, "norm/build.toml", 10) is None, "too large"
+    change(repository, BUILD_TOML, "changed")
+    read = partial(read_blob, repository, changes_since(repository, "main").base)
+    assert read(BUILD_TOML, 10_000) == (REPO / BUILD_TOML).read_bytes()
+    assert read("norm/nothing.toml", 10_000) is None
+    assert read("norm", 10_000) is None, "a directory is no file"
+    assert read(BUILD_TOML, 10) is None, "too large"
 
 
 PROGRAMS = """core.alternateRefsCommand core.askPass core.editor core.fsmonitor core.gitProxy
@@ -298,21 +280,20 @@ def with_programs(repository: Path, mark: Path, filter_name: str = "x") -> None:
     """
     for key in PROGRAMS.split():
         git(repository, "config", key, f"touch {mark}; cat; false")
-    for key in (
-        "filter.x.required",
-        "log.showSignature",
-        "protocol.ext.allow",
-        "remote.origin.promisor",
-    ):
-        git(repository, "config", key, "always" if key.startswith("protocol") else "true")
-    git(repository, "config", "extensions.partialClone", "origin")
-    git(repository, "config", "remote.origin.url", f"ext::sh -c 'touch {mark}'")
+    for key, value in {
+        "filter.x.required": "true",
+        "log.showSignature": "true",
+        "protocol.ext.allow": "always",
+        "remote.origin.promisor": "true",
+        "extensions.partialClone": "origin",
+        "remote.origin.url": f"ext::sh -c 'touch {mark}'",
+    }.items():
+        git(repository, "config", key, value)
     (repository / ".gitattributes").write_text(f"* diff=x merge=x filter={filter_name}\n")
     hooks = mark.parent / "hooks"
     hooks.mkdir(exist_ok=True)
     for name in ("post-index-change", "reference-transaction", "fsmonitor-watchman"):
-        (hooks / name).write_text(f"#!/bin/sh\ntouch {mark}\n")
-        (hooks / name).chmod(0o755)
+        program(hooks, name, f"touch {mark}\n")
     git(repository, "config", "core.hooksPath", str(hooks))
 
 
@@ -351,9 +332,7 @@ def test_programs_that_a_repository_names_are_not_run(
 def test_the_configuration_of_a_submodule_is_not_run_either(
     repository: Path, tmp_path: Path
 ) -> None:
-    upstream, mark = tmp_path / "up", tmp_path / "ran"
-    upstream.mkdir()
-    (upstream / "a.h").write_text("// a\n")
+    upstream, mark = write_tree(tmp_path / "up", {"a.h": "// a\n"}), tmp_path / "ran"
     commit(upstream)
     git(repository, "submodule", "--quiet", "add", str(upstream), "norm/csrc/up")
     commit(repository)

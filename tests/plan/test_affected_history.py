@@ -226,9 +226,8 @@ def answer(root: Path, base: str) -> tuple[set[tuple[str, str]], list[Touch]]:
     """What --affected plans."""
     here = open_workspace([str(root)])
     left, decisions = only_affected(here, here.matrix(), Choice(), base)
-    return {
-        (kernel.name, variant.name) for kernel in left.kernels for variant in kernel.variants
-    }, decisions
+    names = {(kernel.name, variant.name) for kernel in left.kernels for variant in kernel.variants}
+    return names, decisions
 
 
 def checkout(history: Path, commit_id: str, into: Path) -> Path:
@@ -284,42 +283,34 @@ def test_every_commit_against_its_parent_and_against_one_much_older(
             compared += 1
             planned += len(found)
         then.append(now)
-    print(
-        f"{len(chain)} commits, {compared} comparisons, {planned} variants planned, none too "
-        "many, none too few"
-    )
+    print(f"{len(chain)} commits, {compared} comparisons, {planned} variants planned")
 
 
 def _same_places(work: Path, base: str) -> bool:
     """Whether the kernels lay in the same folders at a base."""
     listed = git(work, "ls-tree", "-r", "--name-only", base).splitlines()
     there = {name for name in listed if name.endswith("build.toml")}
-    here = {
-        f"{Path(directory).relative_to(work)}/build.toml" for directory in find_kernels([str(work)])
-    }
-    return here <= there
+    found = (Path(directory).relative_to(work) for directory in find_kernels([str(work)]))
+    return {f"{directory}/build.toml" for directory in found} <= there
 
 
-def test_a_shallow_clone_says_what_it_lacks(
-    history: Path, tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_a_shallow_clone_says_what_it_lacks(history: Path, tmp_path: Path) -> None:
     chain = commits(history)
     git(tmp_path, "clone", "-q", "--depth", "2", f"file://{history}", str(tmp_path / "shallow"))
     assert "fetch-depth" in refused("KCI312", answer, tmp_path / "shallow", chain[3]).hint
 
 
-def test_what_a_pull_request_would_be_merged_into(
-    history: Path, tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_what_a_pull_request_would_be_merged_into(history: Path, tmp_path: Path) -> None:
     """As GitHub has it checked out: a merge commit and its two parents."""
     chain, work = commits(history), tmp_path / "work"
     git(tmp_path, "clone", "-q", str(history), str(work))
     git(work, "checkout", "-q", "-b", "feature", chain[1])
     git(work, "commit", "-q", "--allow-empty", "-m", "feature")
     head = git(work, "rev-parse", "HEAD")
-    assert (
-        "HEAD is not the merge commit" in refused("KCI312", pull_request_base, work, head).message
-    )
+    no_merge = "HEAD is not the merge commit"
+    assert no_merge in refused("KCI312", pull_request_base, work, head).message
     git(work, "checkout", "-q", "--detach", chain[-1])
     git(work, "merge", "-q", "--no-ff", "-s", "ours", "-m", "merge", head)
     git(tmp_path, "clone", "-q", "--depth", "2", f"file://{work}", str(tmp_path / "shallow"))
@@ -329,19 +320,12 @@ def test_what_a_pull_request_would_be_merged_into(
     assert "fetch-depth" in refused("KCI312", pull_request_base, tmp_path / "alone", head).hint
     # A pull request whose newest commit is a merge commit itself, checked out as it is.
     found = refused("KCI312", pull_request_base, work, git(work, "rev-parse", "HEAD"))
-    assert "HEAD is not the merge commit" in found.message
+    assert no_merge in found.message
 
 
-def test_a_partial_clone_says_what_it_lacks(
-    history: Path, tmp_path: Path, no_git_environment: None
-) -> None:
+@pytest.mark.usefixtures("no_git_environment")
+def test_a_partial_clone_says_what_it_lacks(history: Path, tmp_path: Path) -> None:
     git(history, "config", "uploadpack.allowFilter", "true")
-    git(
-        tmp_path,
-        "clone",
-        "-q",
-        "--filter=blob:none",
-        f"file://{history}",
-        str(tmp_path / "partial"),
-    )
-    assert "partial" in refused("KCI312", answer, tmp_path / "partial", commits(history)[3]).message
+    partial = tmp_path / "partial"
+    git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{history}", str(partial))
+    assert "partial" in refused("KCI312", answer, partial, commits(history)[3]).message

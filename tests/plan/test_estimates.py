@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import kernel, torch_kernel
+from conftest import torch_kernel
 from kci.config.model import Build
 from kci.config.settings import Limit
 from kci.matrix.catalog.loading import load_catalog
@@ -27,28 +27,16 @@ CPU = "torch213-cxx11-cpu-x86_64-linux"
 
 def build(sources: int, depends: str = "") -> Build:
     listed = ", ".join(f'"csrc/k{number}.cu"' for number in range(sources))
-    return kernel(f"""
-[general]
-name = "some-kernel"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cuda", "cpu"]
-[torch]
-src = ["torch-ext/binding.cpp", "torch-ext/binding.h"]
-[kernel.a]
-backend = "cuda"
-depends = [{depends}]
-src = [{listed}, "csrc/host.cpp", "csrc/k.cuh"]
-[kernel.again]
-backend = "cuda"
-depends = []
-src = ["csrc/host.cpp"]
-[kernel.b]
-backend = "cpu"
-depends = []
-src = ["csrc/b.cpp"]
-""").build
+    parts = [
+        ("a", "cuda", depends, f'{listed}, "csrc/host.cpp", "csrc/k.cuh"'),
+        ("again", "cuda", "", '"csrc/host.cpp"'),
+        ("b", "cpu", "", '"csrc/b.cpp"'),
+    ]
+    component = '[kernel.{}]\nbackend = "{}"\ndepends = [{}]\nsrc = [{}]\n'
+    text = "".join(component.format(*part) for part in parts)
+    made = torch_kernel(["cuda", "cpu"], components=text).build
+    binding = ["torch-ext/binding.cpp", "torch-ext/binding.h"]
+    return msgspec.structs.replace(made, torch=msgspec.structs.replace(made.torch, src=binding))
 
 
 def variants(catalog: Catalog) -> dict[str, Variant]:
@@ -76,20 +64,17 @@ def leg(
 def test_sources_are_counted_once_and_headers_never(catalog: Catalog) -> None:
     found = variants(catalog)
     assert size_of(build(3), found[CUDA]) == Size(5)
-    assert size_of(build(3, '"cutlass_4_0"'), found[CUDA]) == Size(5, 4), (
-        "host.cpp is the first component's"
-    )
+    # host.cpp is the first component's.
+    assert size_of(build(3, '"cutlass_4_0"'), found[CUDA]) == Size(5, 4)
     assert size_of(build(3), found[CPU]) == Size(2)
 
 
 def test_the_minutes_are_those_of_the_table_and_the_range_is_one_factor() -> None:
     data = estimates()
     found, sure = leg(Size(240)), default_runners().build["cuda"].setup + data.fixed
-    assert found.minutes == sure + data.object["cuda"], "240 objects, four at once"
-    assert found.ends == (
-        sure + data.object["cuda"] / data.spread,
-        sure + data.object["cuda"] * data.spread,
-    )
+    hour = data.object["cuda"]
+    assert found.minutes == sure + hour, "240 objects, four at once"
+    assert found.ends == (sure + hour / data.spread, sure + hour * data.spread)
     assert leg(Size(1)).minutes == sure + 1
 
 
@@ -116,8 +101,7 @@ def test_of_a_variant_of_which_nothing_is_known_the_backend_tells() -> None:
 def test_a_record_is_one_number_and_goes_before_the_range() -> None:
     guessed, took, other = leg(Size(60)), leg(Size(60), took=900), leg(Size(60), CPU, took=900)
     assert guessed.ends[0] < guessed.minutes < guessed.ends[1]
-    assert (took.measured, took.minutes, took.ends) == (True, 19, (19, 19)), (
-        "15 minutes, and 4 to begin with"
-    )
+    assert took.measured
+    assert (took.minutes, took.ends) == (15 + 4, (19, 19)), "4 to begin with"
     assert not guessed.measured
     assert other == leg(Size(60), CPU), "a record says nothing about another variant"

@@ -60,13 +60,9 @@ NO_GPU, NO_CPU = "no machine with a GPU is named", "no machine for the CPU is na
         "GPUs only"],
 )  # fmt: skip
 def test_what_a_hosted_runner_can_test_is_tested_without_a_key(
-    tmp_path: Path,
-    backends: tuple[str, ...],
-    settings: str,
-    test: str,
-    machines: dict[str, list[str]],
-    why: str,
-) -> None:
+    tmp_path: Path, backends: tuple[str, ...], settings: str, test: str,
+    machines: dict[str, list[str]], why: str,
+) -> None:  # fmt: skip
     place = write_noarch(tmp_path / "norm", "norm", backends)
     if test:
         write("tests/test_it.py", test)(place)
@@ -87,10 +83,8 @@ def test_one_system_is_enough_for_the_cpu(systems: tuple[str, ...]) -> None:
     (machine,) = machines_for(variants, runners_from(Settings()))
     assert (machine.system, machine.variants) == (systems[0], (variants[0],))
     assert not why_untested(variants, runners_from(Settings()), True)
-    assert (
-        why_untested(["torch213-cpu-aarch64-darwin"], runners_from(Settings()), True)
-        == f"tests: not run, {NO_CPU}"
-    )
+    elsewhere = why_untested(["torch213-cpu-aarch64-darwin"], runners_from(Settings()), True)
+    assert elsewhere == f"tests: not run, {NO_CPU}"
 
 
 CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'
@@ -99,6 +93,9 @@ CUDA = '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "l4"]\n'
 KERNEL = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))
 DIGESTS = {"torch-cpu": "d0", "torch-cuda": "d1"}
 TESTS = {"k": "a hash"}
+
+
+UNKNOWN = TestPass(tree_under_test(DIGESTS, ["torch-cuda"]), "")
 
 
 def on(*labels: str) -> Any:
@@ -111,17 +108,14 @@ def carried(
 ) -> CarriedTree:
     """A tree on which what these machines test has passed."""
     (test,) = plan_tests([KERNEL], [leg("torch-cuda")], runners or on("gpu"), tests or TESTS)
-    return CarriedTree(
-        "41", digests, {test.name: TestPass(tree_under_test(digests, test.variants), test.inputs)}
-    )
+    passed = TestPass(tree_under_test(digests, test.variants), test.inputs)
+    return CarriedTree("41", digests, {test.name: passed})
 
 
 def test_a_tree_that_has_passed_is_not_tested_again() -> None:
     assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(DIGESTS)}) == ()
-    other = {**DIGESTS, "torch-cpu": "d9"}
-    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(other)}) == (), (
-        "it is not for this machine"
-    )
+    other = carried({**DIGESTS, "torch-cpu": "d9"})  # which is not for this machine
+    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": other}) == ()
 
 
 @pytest.mark.parametrize(
@@ -131,11 +125,7 @@ def test_a_tree_that_has_passed_is_not_tested_again() -> None:
         CarriedTree("41", DIGESTS, carried({**DIGESTS, "torch-cuda": "d2"}).passed),
         carried(DIGESTS, tests={"k": "other tests"}),
         carried(DIGESTS, on("another", "gpu")),
-        CarriedTree(
-            "41",
-            DIGESTS,
-            {"cuda-x86_64-linux": TestPass(tree_under_test(DIGESTS, ["torch-cuda"]), "")},
-        ),
+        CarriedTree("41", DIGESTS, {"cuda-x86_64-linux": UNKNOWN}),
     ],
     ids=["nothing is known", "another tree", "other tests", "another machine", "unknown tests"],
 )
@@ -173,12 +163,8 @@ def changed(tmp_path: Path, settings: str, change: Change, *options: str) -> dic
     """The plan of a change to a kernel with a test, in a repository with more around it."""
     root = tmp_path / "repository"
     write_noarch(root / "norm", "norm", ("cpu", "cuda"))
-    files = {
-        TEST_FILE: "# fine\n",
-        "shared/more.py": "# fine\n",
-        "pyproject.toml": '[project]\nname = "x"\n',
-    }
-    write_tree(root, {**files, "kci.toml": settings})
+    files = {"kci.toml": settings, "pyproject.toml": '[project]\nname = "x"\n'}
+    write_tree(root, {**files, TEST_FILE: "# fine\n", "shared/more.py": "# fine\n"})
     (root / "norm" / "tests" / "shared").symlink_to("../../shared")
     commit_all(root)
     change(root)
@@ -212,9 +198,8 @@ HARDWARE = ["cuda-x86_64-linux"]
 )  # fmt: skip
 def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Change) -> None:
     answer = changed(tmp_path, CUDA, change)
-    assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"], (
-        "what they need, for there is no tree"
-    )
+    # What they need, for there is no tree.
+    assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"]
     assert [test["name"] for test in answer["tests"]] == HARDWARE
     (touch,) = [item for item in answer["affected"] if item["path"] == path]
     assert (touch["kernel"], touch["touches"], touch["tests"]) == ("norm", [], HARDWARE)
@@ -261,15 +246,9 @@ def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(
 ) -> None:
     place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda", "rocm"))
     (tmp_path / ".git").mkdir()
-    settings = (
-        CUDA + '[test.xpu.x86_64-linux]\nlabels = ["arc"]\n[[limits]]\nbackend = "cuda"\n'
-        "timeout-minutes = 7\n"
-    )
+    limit = '[[limits]]\nbackend = "cuda"\ntimeout-minutes = 7\n'
+    settings = f'{CUDA}[test.xpu.x86_64-linux]\nlabels = ["arc"]\n{limit}'
     (tmp_path / "kci.toml").write_text(settings)
     (test,) = json.loads(kci("plan", place, "--format", "json").stdout)["tests"]
-    assert test["name"] == "cuda-x86_64-linux"
-    assert (test["variants"], test["runner"], test["timeout"]) == (
-        ["torch-cuda"],
-        ["self-hosted", "l4"],
-        7,
-    )
+    assert (test["name"], test["variants"]) == ("cuda-x86_64-linux", ["torch-cuda"])
+    assert (test["runner"], test["timeout"]) == (["self-hosted", "l4"], 7)

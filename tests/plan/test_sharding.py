@@ -34,9 +34,8 @@ def test_machines_of_github_or_of_unknown_number_hold_nothing_back() -> None:
         assert at_once([leg(str(number), pool=pool) for number in range(50)], 1) == [None]
     own = [leg(f"v{number}", pool=Pool("gpu", 2)) for number in range(10)]
     mixed = own + [leg(f"w{number}") for number in range(10)]
-    assert at_once(mixed, 1) == [12], (
-        "two at a time on self-hosted runners, and none of the others waits"
-    )
+    # Two at a time on self-hosted runners, and none of the others waits.
+    assert at_once(mixed, 1) == [12]
 
 
 @settings(max_examples=many(300))
@@ -46,8 +45,7 @@ def test_a_split_gives_everybody_something_and_nobody_too_much(
 ) -> None:
     parts = split(total, weights)
     some = sum(weight > 0 for weight in weights)
-    assert all(
-        (part > 0) == (weight > 0) and part <= weight
-        for part, weight in zip(parts, weights, strict=True)
-    )
+    for part, weight in zip(parts, weights, strict=True):
+        assert (part > 0) == (weight > 0)
+        assert part <= weight
     assert sum(parts) == min(sum(weights), max(total, some))

@@ -11,6 +11,7 @@ import pytest
 
 from kci.config.settings import Limit
 from kci.config.values import Backend, Version
+from kci.diagnostics import Diagnostic
 from kci.matrix.catalog.runners import Pool, default_runners
 from kci.matrix.variants import Kind, Variant
 from kci.plan.durations import Duration
@@ -65,28 +66,17 @@ def test_a_part_compiles_a_share_and_the_link_takes_all_of_them() -> None:
     ("parts", "legs"), [(None, 4), (1, 1), (2, 3), (7, 8)], ids=["none", "1", "2", "7"]
 )
 def test_as_many_legs_compile_as_kci_toml_says(parts: int | None, legs: int) -> None:
-    limits = [
-        Limit(parts=9),
-        Limit(kernel="flash", parts=3),
-        Limit(backend=Backend.CUDA, parts=parts),
-    ]
+    general, own = Limit(parts=9), Limit(kernel="flash", parts=3)
+    limits = [general, own, Limit(backend=Backend.CUDA, parts=parts)]
     assert len(made(limits=limits).legs) == legs
 
 
 def test_without_a_number_one_leg_compiles_whatever_it_takes() -> None:
-    for planned in (
-        made(100_000, []),
-        made(took=[Duration("flash", NAME, 1e5)], limits=[]),
-        made(split=False),
-    ):
+    slow = made(took=[Duration("flash", NAME, 1e5)], limits=[])
+    for planned in (made(100_000, []), slow, made(split=False)):
         (one,) = planned.legs
-        assert (one.role, one.part, one.parts, one.takes, one.objects_run) == (
-            Role.WHOLE,
-            None,
-            None,
-            (),
-            "",
-        )
+        assert one.role is Role.WHOLE
+        assert (one.part, one.parts, one.takes, one.objects_run) == (None, None, (), "")
 
 
 def test_no_part_is_without_an_object() -> None:
@@ -101,9 +91,8 @@ def test_a_link_starts_when_its_parts_have_ended() -> None:
     assert begins[NAME] == last
     assert estimate(plan.legs).wall_minutes == last + 6
     parts = [item for item in plan.legs if item.role is Role.PART]
-    uneven = [
-        msgspec.structs.replace(item, minutes=1) if item is parts[0] else item for item in plan.legs
-    ]
+    first = msgspec.structs.replace(parts[0], minutes=1)
+    uneven = [first if item is parts[0] else item for item in plan.legs]
     begins = dict(zip([item.name for item in uneven], start_minutes(uneven), strict=True))
     assert begins[NAME] == max(item.minutes for item in parts[1:]), "the last one counts"
     own = [msgspec.structs.replace(item, pool=Pool("one", 1)) for item in plan.legs]
@@ -113,13 +102,11 @@ def test_a_link_starts_when_its_parts_have_ended() -> None:
 def test_each_part_starts_with_the_objects_of_its_variant() -> None:
     kept = KeptObjects("41", f"objects.flash.{NAME}-1")
     found = made(objects={("flash", NAME): kept, ("other", NAME): KeptObjects("42", "o")})
-    assert {(item.objects_run, item.objects_from) for item in found.legs} == {
-        (kept.run, kept.artifact)
-    }
+    places = {(item.objects_run, item.objects_from) for item in found.legs}
+    assert places == {(kept.run, kept.artifact)}
     (caller,) = json.loads(caller_matrices(found, 1))
-    assert {entry["objects_run"] for entry in caller["include"][0]["work"]["parts"]["include"]} == {
-        "41"
-    }
+    parts = caller["include"][0]["work"]["parts"]["include"]
+    assert {entry["objects_run"] for entry in parts} == {"41"}
 
 
 def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
@@ -129,19 +116,21 @@ def test_each_role_has_a_matrix_that_says_what_its_jobs_need() -> None:
     assert [entry["name"] for entry in found[Role.WHOLE]] == ["v"]
     assert {"part", "parts", "takes", "objects_run"}.isdisjoint(found[Role.WHOLE][0])
     assert sorted((entry["part"], entry["parts"]) for entry in found[Role.PART]) == [(1, 2), (2, 2)]
-    assert [entry["takes"] for entry in found[Role.LINK]] == [
-        [f"{NAME}.part1of2", f"{NAME}.part2of2"]
-    ]
+    (link,) = found[Role.LINK]
+    assert link["takes"] == [f"{NAME}.part1of2", f"{NAME}.part2of2"]
 
 
 def test_more_parts_than_a_matrix_takes_are_in_several() -> None:
     full = whole_plan([*split_leg(MAX_MATRIX), leg("v", "flash")])
-    assert not [item for item in check_limits(full, 1, 1) if item.rule == "KCI305"]
-    more = whole_plan(
-        msgspec.structs.replace(item, pool=Pool("own", 8)) for item in split_leg(MAX_MATRIX + 1)
-    )
-    assert not [item for item in check_limits(more) if item.rule == "KCI305"]
-    (problem,) = [item for item in check_limits(more, 1, 1) if item.rule == "KCI305"]
+
+    def problems(plan: Plan, *callers: int) -> list[Diagnostic]:
+        return [item for item in check_limits(plan, *callers) if item.rule == "KCI305"]
+
+    assert not problems(full, 1, 1)
+    own, split = Pool("own", 8), split_leg(MAX_MATRIX + 1)
+    more = whole_plan(msgspec.structs.replace(item, pool=own) for item in split)
+    assert not problems(more)
+    (problem,) = problems(more, 1, 1)
     assert "the parts need 2 jobs with a matrix of up to 256" in problem.message
     (caller,) = json.loads(caller_matrices(more, 1, jobs=3))
     work = caller["include"][0]["work"]

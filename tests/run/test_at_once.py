@@ -9,9 +9,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from builders.process.test_process import is_running
+from conftest import failure
 from kci.builders.process.run import run_in_group
 from kci.run.local import run_in_parallel
 
@@ -50,8 +49,7 @@ def test_an_error_of_one_ends_the_others(tmp_path: Path) -> None:
         raise ValueError("of one")
 
     heard: list[str] = []
-    with pytest.raises(ValueError, match="of one"):
-        run_in_parallel([endless, failing], 2, heard.append)
+    failure(ValueError, "of one", run_in_parallel, [endless, failing], 2, heard.append)
     assert not is_running(pids[0])
     assert heard == []
 
@@ -75,7 +73,6 @@ def test_an_interrupt_ends_the_programs_of_all_and_starts_no_more(tmp_path: Path
         if len(pids) == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run_in_parallel([endless, endless, never_begun], 2, hear)
+    failure(KeyboardInterrupt, "", run_in_parallel, [endless, endless, never_begun], 2, hear)
     assert [pid for pid in pids if is_running(pid)] == []
     assert later == []

@@ -26,9 +26,8 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     size = f"size={getattr(request, 'param', 64)}k"
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], capture_output=True, check=False
-    )
+    command = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", place]
+    mounted = subprocess.run(command, capture_output=True, check=False)
     if mounted.returncode != 0:
         pytest.skip("mounting a small disk needs root, and a container that may")
     yield place
@@ -38,11 +37,8 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
     """A kernel whose variants are larger than that disk."""
-    kernel = noarch_kernel(tmp_path / "kernel")
-    (kernel / "torch-ext" / "just_python" / "large.py").write_text(
-        f"# {os.urandom(60_000).hex()}\n"
-    )
-    return kernel
+    large = {"torch-ext/just_python/large.py": f"# {os.urandom(60_000).hex()}\n"}
+    return noarch_kernel(tmp_path / "kernel", **large)
 
 
 def built(kernel: Path, *words: str | Path, **environment: str) -> Result:
@@ -80,15 +76,8 @@ def test_the_tree_of_a_merge(small: Path, kernel: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("full", ["cache", "tree"])
 def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
     places = {"cache": tmp_path / "cache", "tree": tmp_path / "tree"} | {full: small / full}
-    done = kci(
-        "run",
-        kernel,
-        "--only",
-        "torch-cpu",
-        "--into",
-        places["tree"],
-        KCI_CACHE=str(places["cache"]),
-    )
+    words = ("--only", "torch-cpu", "--into", places["tree"])
+    done = kci("run", kernel, *words, KCI_CACHE=str(places["cache"]))
     assert done.code == 1
     said = done.stdout + done.stderr
     assert str(small) in said
@@ -107,10 +96,8 @@ def test_the_work_directory_of_compilers(small: Path, torch_cache: Path, tmp_pat
     words = ("--tier", "all", "--output", tmp_path / "out")
     done = kci("build", kernel, "--variant", STABLE_CPU, *words, KCI_CACHE=str(torch_cache))
     assert done.code == 4
-    assert "No space left on device" in done.stderr
-    assert f"{torch_cache}/work/" in done.stderr
-    assert "free space" in done.stderr
-    assert "KCI_CACHE" in done.stderr
+    for said in ("No space left on device", f"{torch_cache}/work/", "free space", "KCI_CACHE"):
+        assert said in done.stderr
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -118,12 +105,10 @@ def test_other_errors_keep_their_words() -> None:
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a", None, "b")
     assert failed_path(denied, "c") == "a"
     assert full_disk_hint(denied, "KCI_CACHE") == ""
-    assert failed_path(OSError(errno.ENOSPC, "full"), Path("c")) == "c"
-    assert (
-        full_disk_hint(OSError(errno.ENOSPC, "full"), "--into")
-        == f"{FREE}, or name another place with --into"
-    )
-    assert full_disk_program_hint(
-        "x: Disk quota exceeded\n", "/cache/envs", "KCI_CACHE"
-    ).startswith("free space in /cache/envs or ")
-    assert full_disk_program_hint("x: error\n", "/cache/envs", "KCI_CACHE") == ""
+    full = OSError(errno.ENOSPC, "full")
+    assert failed_path(full, Path("c")) == "c"
+    assert full_disk_hint(full, "--into") == f"{FREE}, or name another place with --into"
+    place = ("/cache/envs", "KCI_CACHE")
+    told = full_disk_program_hint("x: Disk quota exceeded\n", *place)
+    assert told.startswith("free space in /cache/envs or ")
+    assert full_disk_program_hint("x: error\n", *place) == ""

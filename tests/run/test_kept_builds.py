@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, variant, write_tree
+from conftest import torch_toml
 from kci.builders.process.run import Log
 from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
@@ -19,23 +20,12 @@ from kci.run import local
 from kci.run.build_leg import LegRequest
 from kci.run.local import KeptBuilds
 from kci.tree.manifest import LegRecord
+from planning import append
 from variants import leg_of, make_variant
 
+SOURCES = {"cpu": 'csrc/a.cpp", "csrc/never.h'}
 FILES = {
-    "build.toml": """
-        [general]
-        name = "kk"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["cpu"]
-        [torch]
-        src = ["torch-ext/binding.cpp"]
-        [kernel.one]
-        backend = "cpu"
-        depends = []
-        src = ["csrc/a.cpp", "csrc/never.h"]
-    """,
+    "build.toml": torch_toml(SOURCES, "kk", "torch-ext/binding.cpp"),
     "torch-ext/binding.cpp": "int bound;\n",
     "torch-ext/kk/__init__.py": "",
     "csrc/a.cpp": '#if 0\n#include "never.h"\n#endif\n',
@@ -79,9 +69,8 @@ class Kept:
 
     def __init__(self, kernel: Path, toolchain: str = HERE, builder: str = "auto") -> None:
         self.kernel = read_kernel(kernel)
-        self.builds = KeptBuilds(
-            open_workspace([kernel]), BuildOptions(kernel.parent / "cache", builder)
-        )
+        options = BuildOptions(kernel.parent / "cache", builder)
+        self.builds = KeptBuilds(open_workspace([kernel]), options)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "toolchain_identity", lambda *_, **__: toolchain)
             self.now = self.builds.fingerprint(self.kernel, WANTED)
@@ -94,18 +83,13 @@ class Kept:
         return self.builds.make(self.kernel, WANTED, self.now, log).directory
 
 
-def append(path: Path) -> None:
-    path.write_text(path.read_text() + "// more\n")
-
-
 @pytest.mark.parametrize(
     "path", ["torch-ext/binding.cpp", "torch-ext/kk/__init__.py", "csrc/a.cpp", "csrc/never.h"]
 )
-def test_a_change_of_any_input_makes_it_another_variant(
-    kernel: Path, builder: Builder, path: str
-) -> None:
+@pytest.mark.usefixtures("builder")
+def test_a_change_of_any_input_makes_it_another_variant(kernel: Path, path: str) -> None:
     Kept(kernel).make()
-    append(kernel / path)
+    append(path)(kernel)
     assert Kept(kernel).find() is None
 
 
@@ -131,16 +115,14 @@ def test_of_two_runs_at_once_one_builds_and_the_other_takes_what_it_made(
 def test_another_run_may_remove_builds_meanwhile(
     kernel: Path, builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Path.glob
-    gone = kernel / "gone" / CPU
-    monkeypatch.setattr(
-        Path, "glob", lambda path, *words, **how: [*found(path, *words, **how), gone]
-    )
+    found, gone = Path.glob, kernel / "gone" / CPU
+    glob = lambda path, *words, **how: [*found(path, *words, **how), gone]  # noqa: E731
+    monkeypatch.setattr(Path, "glob", glob)
     assert Kept(kernel).make().is_dir()
 
 
 def test_nix_may_look_at_any_file(kernel: Path) -> None:
     before = Kept(kernel), Kept(kernel, builder="nix")
-    append(kernel / "README.md")
+    append("README.md")(kernel)
     assert Kept(kernel).now == before[0].now
     assert Kept(kernel, builder="nix").now != before[1].now

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from buildkit import quiet, write_tree
+from buildkit import Bare, files_in, quiet, write_tree
 from cli.runner import kci
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.plan.hardware_tests import tree_under_test
@@ -27,6 +29,7 @@ from kci.run.loader import python_path
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
+from planning import replace
 from run.cuda_python import python_that_loads, python_with_cuda
 from variants import CPU, CUDA, make_artifact, make_variant
 from wheels import make_wheel, only_wheels
@@ -41,7 +44,8 @@ def test_answer():
 def test_not_for_ci():
     assert False
 """
-GOOD = {"__init__.py": "def answer(): return 42\n"}
+GOOD: dict[str, str | bytes] = {"__init__.py": "def answer(): return 42\n"}
+BAD: dict[str, str | bytes] = {"__init__.py": "def answer(): return 41\n"}
 
 
 @pytest.fixture
@@ -57,29 +61,22 @@ def sources(tmp_path: Path, **files: str) -> Path:
     return write_tree(tmp_path / "kernel", {"build.toml": "", **named})
 
 
-def outcome(tmp_path: Path, files: dict[str, str], **tests: str) -> kernel_tests.TestReport:
+def outcome(
+    tmp_path: Path, files: Mapping[str, str | bytes], **tests: str
+) -> kernel_tests.TestReport:
     variant = make_variant(tmp_path / "tree", CPU, files=dict(files))
     return run_kernel_tests(variant, sources(tmp_path, **tests), quiet, cache=tmp_path)
 
 
-def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(
-    tmp_path: Path, python: Path
-) -> None:
+@pytest.mark.usefixtures("python")
+def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: Path) -> None:
     """One gets it by the name of its repository, the other imports it by its own."""
-    imports = TEST.replace(
-        'gated = get_kernel("somebody/gated-norm")', "import gated_norm as gated"
-    )
+    by_name = 'gated = get_kernel("somebody/gated-norm")'
+    imports = TEST.replace(by_name, "import gated_norm as gated")
     report = outcome(tmp_path, GOOD, test_it=TEST, test_import=imports)
-    assert (report.state, report.passed, report.failed, report.skipped) == (
-        TestState.PASSED,
-        2,
-        0,
-        0,
-    ), report.output
-    assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == [
-        "__init__.py",
-        "metadata.json",
-    ]
+    assert report.state is TestState.PASSED, report.output
+    assert (report.passed, report.failed, report.skipped) == (2, 0, 0)
+    assert files_in(tmp_path / "tree" / CPU) == ["__init__.py", "metadata.json"]
 
 
 def test_bytecode_is_written_into_the_environment_alone(tmp_path: Path) -> None:
@@ -105,7 +102,7 @@ def test_the_tests_of_a_kernel_in_src_lie_beside_it(tmp_path: Path, python: Path
 
 
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
-    report = outcome(tmp_path, {"__init__.py": "def answer(): return 41\n"}, test_it=TEST)
+    report = outcome(tmp_path, BAD, test_it=TEST)
     assert (report.state, report.failed) == (TestState.FAILED, 1)
     assert "41 == 42" in report.output
     assert first_failure([report]) == f"{CPU}: failed: assert 41 == 42"
@@ -125,9 +122,8 @@ def test_more(n):
 
 
 @pytest.mark.parametrize(("rows", "cut"), [("5", False), ("100", True)])
-def test_what_failing_tests_said_is_not_cut(
-    tmp_path: Path, python: Path, rows: str, cut: bool
-) -> None:
+@pytest.mark.usefixtures("python")
+def test_what_failing_tests_said_is_not_cut(tmp_path: Path, rows: str, cut: bool) -> None:
     report = outcome(tmp_path, GOOD, test_it=LONG.replace("ROWS", rows))
     assert "the first output" in report.output
     assert "line 59 of 4\n" in report.output
@@ -137,7 +133,7 @@ def test_what_failing_tests_said_is_not_cut(
 
 
 def test_a_keyword_selects_tests_and_makes_no_record(tmp_path: Path, python: Path) -> None:
-    make_variant(tmp_path / "tree", CPU, files={"__init__.py": "def answer(): return 41\n"})
+    make_variant(tmp_path / "tree", CPU, files=BAD)
     kernel = sources(tmp_path, test_it=f"{TEST}@pytest.mark.kernels_ci\ndef test_other(): pass\n")
     words = ("test", tmp_path / "tree", "--variant", CPU, "--kernel", kernel)
     for keyword, code, said in (
@@ -167,9 +163,8 @@ def test_nothing_that_ran_is_no_pass(tmp_path: Path, python: Path, text: str, sk
 
 
 def test_a_variant_that_does_not_load_is_told(tmp_path: Path, python: Path) -> None:
-    report = outcome(
-        tmp_path, {"__init__.py": "raise ImportError('undefined symbol: x')\n"}, test_it=TEST
-    )
+    files = {"__init__.py": "raise ImportError('undefined symbol: x')\n"}
+    report = outcome(tmp_path, files, test_it=TEST)
     assert report.state is TestState.NOT_LOADED
     assert "undefined symbol: x" in report.output
 
@@ -199,17 +194,14 @@ def test_a_process_that_a_kernel_ends_with_0_has_not_loaded(tmp_path: Path, pyth
 def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path, python: Path) -> None:
     fifo = tmp_path / "never"
     os.mkfifo(fifo)
-    text = (
-        "import os, pytest\n@pytest.mark.kernels_ci\n"
-        f"def test_a(): os.fork() or open({str(fifo)!r}).read()\n"
-    )
+    waits = f"os.fork() or open({str(fifo)!r}).read()"
+    text = f"import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): {waits}\n"
     assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
 
 
 def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
-    assert (
-        outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n").state is TestState.FAILED
-    )
+    report = outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n")
+    assert report.state is TestState.FAILED
 
 
 def test_what_a_kernel_declares_is_there_when_it_is_loaded(
@@ -218,19 +210,15 @@ def test_what_a_kernel_declares_is_there_when_it_is_loaded(
     """With what that needs, by way of a .pth file too, but for what is there."""
     here = "import sys, os, inner; sys.path.insert(0, os.path.join(inner.__path__[0], 'more'))\n"
     only_wheels(monkeypatch, tmp_path / "wheels")
-    write_tree(
-        python.parents[1], {"lib/python3.11/site-packages/kernels-0.17.0.dist-info/METADATA": ""}
-    )
+    installed = "lib/python3.11/site-packages/kernels-0.17.0.dist-info/METADATA"
+    write_tree(python.parents[1], {installed: ""})
     einops = {"einops.py": "import hidden\n", "einops.pth": here}
-    make_wheel(
-        tmp_path / "wheels", "inner", "1.0", {"inner/__init__.py": "", "inner/more/hidden.py": ""}
-    )
+    inner = {"inner/__init__.py": "", "inner/more/hidden.py": ""}
+    make_wheel(tmp_path / "wheels", "inner", "1.0", inner)
     make_wheel(tmp_path / "wheels", "einops", "1.0", einops, ["inner", "kernels"])
     variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import einops\n"})
-    metadata = variant / "metadata.json"
-    metadata.write_text(
-        metadata.read_text().replace('"python-depends": []', '"python-depends": ["einops"]')
-    )
+    key = '"python-depends": ['
+    replace("metadata.json", f"{key}]", f'{key}"einops"]')(variant)
     report = run_kernel_tests(variant, None, quiet, cache=tmp_path)
     assert report.state is TestState.NOTHING_RAN, report.output
 
@@ -242,29 +230,23 @@ def test_a_kernel_for_the_cpu_has_no_more_than_its_users_have(tmp_path: Path, py
 
 
 def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
-    root = sources(
-        tmp_path,
-        test_a="get_kernel('me/relu')",
-        test_b='get_kernel("you/relu", 1); "me/gelu"; "a/b/relu"',
-    )
+    others = 'get_kernel("you/relu", 1); "me/gelu"; "a/b/relu"'
+    root = sources(tmp_path, test_a="get_kernel('me/relu')", test_b=others)
     assert repositories(root, "relu") == ["kernels-community/relu", "me/relu", "you/relu"]
 
 
 def test_which_variants_are_tested(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    with pytest.raises(FindingsError, match="there is no variant in") as caught:
-        select_variants(tmp_path)
-    assert caught.value.hint.startswith("build one: ")
+    caught = failure(FindingsError, "there is no variant in", select_variants, tmp_path)
+    assert caught.hint.startswith("build one: ")
     made = [make_variant(tree, name) for name in (CPU, CUDA)]
     assert select_variants(made[0]) == [made[0]]
     assert select_variants(tree) == made
     assert select_variants(tree, isolation=True) == [made[0]]
     assert select_variants(tree, [CUDA], isolation=True) == [made[1]]
-    with pytest.raises(UsageError, match="has no variant"):
-        select_variants(tree, ["torch-cpo"])
-    with pytest.raises(UsageError) as named:
-        select_variants(tree, ["cu130"])
-    assert named.value.hint == f"did you mean `{CUDA}`?"
+    failure(UsageError, "has no variant", select_variants, tree, ["torch-cpo"])
+    named = failure(UsageError, "", select_variants, tree, ["cu130"])
+    assert named.hint == f"did you mean `{CUDA}`?"
 
 
 @pytest.fixture
@@ -290,9 +272,8 @@ def test_without_a_gpu_a_sound_variant_is_built_and_verified_and_not_run(
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_not_sound_is_told_before_what_this_machine_lacks(
-    tmp_path: Path, no_gpu: None
-) -> None:
+@pytest.mark.usefixtures("no_gpu")
+def test_what_is_not_sound_is_told_before_what_this_machine_lacks(tmp_path: Path) -> None:
     directory = make_variant(tmp_path / "tree", "torch-cuda")
     (directory / "__init__.py").write_text("import no_such_module\n")
     done = kci("test", tmp_path / "tree")
@@ -300,9 +281,8 @@ def test_what_is_not_sound_is_told_before_what_this_machine_lacks(
     assert "verified" not in done.stderr
 
 
-def test_where_some_can_be_run_the_others_are_listed(
-    tmp_path: Path, python: Path, no_gpu: None
-) -> None:
+@pytest.mark.usefixtures("python", "no_gpu")
+def test_where_some_can_be_run_the_others_are_listed(tmp_path: Path) -> None:
     for name in (CPU, "torch-cuda"):
         make_variant(tmp_path / "tree", name, files=dict(GOOD))
     kernel = sources(tmp_path, test_it=TEST)
@@ -310,10 +290,8 @@ def test_where_some_can_be_run_the_others_are_listed(
     words = ("--kernel", kernel, "--record", record)
     done = kci("test", tmp_path / "tree", *words)
     assert done.code == 0, done.stderr
-    assert [line.split()[1:4] for line in done.stdout.splitlines()[1:]] == [
-        [CPU, "passed", "1"],
-        ["torch-cuda", "not", "run"],
-    ]
+    rows = [line.split()[1:4] for line in done.stdout.splitlines()[1:]]
+    assert rows == [[CPU, "passed", "1"], ["torch-cuda", "not", "run"]]
     assert "torch-cuda: not run\nneeds an NVIDIA GPU" in done.stderr
     assert read_json(record, TestRecord).tested == (CPU,)
     named = kci("test", tmp_path / "tree", "--variant", CPU, "--variant", "torch-cuda", *words)
@@ -323,9 +301,8 @@ def test_where_some_can_be_run_the_others_are_listed(
 
 def test_a_gpu_needs_a_torch_that_kci_does_not_have(tmp_path: Path) -> None:
     variant = make_variant(tmp_path / "tree", CUDA)
-    with pytest.raises(MissingToolError, match="cuda") as caught:
-        run_kernel_tests(variant, None, quiet, cache=tmp_path)
-    assert "--no-isolation" in caught.value.hint
+    test = partial(run_kernel_tests, variant, None, quiet, cache=tmp_path)
+    assert "--no-isolation" in failure(MissingToolError, "cuda", test).hint
 
 
 @pytest.mark.parametrize(("more", "code"), [([], 1), (["--allow-empty"], 0)])
@@ -339,21 +316,17 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     assert "nothing ran" in done.stdout
 
 
-def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(
-    tmp_path: Path, python: Path
-) -> None:
+@pytest.mark.usefixtures("python")
+def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: Path) -> None:
     variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
     own = kernel_tests.parse_variant_name(CPU).framework_version
-    other = run_kernel_tests(variant, None, quiet, cache=tmp_path, torch="2.11")
+    test = partial(run_kernel_tests, variant, None, quiet, cache=tmp_path)
+    other = test(torch="2.11")
     assert other.state is TestState.OTHER_TORCH
     assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
-    assert (
-        run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state
-        is TestState.NOTHING_RAN
-    )
-    done = kci(
-        "test", tmp_path / "tree", "--variant", CPU, "--torch", "2.11", KCI_CACHE=str(tmp_path)
-    )
+    assert test(torch=own).state is TestState.NOTHING_RAN
+    words = ("test", tmp_path / "tree", "--variant", CPU, "--torch", "2.11")
+    done = kci(*words, KCI_CACHE=str(tmp_path))
     assert other.output in done.stderr
     assert other.output not in done.stdout
 
@@ -378,9 +351,8 @@ def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path
     for name in (CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"):
         make_variant(tmp_path / "tree", name, archs=("9.0",) if "cu" in name else None)
     kernel = write_tree(tmp_path / "kernel", {"tests/test_it.py": "# fine\n"})
-    done = kci(
-        "test", tmp_path / "tree", "--kernel", kernel, "--python", python_with_cuda(tmp_path)
-    )
+    python = python_with_cuda(tmp_path)
+    done = kci("test", tmp_path / "tree", "--kernel", kernel, "--python", python)
     rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
     assert rows == [[fits, "passed"]], done.stderr
     assert done.code == 0
@@ -391,10 +363,8 @@ def test_tests_of_a_cpu_variant_need_a_torch_for_the_cpu(tmp_path: Path) -> None
     make_variant(tmp_path / "tree", "torch-stable-abi211-cpu-x86_64-linux")
     done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
     assert done.code == 3
-    assert (
-        "not run: needs a Python with torch for the CPU: in this one tests get the variant for cuda"
-        in done.stderr
-    )
+    needs = "needs a Python with torch for the CPU: in this one tests get the variant for cuda"
+    assert f"not run: {needs}" in done.stderr
 
 
 def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
@@ -402,18 +372,9 @@ def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
     done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
     assert done.code == 3, "this Python lacks a torch that the variant is for"
     assert "needs torch 2.13" in done.stderr
-    kernel = ROOT / "examples" / "swiglu"
-    record = tmp_path / "out" / "record.json"
-    kci(
-        "test",
-        tmp_path / "tree",
-        "--kernel",
-        kernel,
-        "--python",
-        python_with_cuda(tmp_path / "other"),
-        "--record",
-        record,
-    )
+    record, python = tmp_path / "out" / "record.json", python_with_cuda(tmp_path / "other")
+    words = ["--kernel", ROOT / "examples" / "swiglu", "--python", python, "--record", record]
+    kci("test", tmp_path / "tree", *words)
     said = read_json(record, TestRecord)
     assert (said.kernel, said.passed, said.tested) == ("swiglu", False, ())
     assert "needs torch 2.13" in said.error
@@ -429,15 +390,10 @@ def test_who_has_not_the_machine_is_told(tmp_path: Path) -> None:
     assert f"{ARM}: built, not run: needs a machine of aarch64-linux" in done.stderr
 
 
-def test_a_gpu_is_there_if_nvidia_smi_lists_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_gpu_is_there_if_nvidia_smi_lists_it(bare: Bare) -> None:
     assert not kernel_tests.has_device("cuda")
-    program = tmp_path / "nvidia-smi"
     for code, there in ((0, True), (9, False)):
-        program.write_text(f'#!/bin/sh\n[ "$*" = --list-gpus ] && exit {code}\nexit 77\n')
-        program.chmod(0o755)
+        bare.add("nvidia-smi", f'[ "$*" = --list-gpus ] && exit {code}\nexit 77\n')
         assert kernel_tests.has_device("cuda") is there
 
 
@@ -445,13 +401,8 @@ def test_a_job_tests_what_the_tree_has_of_its_variants(tmp_path: Path) -> None:
     """A variant that no leg has built is no reason to test none: that it lacks is what the gate
     says.
     """
-    make_variant(tmp_path, CPU)
-    assert (
-        kci(
-            "merge", make_artifact(tmp_path / "a", tmp_path / CPU), "--into", tmp_path / "tree"
-        ).code
-        == 0
-    )
+    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path, CPU))
+    assert kci("merge", artifact, "--into", tmp_path / "tree").code == 0
     there, told = _job(tmp_path / "tree", [CPU, CUDA])
     assert there == (CPU,)
     assert told == tree_under_test(read_manifest(tmp_path / "tree").digests, [CPU])

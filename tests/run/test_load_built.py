@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buildkit import quiet, write_tree
+from buildkit import files_in, quiet, write_tree
 from buildkit import variant as variant_of
 from cli.runner import kci
-from conftest import write_noarch
+from conftest import failure, write_noarch
 from kci.builders.process.run import run
 from kci.builders.request import BuildOptions
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
@@ -35,6 +35,7 @@ from variants import CPU, CUDA, leg_of, make_variant
 
 pytestmark = pytest.mark.usefixtures("all_are_loaded")
 OWN = "_gated_norm_cpu_1a2b3c4"
+GOOD = Loading(("2.13.0+cpu",), must=True)
 LAYER = (
     "from torch import nn\nclass Fine(nn.Module):\n    can_torch_compile = True\n"
     "    def forward(self, x): pass\n"
@@ -62,13 +63,13 @@ def loaded(directory: Path, run: str = "", torch: str = "2.13", **changes: objec
     )  # type: ignore[arg-type]
 
 
-def module(folder: Path, name: str, *options: str) -> None:
+def module(folder: Path, name: str, *options: str) -> bytes:
     """A module of C that calls what it does not have."""
-    (folder / "m.c").write_text(
-        f"int gone(void);\nvoid *PyInit_{name}(void) {{ return (void *)(long)gone(); }}\n"
-    )
-    command = ["gcc", "-shared", "-fPIC", "m.c", *options, "-o", f"{name}.abi3.so"]
+    text = f"int gone(void);\nvoid *PyInit_{name}(void) {{ return (void *)(long)gone(); }}\n"
+    (folder / "m.c").write_text(text)
+    command = ["gcc", "-shared", "-fPIC", "m.c", *options, "-o", "made.so"]
     subprocess.run(command, cwd=folder, check=True)
+    return (folder / "made.so").read_bytes()
 
 
 @pytest.mark.usefixtures("python")
@@ -87,20 +88,14 @@ def test_what_does_not_load_is_an_error_with_its_own_words(
 ) -> None:
     (tmp_path / "m.c").write_text("int gone(void) { return 0; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "m.c", "-o", "libgone.so"], cwd=tmp_path, check=True)
-    module(tmp_path, "symbol")
-    module(tmp_path, "library", "-L.", "-lgone")
     files = {
-        f"{name}.abi3.so": (tmp_path / f"{name}.abi3.so").read_bytes()
-        for name in ("symbol", "library")
+        "symbol.abi3.so": module(tmp_path, "symbol"),
+        "library.abi3.so": module(tmp_path, "library", "-L.", "-lgone"),
     }
-    directory = make_variant(
-        tmp_path / "tree", files={"__init__.py": f"print('begun', flush=True)\n{code}\n", **files}
-    )
-    with pytest.raises(
-        FindingsError, match=f"{CPU} does not load with torch 2.13: {said}"
-    ) as caught:
-        loaded(directory)
-    assert "begun" in caught.value.message
+    begins = {"__init__.py": f"print('begun', flush=True)\n{code}\n"}
+    directory = make_variant(tmp_path / "tree", files={**begins, **files})
+    says = f"{CPU} does not load with torch 2.13: {said}"
+    assert "begun" in failure(FindingsError, says, loaded, directory).message
 
 
 @pytest.mark.usefixtures("python")
@@ -108,16 +103,13 @@ def test_a_variant_that_hangs_does_not_hold_a_job_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kci.run.loader._SECONDS", 2)
-    directory = make_variant(
-        tmp_path / "tree", files={"__init__.py": "import threading\nthreading.Event().wait(600)\n"}
-    )
-    with pytest.raises(FindingsError, match=r"Timeout \(0:00:02\)!"):
-        loaded(directory)
+    hangs = {"__init__.py": "import threading\nthreading.Event().wait(600)\n"}
+    directory = make_variant(tmp_path / "tree", files={**hangs})
+    failure(FindingsError, r"Timeout \(0:00:02\)!", loaded, directory)
 
 
-def test_a_torch_that_does_not_import_is_no_fault_of_the_kernel(
-    tmp_path: Path, python: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("python", "monkeypatch")
+def test_a_torch_that_does_not_import_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "lib" / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')\n")
     why = str(loaded(make_variant(tmp_path / "tree")))
     assert "does not import torch and kernels: ImportError: libcudart.so.13 is missing" in why
@@ -143,19 +135,16 @@ def test_the_bytecode_of_torch_is_written_by_the_first_load(
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
-        ("class Bad(nn.Module):\n    def __init__(self): pass\n", "layers.Bad has a constructor"),
-        (
-            "class Bad(nn.Module):\n    def other(self): pass\n",
-            "layers.Bad has members that nn.Module lacks: other",
-        ),
-        ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is not a torch.nn.Module"),
-        ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is not a torch.nn.Module"),
+        ("(nn.Module):\n    def __init__(self): pass\n", "has a constructor"),
+        ("(nn.Module):\n    def other(self): pass\n", "has members that nn.Module lacks: other"),
+        (":\n    def forward(self, x): pass\n", "is not a torch.nn.Module"),
+        (": pass\n__all__ = ['Bad']\n", "is not a torch.nn.Module"),
     ],
 )
 def test_a_layer_that_kernelize_refuses_is_an_error(tmp_path: Path, layers: str, said: str) -> None:
-    files = {"__init__.py": "from . import layers\n", "layers.py": LAYER + layers}
-    with pytest.raises(FindingsError, match=re.escape(f"{CPU}: {said}")):
-        loaded(make_variant(tmp_path / "tree", files=dict(files)))
+    files = {"__init__.py": "from . import layers\n", "layers.py": f"{LAYER}class Bad{layers}"}
+    directory = make_variant(tmp_path / "tree", files=dict(files))
+    failure(FindingsError, re.escape(f"{CPU}: layers.Bad {said}"), loaded, directory)
 
 
 FOREIGN = "import torch\ntorch.library.Library({!r}).define('fused(Tensor x) -> Tensor')\n"
@@ -164,8 +153,8 @@ FOREIGN = "import torch\ntorch.library.Library({!r}).define('fused(Tensor x) -> 
 @pytest.mark.usefixtures("python")
 @pytest.mark.rule("KCI787", triggers=True)
 def test_an_operator_of_another_namespace_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FindingsError, match="it registers the operator mine::fused"):
-        loaded(make_variant(tmp_path / "tree", files={"__init__.py": FOREIGN.format("mine")}))
+    directory = make_variant(tmp_path / "tree", files={"__init__.py": FOREIGN.format("mine")})
+    failure(FindingsError, "it registers the operator mine::fused", loaded, directory)
 
 
 @pytest.mark.usefixtures("python")
@@ -183,9 +172,7 @@ def test_what_is_right_is_loaded(tmp_path: Path) -> None:
         "__init__.py": f"from . import layers\nimport other\n{FOREIGN.format(OWN)}",
         "layers.py": helpers + LAYER,
     }
-    assert loaded(make_variant(tmp_path / "tree", files=dict(files))) == Loading(
-        ("2.13.0+cpu",), must=True
-    )
+    assert loaded(make_variant(tmp_path / "tree", files=dict(files))) == GOOD
 
 
 @pytest.mark.usefixtures("python")
@@ -194,39 +181,32 @@ def test_it_gets_no_secrets_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     code = (
-        "import os\nassert 'HF_TOKEN' not in os.environ\nassert os.environ['HOME'] == os.getcwd()\n"
+        "import os\nassert 'HF_TOKEN' not in os.environ\nassert os.environ['HOME'] == os.getcwd()"
     )
     directory = make_variant(tmp_path / "tree", files={"__init__.py": code})
     loaded(directory)
-    assert sorted(path.name for path in directory.iterdir()) == ["__init__.py", "metadata.json"]
+    assert files_in(directory) == ["__init__.py", "metadata.json"]
 
 
 @pytest.mark.usefixtures("no_torch")
 def test_without_a_torch_it_is_not_loaded_and_in_ci_that_is_an_error(tmp_path: Path) -> None:
-    cpu, python_only = (
-        make_variant(tmp_path / "tree"),
-        make_variant(tmp_path / "tree", "torch-xpu", files={}),
-    )
+    cpu = make_variant(tmp_path / "tree")
+    python_only = make_variant(tmp_path / "tree", "torch-xpu", files={})
     reason = "the index cannot be reached"
     assert loaded(cpu) == Loading(reason=reason, must=True)
     assert loaded(python_only, run="7") == Loading(reason=reason), "its torch need not be had"
-    with pytest.raises(
-        MissingToolError, match=f"{CPU} was built and is not loaded: {reason}"
-    ) as caught:
-        loaded(cpu, run="7")
-    assert "`load` in [plan] of kci.toml" in caught.value.hint
+    says = f"{CPU} was built and is not loaded: {reason}"
+    lacking = failure(MissingToolError, says, loaded, cpu, run="7")
+    assert "`load` in [plan] of kci.toml" in lacking.hint
 
 
 @pytest.mark.usefixtures("python")
 def test_what_needs_the_driver_of_a_gpu_is_not_loaded(tmp_path: Path) -> None:
-    code = (
-        "raise ImportError('libcuda.so.1: cannot open shared object file: No such file or "
-        "directory')\n"
-    )
+    said = "libcuda.so.1: cannot open shared object file: No such file or directory"
+    code = f"raise ImportError({said!r})\n"
     directory = make_variant(tmp_path / "tree", CUDA, files={"__init__.py": code}, archs=("9.0",))
-    assert loaded(directory, run="7") == Loading(
-        reason="it links libcuda.so.1, which only a machine with an NVIDIA GPU has"
-    )
+    reason = "it links libcuda.so.1, which only a machine with an NVIDIA GPU has"
+    assert loaded(directory, run="7") == Loading(reason=reason)
 
 
 @pytest.mark.usefixtures("python")
@@ -240,7 +220,7 @@ def test_a_kernel_that_is_loaded_says_with_what(
         done = kci("run", kernel)
         assert done.stdout.splitlines()[1].split()[2:6] == [state, "yes", "yes", "yes"], done
     (entry,) = read_release(kernel / "build").manifest.present
-    assert entry.loaded == Loading(("2.13.0+cpu",), must=True)
+    assert entry.loaded == GOOD
 
 
 @pytest.mark.usefixtures("python")
@@ -271,16 +251,13 @@ def test_without_a_network_a_run_says_so_and_publishing_and_the_gate_refuse(
     manifest = read_manifest(tree)
     assert manifest is not None
     assert manifest.unloaded == {"torch-cpu": "the index cannot be reached"}
-    with pytest.raises(
-        FindingsError, match=r"torch-cpu in .* is not loaded: the index cannot be reached"
-    ):
-        read_release(tree)
+    says = r"torch-cpu in .* is not loaded: the index cannot be reached"
+    failure(FindingsError, says, read_release, tree)
     part = KernelPlan("some-kernel", str(kernel), 1, ("torch-cpu",))
     plan = Plan(1, "release", (part,), (leg("torch-cpu", "some-kernel"),))
     run = RunUploads(plan, {"some-kernel": kernel_record("some-kernel", [], tree, manifest)})
-    assert [row.error for row in missing_results(run)] == [
-        "not loaded: the index cannot be reached"
-    ]
+    (row,) = missing_results(run)
+    assert row.error == "not loaded: the index cannot be reached"
     assert publishable_kernels(run, "7") == []
 
 
@@ -291,7 +268,7 @@ def test_a_plan_knows_what_has_to_be_loaded(tmp_path: Path) -> None:
     for loads, known, unloaded in (
         ((), None, []),
         (("cpu",), None, [CPU]),
-        (("cpu",), Loading(("2.13.0+cpu",), must=True), []),
+        (("cpu",), GOOD, []),
     ):
         record = msgspec.structs.replace(leg_of(directory), loaded=known)
         artifact = pack(directory, tmp_path / f"kci-gated-norm-{CPU}.tar", record)
@@ -308,9 +285,8 @@ def test_kci_toml_leaves_backends_out(tmp_path: Path, monkeypatch: pytest.Monkey
     done = kci("run", kernel, KCI_RUN="7")
     assert done.code == 0, done
     assert "not loaded: `load` in [plan] of kci.toml leaves out cpu" in done.stdout
-    assert {item.variant for item in read_release(kernel / "build").manifest.present} >= {
-        "torch-cpu"
-    }
+    present = read_release(kernel / "build").manifest.present
+    assert "torch-cpu" in {item.variant for item in present}
     planned = json.loads(kci("plan", kernel, "--format", "json").stdout)
     assert (planned["loads"], {str(item["loads"]) for item in planned["legs"]}) == ([], {"[]"})
 
@@ -327,17 +303,13 @@ def test_a_variant_for_cuda_is_loaded_with_its_torch_and_without_a_gpu(
     assert kci("init", tmp_path / "on-gpu", "--backend", "cuda").code == 0
     variant = "torch214-cxx11-cu130-x86_64-linux"
     pack_file = tmp_path / "x.tar"
-    done = kci(
-        "build", tmp_path / "on-gpu", "--variant", variant, "--arch", "9.0", "--pack", pack_file
-    )
+    words = ["--variant", variant, "--arch", "9.0", "--pack", pack_file]
+    done = kci("build", tmp_path / "on-gpu", *words)
     assert done.code == 0, done
     loading = read_leg(pack_file).loaded
     assert loading is not None
-    assert (len(loading.torch), loading.torch[0].rpartition("+")[2], loading.reason) == (
-        1,
-        "cu130",
-        "",
-    )
+    (torch,) = loading.torch
+    assert (torch.rpartition("+")[2], loading.reason) == ("cu130", "")
 
 
 @pytest.mark.parametrize(
@@ -365,6 +337,5 @@ def test_a_torch_for_a_gpu_is_fetched_beside_the_compilers(
             assert not wanted or begun.wait(60)
             raise BuildFailedError("it does not compile")
 
-    with pytest.raises(BuildFailedError):
-        build()
+    failure(BuildFailedError, "", build)
     assert ended == (["2.13 cu130"] if wanted else [])

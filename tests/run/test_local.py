@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from buildkit import STABLE_CPU, noarch_kernel, only_these, variant, write_tree
+from buildkit import STABLE_CPU, copy_example, noarch_kernel, only_these, variant, write_tree
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 from kci.builders.process.run import silent
@@ -53,11 +53,7 @@ NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
 @pytest.fixture
 def kernel_dir(tmp_path: Path) -> Path:
     """A noarch kernel outside of any repository."""
-    return Path(
-        shutil.copytree(
-            SWIGLU, tmp_path / "swiglu", ignore=shutil.ignore_patterns("build", "__pycache__")
-        )
-    )
+    return copy_example("swiglu", tmp_path)
 
 
 def run(
@@ -70,77 +66,76 @@ def run(
     workspace = open_workspace([directory])
     outcomes = outcomes_of(workspace, Choice())
     tell = changed if callable(changed) else lambda _outcome: None
-    return run_here(
-        workspace, outcomes, tree_places(workspace, tree), BuildOptions(cache), tell, log
-    )
+    trees = tree_places(workspace, tree)
+    return run_here(workspace, outcomes, trees, BuildOptions(cache), tell, log)
 
 
 def states(result: RunResult) -> dict[str, OutcomeState]:
     return {outcome.variant.name: outcome.state for outcome in result.outcomes}
 
 
-def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
-    result = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+Again = Callable[[], RunResult]
+
+
+@pytest.fixture
+def again(kernel_dir: Path, tmp_path: Path) -> Again:
+    """Runs it into the same tree, with the same cache."""
+    return lambda: run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+
+
+@pytest.fixture
+def source(kernel_dir: Path) -> Path:
+    return kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+
+
+def test_build_merge_verify(again: Again) -> None:
+    result = again()
     assert states(result) == dict.fromkeys(NAMES, OutcomeState.BUILT)
     (tree,) = result.trees
     assert tree.findings == ()
     assert tree.manifest.complete
-    assert sorted(path.name for path in tree.tree.iterdir()) == [
-        "CARD.md",
-        *AT_TOP,
-        *NAMES,
-    ]
+    assert sorted(path.name for path in tree.tree.iterdir()) == ["CARD.md", *AT_TOP, *NAMES]
     assert [entry.variant for entry in tree.manifest.present] == NAMES
     assert read_manifest(tree.tree) == tree.manifest
 
 
-def test_a_rerun_takes_over_what_still_holds(kernel_dir: Path, tmp_path: Path) -> None:
-    run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {
-        OutcomeState.REUSED
-    }
-    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+def test_a_rerun_takes_over_what_still_holds(again: Again, source: Path, tmp_path: Path) -> None:
+    again()
+    assert states(again()) == dict.fromkeys(NAMES, OutcomeState.REUSED)
     source.write_text(source.read_text() + "# changed\n")
-    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {
-        OutcomeState.BUILT
-    }
+    assert states(again()) == dict.fromkeys(NAMES, OutcomeState.BUILT)
     assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text().endswith("# changed\n")
 
 
-def test_a_run_has_one_state_of_the_sources(kernel_dir: Path, tmp_path: Path) -> None:
-    """An edit while the first variant is built ends the others; nothing of it is kept under the
+def test_a_run_has_one_state_of_the_sources(
+    source: Path, again: Again, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit when the first variant is built ends the others; nothing of it is kept under the
     state of before.
     """
-    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
-    text = source.read_text()
-    workspace, trees = open_workspace([kernel_dir]), {"swiglu": tmp_path / "tree"}
+    text, make = source.read_text(), local.make_variant_dir
 
-    def edit(outcome: Outcome) -> None:
-        if outcome.state is OutcomeState.BUILT:
-            source.write_text(f"{text}# edited\n")
+    def edited(*arguments: Any) -> Any:
+        made = make(*arguments)
+        source.write_text(f"{text}# edited\n")
+        return made
 
-    options = BuildOptions(tmp_path / "cache", jobs=1)
-    result = run_here(workspace, outcomes_of(workspace, Choice()), trees, options, edit)
-    assert [*states(result).values()] == [
-        OutcomeState.BUILT,
-        OutcomeState.FAILED,
-        OutcomeState.FAILED,
-    ]
-    assert (
-        "torch-ext/swiglu/__init__.py changed while torch-cuda was built from it"
-        in result.outcomes[1].note
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "builds_at_once", lambda *_: 1)
+        patch.setattr(local, "make_variant_dir", edited)
+        result = again()
+    built, *others = states(result).values()
+    assert (built, {*others}) == (OutcomeState.BUILT, {OutcomeState.FAILED})
+    said = "torch-ext/swiglu/__init__.py changed while torch-cuda was built from it"
+    assert said in result.outcomes[1].note
     source.write_text(text)
-    assert len(set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values())) == 2
+    assert len(set(states(again()).values())) == 2
     assert {path.read_text() for path in (tmp_path / "tree").glob("torch-*/__init__.py")} == {text}
 
 
 def test_one_arch_is_built_and_not_merged(tmp_path: Path) -> None:
-    directory, tree, cache = (
-        noarch_kernel(tmp_path / "kernel"),
-        tmp_path / "tree",
-        str(tmp_path / "cache"),
-    )
+    directory, tree = noarch_kernel(tmp_path / "kernel"), tmp_path / "tree"
+    cache = str(tmp_path / "cache")
     for _ in range(2):  # the second takes the kept build
         done = kci("run", directory, "--arch", "9.0", "--into", tree, KCI_CACHE=cache)
         assert done.code == 0, done
@@ -150,29 +145,21 @@ def test_one_arch_is_built_and_not_merged(tmp_path: Path) -> None:
     merged = kci("merge", tree / "torch-cuda", "--into", tmp_path / "merged")
     assert (merged.code, "KCI617" in merged.stderr) == (1, True)
     assert kci("run", directory, "--into", tree, KCI_CACHE=cache).code == 0
-    assert sorted(path.name for path in tree.iterdir() if path.is_dir()) == [
-        "torch-cpu",
-        "torch-cuda",
-    ]
+    made = sorted(path.name for path in tree.iterdir() if path.is_dir())
+    assert made == ["torch-cpu", "torch-cuda"]
 
 
-def test_a_kept_variant_that_was_tampered_with_is_built_again(
-    kernel_dir: Path, tmp_path: Path
-) -> None:
-    run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+def test_a_kept_variant_that_was_tampered_with_is_built_again(again: Again, tmp_path: Path) -> None:
+    again()
     (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")
     kept.write_text("import os\n")
-    again = states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache"))
-    assert again == {
-        "torch-cpu": OutcomeState.BUILT,
-        "torch-cuda": OutcomeState.REUSED,
-        "torch-rocm": OutcomeState.REUSED,
-    }
+    reused = dict.fromkeys(NAMES, OutcomeState.REUSED)
+    assert states(again()) == reused | {"torch-cpu": OutcomeState.BUILT}
 
 
 @pytest.mark.parametrize("stop_at", range(1, 10))
 def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
-    kernel_dir: Path, tmp_path: Path, stop_at: int
+    kernel_dir: Path, again: Again, tmp_path: Path, stop_at: int
 ) -> None:
     """A build tells of its start, of every line that it says, and of its end; Ctrl-C arrives at one
     of these.
@@ -187,12 +174,11 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
     with pytest.raises(KeyboardInterrupt):
         run(kernel_dir, tmp_path / "tree", tmp_path / "cache", stop)
     assert not (tmp_path / "tree").exists()
-    again = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    reused = [state for state in states(again).values() if state is OutcomeState.REUSED]
-    assert len(reused) >= seen.count(
-        OutcomeState.BUILT
-    )  # others may have ended without being heard
-    assert again.trees[0].findings == ()
+    rerun = again()
+    reused = [state for state in states(rerun).values() if state is OutcomeState.REUSED]
+    # Others may have ended without being heard.
+    assert len(reused) >= seen.count(OutcomeState.BUILT)
+    assert rerun.trees[0].findings == ()
     assert not list(tmp_path.glob("**/.kci-*"))
 
 
@@ -203,52 +189,34 @@ def test_what_needs_another_machine_is_left_with_the_reason(
     only_these(monkeypatch, tmp_path, "git")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     found = outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
-    notes = {
-        outcome.variant.name: outcome.note
-        for outcome in found
-        if outcome.state is OutcomeState.LEFT
-    }
-    needs = "needs aarch64-linux"
-    assert notes["torch213-cxx11-cpu-aarch64-linux"] == needs
-    waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
-    assert "torch213-cxx11-cpu-x86_64-linux" in waiting
-    assert not waiting & set(notes)
+    named = {outcome.variant.name: (outcome.state, outcome.note) for outcome in found}
+    left = (OutcomeState.LEFT, "needs aarch64-linux")
+    assert named["torch213-cxx11-cpu-aarch64-linux"] == left
+    assert named["torch213-cxx11-cpu-x86_64-linux"][0] is OutcomeState.WAITING
+    # What no job builds; a plan demands what another machine builds.
     elsewhere = {outcome.variant.system for outcome in found if outcome.elsewhere}
-    assert elsewhere == {"aarch64-darwin"}, (
-        "what no job builds; a plan demands what another machine builds"
-    )
+    assert elsewhere == {"aarch64-darwin"}
 
 
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(
     kernel_dir: Path, tmp_path: Path
 ) -> None:
     workspace = open_workspace([kernel_dir])
-    outcomes = outcomes_of(workspace, Choice())
-    outcomes[0].state = OutcomeState.LEFT
-    trees = {"swiglu": tmp_path / "tree"}
-    result = run_here(workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None)
-    (tree,) = result.trees
-    assert tree.manifest.missing == ("torch-cpu",)
-    assert not tree.manifest.complete
-    assert tree.findings == ()
-    outcomes = outcomes_of(workspace, Choice())
-    outcomes[0].state, outcomes[0].elsewhere = OutcomeState.LEFT, True
-    (tree,) = run_here(
-        workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None
-    ).trees
-    assert (tree.manifest.missing, tree.manifest.complete) == ((), True)
+    trees, options = {"swiglu": tmp_path / "tree"}, BuildOptions(tmp_path / "cache")
+    for elsewhere, missing in ((False, ("torch-cpu",)), (True, ())):
+        outcomes = outcomes_of(workspace, Choice())
+        outcomes[0].state, outcomes[0].elsewhere = OutcomeState.LEFT, elsewhere
+        (tree,) = run_here(workspace, outcomes, trees, options, lambda _: None).trees
+        assert (tree.manifest.missing, tree.manifest.complete) == (missing, elsewhere)
+        assert tree.findings == ()
 
 
 @pytest.mark.rule("KCI217", triggers=False)
 def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
     result = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
     assert result.code == 0, result.stderr
-    lines = {
-        line.split()[1]: line.split()[2:5]
-        for line in result.stdout.splitlines()
-        if line.startswith("swiglu ")
-    }
-    assert lines == {name: ["built", "yes", "yes"] for name in NAMES}
+    lines = [line.split() for line in result.stdout.splitlines() if line.startswith("swiglu ")]
+    assert [line[1:5] for line in lines] == [[name, "built", "yes", "yes"] for name in NAMES]
     assert verify(kernel_dir / "build") == []
     again = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
     assert again.stdout.count("reused") == 3
@@ -256,9 +224,8 @@ def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("into", ["swiglu/build", "elsewhere/tree"])
 def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(
-    kernel_dir: Path, tmp_path: Path, into: str
+    kernel_dir: Path, source: Path, tmp_path: Path, into: str
 ) -> None:
-    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
     source.write_text("import numpy\n" + source.read_text())
     command = ("run", kernel_dir, "--only", "torch-cpu", "--into", tmp_path / into)
     entry = '[[lint.ignore]]\nrule = "KCI771"\npath = "{}"\nreason = "it is there"\n'
@@ -310,9 +277,8 @@ def test_who_waits_for_a_tree_says_so_once_and_meanwhile(
     monkeypatch.setattr(local, "merge", waiting_again)
     other.enter_context(locked(tree))
     run(kernel_dir, tree, tmp_path / "cache", log=hear)
-    assert said == [f"waiting for another build of this run that uses {tree}"], (
-        "it is this process that holds it"
-    )
+    # It is this process that holds it.
+    assert said == [f"waiting for another build of this run that uses {tree}"]
 
 
 def test_nobody_replaces_what_is_being_read(
@@ -333,13 +299,9 @@ def test_nobody_replaces_what_is_being_read(
     monkeypatch.setattr(local, "verify_with_suppressions", watched(local.verify_with_suppressions))
     monkeypatch.setattr(one_variant, "leg_for", watched(one_variant.leg_for))
     monkeypatch.setattr(build_leg, "verify", watched(build_leg.verify))
-    assert (
-        kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")).code
-        == 0
-    )
-    assert (
-        kci("build", kernel_dir, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
-    )
+    ran = kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
+    made = kci("build", kernel_dir, "--variant", "torch-cpu", "--output", tmp_path / "out")
+    assert (ran.code, made.code) == (0, 0)
     assert held == [True] * (len(NAMES) + 3)
 
 
@@ -385,14 +347,12 @@ def test_nothing_selected_is_no_success(kernel_dir: Path) -> None:
     assert "did you mean `torch-cpu`?" in result.stderr
 
 
-def test_builds_of_older_sources_do_not_pile_up(kernel_dir: Path, tmp_path: Path) -> None:
-    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+def test_builds_of_older_sources_do_not_pile_up(again: Again, source: Path, tmp_path: Path) -> None:
+    made = tmp_path / "tree" / "torch-cpu" / "__init__.py"
     for number in range(KEPT_BUILDS + 2):
         source.write_text(f"NUMBER = {number}\n")
-        run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-        assert (
-            tmp_path / "tree" / "torch-cpu" / "__init__.py"
-        ).read_text() == f"NUMBER = {number}\n"
+        again()
+        assert made.read_text() == f"NUMBER = {number}\n"
     assert len(list((tmp_path / "cache" / "run").glob("*/*/torch-cpu"))) == KEPT_BUILDS
 
 
@@ -448,9 +408,8 @@ def test_what_is_lacking_is_one_line_of_the_table(
     """Of pip's words, which are many, the one that says why; all of them stand below the table."""
 
     def lacks(*_: object, **__: object) -> None:
-        raise MissingToolError(
-            "cannot install torch\npip install torch\nCollecting torch\nERROR: no space left"
-        )
+        said = "cannot install torch\npip install torch\nCollecting torch\nERROR: no space left"
+        raise MissingToolError(said)
 
     monkeypatch.setattr(kept_builds, "make_variant_dir", lacks)
     done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "cache"))
@@ -465,24 +424,10 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
     """A real interrupt while ninja runs a compiler: no tree, no orphaned compiler, and the rerun
     completes the tree.
     """
-    kernel = Path(
-        shutil.copytree(
-            ROOT / "examples" / "rms-norm",
-            tmp_path / "rms-norm",
-            ignore=shutil.ignore_patterns("build", "__pycache__"),
-        )
-    )
+    kernel = copy_example("rms-norm", tmp_path)
     (kernel / "kci.toml").write_text("[plan]\nload = []\n")
-    command = [
-        sys.executable,
-        "-m",
-        "kci",
-        "run",
-        str(kernel),
-        "--only",
-        "torch-stable-abi211-cpu-*",
-        "-v",
-    ]
+    only = "--only=torch-stable-abi211-cpu-*"
+    command = [sys.executable, "-m", "kci", "run", str(kernel), only, "-v"]
     command += ["--catalog", "2026-08-20"]  # its newest torch is the one that tests have
     environment = {**os.environ, "KCI_CACHE": str(torch_cache), "PYTHONUNBUFFERED": "1"}
     compiler = StandInCompiler(tmp_path)
@@ -528,16 +473,13 @@ def test_variants_are_built_at_once_where_each_has_a_job_for_every_source(tmp_pa
     (component,) = kernel.build.kernel.values()
     sources = len(component.src)
     waiting = [(kernel, variant(STABLE_CPU))] * 3
-    widths = [
-        builds_at_once(waiting, jobs)
-        for jobs in (1, sources, 2 * sources - 1, 2 * sources, 9 * sources)
-    ]
-    assert widths == [1, 1, 1, 2, 3]
+    jobs = (1, sources, 2 * sources - 1, 2 * sources, 9 * sources)
+    assert [builds_at_once(waiting, count) for count in jobs] == [1, 1, 1, 2, 3]
     assert builds_at_once([], 8) == 1
 
 
 def test_one_variant_is_loaded_while_the_next_is_built(
-    kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are built at once only if their compilers have room, and these have none."""
     building, second, built = threading.Lock(), threading.Event(), []
@@ -560,5 +502,4 @@ def test_one_variant_is_loaded_while_the_next_is_built(
     monkeypatch.setattr(local, "builds_at_once", lambda *_: 1)
     monkeypatch.setattr(local, "make_variant_dir", made)
     monkeypatch.setattr(local, "load_built", loading)
-    result = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    assert states(result) == dict.fromkeys(NAMES, OutcomeState.BUILT)
+    assert states(again()) == dict.fromkeys(NAMES, OutcomeState.BUILT)

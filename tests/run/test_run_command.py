@@ -22,6 +22,7 @@ from kci.errors import MissingToolError
 from kci.matrix.variants import ObjectUse
 from kci.run.local import Outcome, OutcomeState, RunResult
 from kci.tree.verify import verify
+from planning import replace
 from run.crash_anywhere import CRASHED
 
 ROUNDS = int(os.environ.get("KCI_TEST_ROUNDS", "4"))
@@ -37,21 +38,22 @@ def states(output: str) -> dict[str, str]:
     return {row[1]: row[2] for row in rows if len(row) > 2 and row[1] in NAMES}
 
 
+def named(kernel: Path, name: str) -> Path:
+    """The package of a kernel that is given another name."""
+    replace("build.toml", "just-python", name)(kernel)
+    return (kernel / "torch-ext/just_python").rename(kernel / "torch-ext" / name.replace("-", "_"))
+
+
 # --- exit codes ---
 
 
 def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
     good, bad = noarch_kernel(tmp_path / "good"), noarch_kernel(tmp_path / "bad")
-    (bad / "build.toml").write_text(
-        (bad / "build.toml").read_text().replace("just-python", "with-a-link")
-    )
-    (bad / "torch-ext/just_python").rename(bad / "torch-ext/with_a_link")
-    (bad / "torch-ext/with_a_link/gone.py").symlink_to("nowhere.py")
+    (named(bad, "with-a-link") / "gone.py").symlink_to("nowhere.py")
     alone = kci_process("build", bad, "--variant", "torch-cpu", "--output", tmp_path / "out")
     assert alone.code != 0
-    done = kci_process(
-        "run", good, bad, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache")
-    )
+    cache = str(tmp_path / "cache")
+    done = kci_process("run", good, bad, "--into", tmp_path / "trees", KCI_CACHE=cache)
     assert done.code == alone.code
     assert "2 variants of with-a-link failed:" in done.stderr
     assert done.stdout.count("failed") == done.stdout.count("built") == 2
@@ -65,28 +67,20 @@ def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
     missing, unsafe = noarch_kernel(tmp_path / "missing"), noarch_kernel(tmp_path / "unsafe")
     (missing / "torch-ext/just_python/gone.py").symlink_to("nowhere.py")
     (tmp_path / "secret.py").write_text("")
-    (unsafe / "torch-ext/just_python/secret.py").symlink_to(tmp_path / "secret.py")
-    text = (unsafe / "build.toml").read_text().replace("just-python", "unsafe")
-    (unsafe / "build.toml").write_text(text)
-    (unsafe / "torch-ext/just_python").rename(unsafe / "torch-ext/unsafe")
-    codes = {
-        kernel: kci_process(
-            "run", kernel, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache")
-        ).code
-        for kernel in (missing, unsafe)
-    }
-    assert codes[unsafe] > codes[missing] > 0
+    (named(unsafe, "unsafe") / "secret.py").symlink_to(tmp_path / "secret.py")
+
+    def code(tree: str, *kernels: Path) -> int:
+        cache = str(tmp_path / "cache")
+        return kci_process("run", *kernels, "--into", tmp_path / tree, KCI_CACHE=cache).code
+
+    worse = code("tree", unsafe)
+    assert worse > code("tree", missing) > 0
     for kernels in ((missing, unsafe), (unsafe, missing)):
-        both = kci_process(
-            "run", *kernels, "--into", tmp_path / "trees", KCI_CACHE=str(tmp_path / "cache")
-        )
-        assert both.code == codes[unsafe]
+        assert code("trees", *kernels) == worse
 
 
 def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
-    ignored = (
-        '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "here, not in the tree"\n'
-    )
+    ignored = '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "only here"\n'
     kernel = noarch_kernel(tmp_path / "k", **{CODE: "import requests\n", "kci.toml": ignored})
     done = kci_process("run", kernel, KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 1
@@ -106,21 +100,14 @@ def test_what_the_machine_does_to_all_variants_is_said_once(tmp_path: Path) -> N
 
 
 def test_what_is_one_variants_own_names_it(capsys: pytest.CaptureFixture[str]) -> None:
-    lacking = [
-        Outcome(
-            "relu",
-            variant(name),
-            OutcomeState.LEFT,
-            error=MissingToolError(f"no compiler for {name}", hint="get it"),
-        )
-        for name in (CPU, STABLE_CPU)
-    ]
+    lacking = []
+    for name in (CPU, STABLE_CPU):
+        error = MissingToolError(f"no compiler for {name}", hint="get it")
+        lacking.append(Outcome("relu", variant(name), OutcomeState.LEFT, error=error))
     assert _report(RunResult(tuple(lacking), ())) == 3
     said = capsys.readouterr().err
-    assert [
-        f"relu {name} left: no compiler for {name}\n  hint: get it" in said
-        for name in (CPU, STABLE_CPU)
-    ] == [True] * 2
+    for name in (CPU, STABLE_CPU):
+        assert f"relu {name} left: no compiler for {name}\n  hint: get it" in said
 
 
 @pytest.mark.parametrize(("found", "said"), [(0, ""), (1, "1 of 8 objects are as they were")])
@@ -151,9 +138,8 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
     arguments = ["run", str(kernel), "--only", "torch-cpu", "--into", str(tree)]
     monkeypatch.setenv("KCI_CACHE", str(cache))
     crashing = [sys.executable, str(Path(__file__).parent / "crash_anywhere.py"), *arguments]
-    with subprocess.Popen(
-        crashing, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as runs:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(crashing, stdin=pipe, stdout=pipe, text=True) as runs:
         assert runs.stdin is not None
         assert runs.stdout is not None
         assert runs.stdout.readline() == "0\n"
@@ -185,13 +171,10 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
 def two_at_once(place: Path, *arguments: str | Path) -> None:
     """Run the same command twice at the same time; neither fails."""
     said = [place / "first", place / "second"]
-    environment = {**os.environ, "KCI_CACHE": str(place / "cache")}
-    both = [
-        fork_server().start(*arguments, output=output, environment=environment) for output in said
-    ]
-    assert [fork_server().wait(process) for process in both] == [0, 0], [
-        output.read_text() for output in said
-    ]
+    environment, server = {**os.environ, "KCI_CACHE": str(place / "cache")}, fork_server()
+    both = [server.start(*arguments, output=output, environment=environment) for output in said]
+    codes = [server.wait(process) for process in both]
+    assert codes == [0, 0], [output.read_text() for output in said]
 
 
 @pytest.mark.parametrize(
@@ -215,11 +198,7 @@ def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
         two_at_once(tmp_path, "run", kernel)
         tree = kernel / "build"
-        assert sorted(path.name for path in tree.iterdir()) == [
-            *AT_TOP,
-            *NAMES,
-        ]
-        assert {(tree / name / "__init__.py").read_text() for name in NAMES} == {
-            f"NUMBER = {number}\n"
-        }
+        assert sorted(path.name for path in tree.iterdir()) == [*AT_TOP, *NAMES]
+        for name in NAMES:
+            assert (tree / name / "__init__.py").read_text() == f"NUMBER = {number}\n"
         assert verify(tree) == []

@@ -14,10 +14,8 @@ GIB = 2**30
 
 
 def limits(tmp_path: Path, membership: str, **files: str) -> tuple[int | None, float | None]:
-    root = write_tree(
-        tmp_path,
-        {"membership": membership, **{f"mount/{name}": text for name, text in files.items()}},
-    )
+    root = write_tree(tmp_path, {"membership": membership})
+    write_tree(root / "mount", files)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "_MEMBERSHIP", root / "membership")
         patch.setattr(machine, "_MOUNT", root / "mount")
@@ -48,27 +46,22 @@ def test_the_older_kind(tmp_path: Path) -> None:
         "cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
         "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
     }
-    assert limits(tmp_path, "8:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/\n", **files) == (
-        4 * GIB,
-        3.0,
-    )
+    membership = "8:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/\n"
+    assert limits(tmp_path, membership, **files) == (4 * GIB, 3.0)
 
 
 @pytest.mark.parametrize("membership", ["", "0::/\n", "no\nsense:", "4:memory:/x\n0::/y"])
 def test_no_limit_is_none(tmp_path: Path, membership: str) -> None:
-    assert limits(tmp_path, membership, **{"memory.max": "max\n", "cpu.max": "max 100000\n"}) == (
-        None,
-        None,
-    )
+    files = {"memory.max": "max\n", "cpu.max": "max 100000\n"}
+    assert limits(tmp_path, membership, **files) == (None, None)
 
 
 def test_compilers_keep_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MAX_JOBS", "NVCC_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(
-        "os.sysconf", lambda name: {"SC_PHYS_PAGES": 64 * GIB // 4096}.get(name, 4096)
-    )
+    sizes = {"SC_PHYS_PAGES": 64 * GIB // 4096}
+    monkeypatch.setattr("os.sysconf", lambda name: sizes.get(name, 4096))
     monkeypatch.setattr(machine, "memory_limit", lambda: 8 * GIB)
     monkeypatch.setattr(machine, "cpu_limit", lambda: None)
     assert (job_count(None), pool_depth(None, "cpu"), pool_depth(None, "cuda")) == (16, 4, 2)

@@ -11,13 +11,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from buildkit import noarch_kernel, only_these, program, quiet
-from conftest import ROOT
+from buildkit import Bare, noarch_kernel, only_these, program, quiet
+from conftest import ROOT, failure
 from kci.builders.process import container
 from kci.builders.process.container import (
     ContainerBuild,
@@ -36,6 +37,7 @@ from kci.errors import (
     UnfinishedBuildError,
     UsageError,
 )
+from planning import git
 
 STAND_IN = Path(__file__).parent / "stand_in_docker.py"
 IMAGE = "registry.example/builder:1"
@@ -46,9 +48,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in on the PATH; what it saw is in the file that is returned."""
     folder = tmp_path / "engine"
     folder.mkdir()
-    program(
-        folder, "docker", f'exec {shlex.quote(sys.executable)} {shlex.quote(str(STAND_IN))} "$@"'
-    )
+    program(folder, "docker", f'exec {shlex.join([sys.executable, str(STAND_IN)])} "$@"')
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("STAND_IN_LOG", str(tmp_path / "seen.json"))
     return tmp_path / "seen.json"
@@ -61,15 +61,15 @@ def _no_places(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def command_of(
-    kernel: Path, tmp_path: Path, writable: Sequence[Path] = (), readable: Sequence[Path] = ()
-) -> list[str]:
+def command_of(kernel: Path, tmp_path: Path, **more: Sequence[Path]) -> list[str]:
     """The command that builds a kernel in the image."""
-    return build_command(
-        ContainerBuild(
-            IMAGE, kernel, ["build"], writable=writable, cache=tmp_path / "cache", readable=readable
-        )
-    )
+    places: Any = {"writable": (), "cache": tmp_path / "cache"} | more
+    return build_command(ContainerBuild(IMAGE, kernel, ["build"], **places))
+
+
+def seen(path: Path) -> str:
+    """How a place of this machine is mounted that may only be read."""
+    return f"--mount=type=bind,source={path},target={path},readonly"
 
 
 def test_launchers_are_told_what_their_variables_say(
@@ -81,18 +81,12 @@ def test_launchers_are_told_what_their_variables_say(
     conf = tmp_path / "sccache.conf"
     conf.touch()
     said = {"CCACHE_REMOTE_STORAGE": "redis://:key@host", "SCCACHE_CONF": str(conf)}
-    secret = {"AWS_SECRET_ACCESS_KEY": "key"}
-    for name, value in {
-        **said,
-        **secret,
-        "CCACHE_DIR": "/mine",
-        "SCCACHE_ERROR_LOG": "~/log",
-    }.items():
+    said["AWS_SECRET_ACCESS_KEY"] = "key"
+    for name, value in (said | {"CCACHE_DIR": "/mine", "SCCACHE_ERROR_LOG": "~/log"}).items():
         monkeypatch.setenv(name, value)
     kernel = noarch_kernel(tmp_path / "k")
     command = command_of(kernel, tmp_path)
-    assert all(f"--env={name}" in command for name in said | secret)
-    assert f"--mount=type=bind,source={conf},target={conf},readonly" in command
+    assert {seen(conf), *(f"--env={name}" for name in said)} <= set(command)
     assert not any("key" in word or "_DIR" in word or "ERROR_LOG" in word for word in command)
     monkeypatch.delenv("SCCACHE_CONF")
     assert "--env=AWS_SECRET_ACCESS_KEY" not in command_of(kernel, tmp_path), "nobody asks for it"
@@ -101,16 +95,14 @@ def test_launchers_are_told_what_their_variables_say(
 def test_wheels_and_certificates_of_this_machine_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "wheels").mkdir()
-    (tmp_path / "ca.crt").touch()
-    monkeypatch.setenv(
-        "PIP_FIND_LINKS", f"{tmp_path / 'wheels'} https://example.org/wheels /not/there"
-    )
-    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.crt"))
+    wheels, certificate = tmp_path / "wheels", tmp_path / "ca.crt"
+    wheels.mkdir()
+    certificate.touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{wheels} https://example.org/wheels /not/there")
+    monkeypatch.setenv("PIP_CERT", str(certificate))
     command = command_of(noarch_kernel(tmp_path / "k"), tmp_path)
-    for path in (tmp_path / "wheels", tmp_path / "ca.crt"):
-        assert f"--mount=type=bind,source={path},target={path},readonly" in command
     assert {"--env=PIP_FIND_LINKS", "--env=PIP_CERT"} <= set(command)
+    assert {seen(wheels), seen(certificate)} <= set(command)
     assert not any("/not/there" in word for word in command)
 
 
@@ -130,14 +122,12 @@ def test_the_whole_command() -> None:
 
 @pytest.mark.parametrize("image", ["", "--privileged", "-v/:/host", "a b", "a\nb", "a;b", "$(id)"])
 def test_a_flag_is_not_taken_for_an_image(image: str) -> None:
-    with pytest.raises(UsageError, match="image"):
-        container_command(image, [], ["true"])
+    failure(UsageError, "image", container_command, image, [], ["true"])
 
 
 @pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb", "relative"])
 def test_a_path_cannot_change_the_mount(path: str) -> None:
-    with pytest.raises(UsageError, match="mounted"):
-        container_command(IMAGE, [Mount(Path(path))], ["true"])
+    failure(UsageError, "mounted", container_command, IMAGE, [Mount(Path(path))], ["true"])
 
 
 def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
@@ -152,20 +142,13 @@ def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     command = command_of(kernel, tmp_path, writable=[kernel / "build"])
     mounts = [word for word in command if word.startswith("--mount")]
     writable = [word for word in mounts if not word.endswith(",readonly")]
-    whole = f"--mount=type=bind,source={repository},target={repository},readonly"
+    whole = seen(repository)
     assert whole in mounts
-    assert [word.rpartition("=")[2] for word in writable] == [
-        str(tmp_path / "cache"),
-        str(kernel / "build"),
-    ]
-    assert {"--env=KCI_RUN", "--env=KCI_ATTEMPT"} <= set(command), (
-        "the artifact is of the run that asked for it"
-    )
-    assert {
-        "--env=MAX_JOBS",
-        "--env=PIP_INDEX_URL",
-        f"--env=KCI_CACHE={tmp_path / 'cache'}",
-    } <= set(command)
+    places = [str(tmp_path / "cache"), str(kernel / "build")]
+    assert [word.rpartition("=")[2] for word in writable] == places
+    # The artifact is of the run that asked for it.
+    told = {"KCI_RUN", "KCI_ATTEMPT", "MAX_JOBS", "PIP_INDEX_URL", f"KCI_CACHE={places[0]}"}
+    assert {f"--env={word}" for word in told} <= set(command)
     assert not any("secret" in word for word in command)
     # A mount inside another one has to come after it.
     assert mounts.index(whole) < mounts.index(writable[-1])
@@ -176,28 +159,19 @@ def test_settings_outside_of_git_and_an_overlay_are_seen(tmp_path: Path) -> None
     (tmp_path / "all" / "kci.toml").write_text("")
     overlay = tmp_path / "overlay.toml"
     command = command_of(kernel, tmp_path, readable=[overlay])
-    mounts = {word.rpartition("target=")[2] for word in command if word.startswith("--mount")}
-    assert {f"{tmp_path / 'all'},readonly", f"{overlay},readonly"} <= mounts
+    assert {seen(tmp_path / "all"), seen(overlay)} <= set(command)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_git_data_of_a_worktree_is_seen_as_well(
-    tmp_path: Path, no_git_environment: None
-) -> None:
-    def git(*arguments: str) -> None:
-        identity = ["-c", "user.name=t", "-c", "user.email=t@t.example"]
-        subprocess.run(
-            ["git", *identity, *arguments], cwd=tmp_path / "main", check=True, capture_output=True
-        )
-
-    (tmp_path / "main").mkdir()
-    git("init", "-q")
-    git("commit", "-q", "--allow-empty", "-m", "first")
-    git("worktree", "add", "-q", str(tmp_path / "side"))
+@pytest.mark.usefixtures("no_git_environment")
+def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path) -> None:
+    main = tmp_path / "main"
+    main.mkdir()
+    git(main, "init", "-q")
+    git(main, "commit", "-q", "--allow-empty", "-m", "first")
+    git(main, "worktree", "add", "-q", str(tmp_path / "side"))
     kernel = noarch_kernel(tmp_path / "side" / "k")
-    command = command_of(kernel, tmp_path)
-    data = tmp_path / "main/.git"
-    assert f"--mount=type=bind,source={data},target={data},readonly" in command
+    assert seen(main / ".git") in command_of(kernel, tmp_path)
 
 
 def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) -> None:
@@ -207,17 +181,13 @@ def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) 
     assert not wheel.place(tmp_path).exists(), "asking writes nothing"
     with zipfile.ZipFile(wheel.write(tmp_path)) as archive:
         assert archive.testzip() is None
-        assert (
-            archive.read("kci/builders/process/container.py")
-            == Path(container.__file__).read_bytes()
-        )
+        own = archive.read("kci/builders/process/container.py")
+        assert own == Path(container.__file__).read_bytes()
         names = set(archive.namelist())
         (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
-        assert {
-            line.partition(",")[0] for line in archive.read(record).decode().splitlines()
-        } == names
-    again = running_wheel()
-    assert again == wheel
+        listed = archive.read(record).decode().splitlines()
+        assert {line.partition(",")[0] for line in listed} == names
+    assert running_wheel() == wheel
 
 
 def test_a_kci_that_is_not_installed_comes_out_of_its_checkout(
@@ -227,26 +197,21 @@ def test_a_kci_that_is_not_installed_comes_out_of_its_checkout(
     assert kci_source(tmp_path) == (str(ROOT), "", [Mount(ROOT)])
 
 
-def test_podman_is_taken_where_there_is_no_docker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("KCI_CONTAINER_ENGINE", raising=False)
-    folder = only_these(monkeypatch, tmp_path)
-    program(folder, "podman", 'test "$*" = "version --format {{.Client.Version}}"')
+def test_podman_is_taken_where_there_is_no_docker(bare: Bare) -> None:
+    bare.patch.delenv("KCI_CONTAINER_ENGINE", raising=False)
+    bare.add("podman", 'test "$*" = "version --format {{.Client.Version}}"')
     assert choose_image("auto", IMAGE, quiet) == IMAGE
     assert container_command(IMAGE, [], ["true"])[0] == "podman"
-    program(folder, "docker", "exit 1")
+    bare.add("docker", "exit 1")
     assert container_command(IMAGE, [], ["true"])[0] == "docker"
-    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
+    bare.set(KCI_CONTAINER_ENGINE="podman")
     assert choose_image("auto", IMAGE, quiet) == IMAGE
-    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "lxc")
-    with pytest.raises(UsageError, match="lxc"):
-        container_command(IMAGE, [], ["true"])
+    bare.set(KCI_CONTAINER_ENGINE="lxc")
+    failure(UsageError, "lxc", container_command, IMAGE, [], ["true"])
 
 
-def test_a_user_who_is_not_root_stays_himself_in_podman(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("tmp_path")
+def test_a_user_who_is_not_root_stays_himself_in_podman(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     for user, expected in ((0, False), (1000, True)):
         monkeypatch.setattr("os.getuid", lambda user=user: user)
@@ -256,135 +221,112 @@ def test_a_user_who_is_not_root_stays_himself_in_podman(
 # --- which image ---
 
 
-def test_none_and_an_empty_auto_mean_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only_these(monkeypatch, tmp_path)
+@pytest.mark.usefixtures("bare")
+def test_none_and_an_empty_auto_mean_this_machine() -> None:
     assert choose_image("none", IMAGE, quiet) is None
     assert choose_image("auto", "", quiet) is None
 
 
-def test_auto_takes_the_legs_image_only_where_docker_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
-) -> None:
+@pytest.mark.usefixtures("docker")
+def test_auto_takes_the_legs_image_where_docker_answers() -> None:
     assert choose_image("auto", IMAGE, quiet) == IMAGE
-    folder = only_these(monkeypatch, tmp_path)
+
+
+def test_auto_takes_this_machine_where_docker_does_not_answer(bare: Bare) -> None:
     said: list[str] = []
     assert choose_image("auto", IMAGE, said.append) is None
     assert "docker is not installed on this machine" in said[0]
-    program(folder, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+    bare.add("docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
     assert choose_image("auto", IMAGE, said.append) is None
     assert "Cannot connect to the Docker daemon" in said[1]
 
 
-def test_an_image_by_name_needs_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match="docker is not installed on this machine") as caught:
-        choose_image(IMAGE, "", quiet)
-    assert caught.value.exit_code == 3
-    with pytest.raises(MissingToolError, match="docker"):
-        run_in_container(
-            ContainerBuild(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c"), quiet
-        )
+@pytest.mark.usefixtures("bare")
+def test_an_image_by_name_needs_docker(tmp_path: Path) -> None:
+    says = "docker is not installed on this machine"
+    assert failure(MissingToolError, says, choose_image, IMAGE, "", quiet).exit_code == 3
+    build = ContainerBuild(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c")
+    failure(MissingToolError, "docker", run_in_container, build, quiet)
 
 
 # --- running it ---
 
 
-def run(
-    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str = IMAGE
-) -> list[str]:
-    """Run a script of the test's own where kci would be installed and run."""
-    monkeypatch.setattr(container, "SCRIPT", script)
-    said: list[str] = []
-    kernel = noarch_kernel(tmp_path / "k")
-    places = {"writable": [tmp_path / "new" / "o"], "cache": tmp_path / "newer" / "c"}
-    run_in_container(ContainerBuild(image, kernel, ["a b", "$c"], **places), said.append)  # type: ignore[arg-type]
-    return said
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> Run:
+    """Runs a script of the test's own where kci would be installed and run."""
+
+    def done(script: str, image: str = IMAGE) -> list[str]:
+        monkeypatch.setattr(container, "SCRIPT", script)
+        said: list[str] = []
+        kernel = noarch_kernel(tmp_path / "k")
+        places: Any = {"writable": [tmp_path / "new" / "o"], "cache": tmp_path / "newer" / "c"}
+        run_in_container(ContainerBuild(image, kernel, ["a b", "$c"], **places), said.append)
+        return said
+
+    return done
 
 
 def test_arguments_and_surroundings_arrive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path, run: Run
 ) -> None:
     monkeypatch.setenv("A_SECRET", "x")
-    said = run(
-        tmp_path, 'pwd; printf "%s\\n" "$@"; echo "${A_SECRET-unset}"; touch "$HOME/h"', monkeypatch
-    )
-    wheel = running_wheel()
+    said = run('pwd; printf "%s\\n" "$@"; echo "${A_SECRET-unset}"; touch "$HOME/h"')
+    wheel, kernel, cache = running_wheel(), tmp_path / "k", tmp_path / "newer" / "c"
     assert wheel is not None
-    assert said[:2] == [str(tmp_path / "k"), str(wheel.place(tmp_path / "newer" / "c"))]
-    assert wheel.place(tmp_path / "newer" / "c").is_file()
+    assert said[:2] == [str(kernel), str(wheel.place(cache))]
+    assert wheel.place(cache).is_file()
     assert said[3:6] == ["a b", "$c", "unset"]
-    assert said[6].startswith(
-        f"{IMAGE} is a tag, which moves; this time it was {IMAGE.partition(':')[0]}@sha256:"
-    )
+    moves = f"{IMAGE} is a tag, which moves; this time it was {IMAGE.partition(':')[0]}@sha256:"
+    assert said[6].startswith(moves)
     seen = json.loads(docker.read_text())
-    places = {
-        str(tmp_path / "k"): False,
-        str(tmp_path / "newer" / "c"): True,
-        str(tmp_path / "new" / "o"): True,
-    }
-    assert seen["mounts"] == places
+    places = {kernel: False, cache: True, tmp_path / "new" / "o": True}
+    assert seen["mounts"] == {str(place): written for place, written in places.items()}
 
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    [
-        (1, FindingsError),
-        (2, UsageError),
-        (3, MissingToolError),
-        (4, BuildFailedError),
-        (137, BuildFailedError),
-    ],
-)
+    [(1, FindingsError), (2, UsageError), (3, MissingToolError), (4, BuildFailedError),
+        (137, BuildFailedError)],
+)  # fmt: skip
 def test_the_exit_code_of_kci_in_the_image_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path, code: int, error: type[Exception]
+    run: Run, code: int, error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match="what it said") as caught:
-        run(tmp_path, f"echo what it said; exit {code}", monkeypatch)
-    assert caught.type is error
+    assert type(failure(error, "what it said", run, f"echo what it said; exit {code}")) is error
 
 
-def test_a_build_that_is_not_finished_in_the_image_is_not_finished_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
-) -> None:
+def test_a_build_that_is_not_finished_in_the_image_is_not_finished_here(run: Run) -> None:
     said = str(UnfinishedBuildError("torch213-cxx11-cpu-x86_64-linux", 12, 40))
-    with pytest.raises(UnfinishedBuildError, match="12 of 40 objects") as caught:
-        run(tmp_path, f"echo 'error: {said}' >&2; exit 4", monkeypatch)
-    assert (caught.value.done, caught.value.total) == (12, 40)
-    with pytest.raises(BuildFailedError) as failed:
-        run(tmp_path, f"echo 'a.cu(1): warning: {said}' >&2; exit 4", monkeypatch)
-    assert failed.type is BuildFailedError
+    told = f"echo 'error: {said}' >&2; exit 4"
+    caught = failure(UnfinishedBuildError, "12 of 40 objects", run, told)
+    assert (caught.done, caught.total) == (12, 40)
+    other = f"echo 'a.cu(1): warning: {said}' >&2; exit 4"
+    assert type(failure(BuildFailedError, "", run, other)) is BuildFailedError
 
 
 def test_what_the_engine_writes_where_it_is_started_is_not_in_the_callers_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """podman's monitor does so with a file `oom` when a container runs out of memory."""
     program(tmp_path / "engine", "docker", 'if [ "$1" = run ]; then touch oom; exit 137; fi')
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(BuildFailedError, match="exit code 137"):
-        run(tmp_path, "true", monkeypatch)
+    failure(BuildFailedError, "exit code 137", run, "true")
     assert not list(tmp_path.rglob("oom"))
 
 
-def test_an_image_that_cannot_be_had_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
-) -> None:
-    with pytest.raises(MissingToolError, match="cannot run other:1") as caught:
-        run(tmp_path, "true", monkeypatch, image="other:1")
-    assert "pull access denied" in caught.value.message
+def test_an_image_that_cannot_be_had_is_named(run: Run) -> None:
+    caught = failure(MissingToolError, "cannot run other:1", run, "true", "other:1")
+    assert "pull access denied" in caught.message
 
 
 def test_an_image_without_a_python_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_these(monkeypatch, tmp_path, "sh", "mktemp", "rm")
-    done = subprocess.run(
-        ["sh", "-c", container.SCRIPT, "x", "kci", "name"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["sh", "-c", container.SCRIPT, "x", "kci", "name"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert "no Python 3.11 or newer" in done.stderr
 
@@ -394,30 +336,13 @@ def test_a_variant_is_built_by_the_kci_that_the_image_installs(
     tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = noarch_kernel(tmp_path / "k")
-    arguments = [
-        "build",
-        str(kernel),
-        "--variant",
-        "torch-cpu",
-        "--output",
-        str(tmp_path / "o"),
-        "--container",
-        "none",
-    ]
-    arguments.append("--no-load")
-    run_in_container(
-        ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"),
-        quiet,
-    )
-    made = tmp_path / "o/torch-cpu"
+    made = tmp_path / "o"
+    words = ["build", str(kernel), "--variant", "torch-cpu", "--output", str(made), "--no-load"]
+    words += ["--container", "none"]
+    build = ContainerBuild(IMAGE, kernel, words, writable=[made], cache=tmp_path / "c")
+    run_in_container(build, quiet)
     # A second start takes the environment of the first, and so needs no index.
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/nowhere")
-    run_in_container(
-        ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"),
-        quiet,
-    )
-    assert sorted(path.name for path in made.iterdir()) == [
-        "__init__.py",
-        "_ops.py",
-        "metadata.json",
-    ]
+    run_in_container(build, quiet)
+    files = sorted(path.name for path in (made / "torch-cpu").iterdir())
+    assert files == ["__init__.py", "_ops.py", "metadata.json"]

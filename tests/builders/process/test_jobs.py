@@ -48,10 +48,8 @@ def test_a_real_ninja_says_its_progress_and_keeps_to_a_pool(tmp_path: Path) -> N
     (tmp_path / "build.ninja").write_text(ninja_text(steps, "a.o", "b.o", "c.o", pools={"cuda": 1}))
     said: list[str] = []
     environment = {**os.environ, "NINJA_STATUS": ninja_status(ninja_version(ninja))}
-    assert (
-        run_in_group([str(ninja), "-C", str(tmp_path), "-j3"], said.append, env=environment).code
-        == 0
-    )
+    command = [str(ninja), "-C", str(tmp_path), "-j3"]
+    assert run_in_group(command, said.append, env=environment).code == 0
     told = [progress for line in said if (progress := read_progress(line))]
     assert [(item.done, item.total) for item in told] == [(1, 3), (2, 3), (3, 3)]
     assert told[-1].seconds_left == 0

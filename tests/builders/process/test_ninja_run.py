@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import failure
 from kci.builders.native.ninja import deadline, failed_commands, run_ninja, was_killed
 from kci.builders.process.machine import ninja_status
 from kci.builders.process.run import ProgramResult
@@ -27,13 +28,8 @@ class Runs:
 
     def __init__(self, work: Path, commands: Mapping[str, str], jobs: str = "-j3") -> None:
         self.said: list[str] = []
-        lines = ["rule run", "  command = $c"]
-        lines += [
-            line
-            for output, text in commands.items()
-            for line in (f"build {output}: run", f"  c = {text}")
-        ]
-        (work / "build.ninja").write_text("\n".join([*lines, ""]))
+        made = "".join(f"build {name}: run\n  c = {text}\n" for name, text in commands.items())
+        (work / "build.ninja").write_text(f"rule run\n  command = $c\n{made}")
         ninja = shutil.which("ninja")
         assert ninja is not None
         environment = {**os.environ, "NINJA_STATUS": ninja_status(())}
@@ -41,9 +37,8 @@ class Runs:
         self.objects = {name: name for name in commands}
 
     def go(self, ends_at: float = math.inf) -> ProgramResult | None:
-        return run_ninja(
-            self.command, self.objects, self.said.append, env=self.environment, ends_at=ends_at
-        )
+        what = (self.command, self.objects, self.said.append)
+        return run_ninja(*what, env=self.environment, ends_at=ends_at)
 
 
 def code(done: ProgramResult | None) -> int | None:
@@ -52,10 +47,8 @@ def code(done: ProgramResult | None) -> int | None:
 
 def killed_in_company(output: str) -> str:
     """A command whose compiler is killed as long as its first run has left no trace."""
-    return (
-        f"if [ ! -e {output}.again ]; then touch {output}.again; {KILLED} || exit 1; fi; touch "
-        f"{output}; : -o {output}"
-    )
+    first = f"if [ ! -e {output}.again ]; then touch {output}.again; {KILLED} || exit 1; fi"
+    return f"{first}; touch {output}; : -o {output}"
 
 
 def test_what_is_killed_is_compiled_again_alone(tmp_path: Path) -> None:
@@ -69,20 +62,17 @@ def test_what_is_killed_is_compiled_again_alone(tmp_path: Path) -> None:
     runs = Runs(tmp_path, commands)
     assert code(runs.go()) == 0
     assert all((tmp_path / output).exists() for output in commands)
+    said = "\n".join(runs.said)
     for output in ("a.o", "b.o"):
-        assert any(
-            line.startswith(f"{output} was killed because memory ran out") for line in runs.said
-        )
+        assert f"{output} was killed because memory ran out" in said
 
 
 def test_what_is_killed_alone_as_well_fails_with_what_to_do(tmp_path: Path) -> None:
     runs = Runs(tmp_path, {"a.o": f"{KILLED} || exit 1; : -o a.o", "b.o": "touch b.o; : -o b.o"})
-    with pytest.raises(
-        BuildFailedError, match=r"a\.o was killed because memory ran out, even alone"
-    ) as raised:
-        runs.go()
-    assert re.search(r"this machine has \d+\.\d GiB", raised.value.message)
-    assert "more memory" in raised.value.hint
+    says = r"a\.o was killed because memory ran out, even alone"
+    raised = failure(BuildFailedError, says, runs.go)
+    assert re.search(r"this machine has \d+\.\d GiB", raised.message)
+    assert "more memory" in raised.hint
 
 
 def test_another_failure_is_not_tried_again(tmp_path: Path) -> None:

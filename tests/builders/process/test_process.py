@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import failure
 from kci.builders.process.run import run, run_in_group
 from kci.errors import MissingToolError
 from kci.utils.atomic import locked
@@ -26,10 +27,10 @@ def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
         said.append(line)
         raise KeyboardInterrupt
 
+    waits = ["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"]
     with pytest.raises(KeyboardInterrupt):
-        run(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], interrupt)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(said[0]), 0)
+        run(waits, interrupt)
+    failure(ProcessLookupError, "", os.kill, int(said[0]), 0)
 
 
 TREE = """
@@ -59,9 +60,12 @@ def gone(pid: int) -> bool:
         os.close(handle)
 
 
-@pytest.mark.skipif(
+WAITS = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux"
 )
+
+
+@WAITS
 def test_nothing_is_left_however_kci_ends(tmp_path: Path) -> None:
     """Three ends at once: each takes as long as a program may take that ignores a request
     to end.
@@ -78,6 +82,12 @@ def test_nothing_is_left_however_kci_ends(tmp_path: Path) -> None:
                 assert [pid for pid in pids if is_running(pid)] == [], how
 
 
+def python(code: str, *words: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *words]
+    pipe, none = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=pipe, stderr=none, text=True)
+
+
 ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
@@ -85,10 +95,7 @@ def running_tree(started: ExitStack, folder: Path) -> tuple[subprocess.Popen[str
     """A process with those two below it, and their ids."""
     folder.mkdir()
     os.mkfifo(folder / "never")
-    command = [sys.executable, "-c", TREE, str(folder / "work"), str(folder / "never")]
-    kci = started.enter_context(
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    )
+    kci = started.enter_context(python(TREE, folder / "work", folder / "never"))
     assert kci.stdout is not None
     return kci, [int(kci.stdout.readline()) for _ in range(2)]
 
@@ -109,15 +116,10 @@ run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True))
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux"
-)
+@WAITS
 def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
-    command = [sys.executable, "-c", ORPHAN, str(tmp_path / "never")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as kci:
+    with python(ORPHAN, tmp_path / "never") as kci:
         assert kci.stdout is not None
         orphan = int(kci.stdout.readline())
         kci.kill()
@@ -133,22 +135,17 @@ def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(tmp_path: Path) 
     asked = (
         f"trap 'echo asked > {tmp_path}/asked; exit' TERM; echo $$; read line < {tmp_path}/never"
     )
+    undo = ["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"]
 
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_in_group(
-            ["sh", "-c", asked],
-            interrupt,
-            undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"],
-        )
+        run_in_group(["sh", "-c", asked], interrupt, undo=undo)
     assert (tmp_path / "undone").read_text() == "asked\n"
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux"
-)
+@WAITS
 def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     pids: list[int] = []
@@ -166,9 +163,8 @@ def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
 def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     pids: list[str] = []
-    done = run_in_group(
-        ["sh", "-c", f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"], pids.append
-    )
+    leaves = f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"
+    done = run_in_group(["sh", "-c", leaves], pids.append)
     assert done.code == 0
     assert not is_running(int(pids[0]))
 
@@ -187,5 +183,4 @@ def test_a_guarded_program_tells_its_code_and_output() -> None:
     done = run_in_group(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
     assert (done.code, said) == (7, ["one", "two"])
     assert run_in_group(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
-    with pytest.raises(MissingToolError, match="no-such-program"):
-        run_in_group(["no-such-program"], said.append)
+    failure(MissingToolError, "no-such-program", run_in_group, ["no-such-program"], said.append)

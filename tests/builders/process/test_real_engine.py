@@ -7,7 +7,6 @@ it what kci says.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from builders.process.test_process import gone
-from buildkit import noarch_kernel, write_tree
+from buildkit import copy_example, noarch_kernel, write_tree
 from cli.runner import kci_process
 from conftest import ROOT
 from kci.builders.process import container
@@ -54,18 +53,12 @@ def cache(shared_by_workers: Path) -> Path:
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
-    source = ROOT / "examples" / "relu-tvm-ffi"
-    return Path(
-        shutil.copytree(
-            source, tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__")
-        )
-    )
+    return copy_example("relu-tvm-ffi", tmp_path)
 
 
 def version(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition(
-        "\n"
-    )[0]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0]
 
 
 def test_the_same_bytes_as_outside_without_any_network(
@@ -79,28 +72,25 @@ def test_the_same_bytes_as_outside_without_any_network(
     tools = [("g++", "--version"), ("ld", "--version")]
     for tool in tools:
         inside = version("podman", "run", "--rm", IMAGE, *tool)
-        if version(*tool) != inside:
+        here = version(*tool)
+        if here != inside:
             pytest.skip(
-                f"the bytes cannot be compared: the image has {inside}, this machine "
-                f"{version(*tool)}"
+                f"the bytes cannot be compared: the image has {inside}, this machine {here}"
             )
     monkeypatch.setenv("KCI_CACHE", str(cache))
     arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--no-load"]
     within = kci_process(*arguments, "--output", tmp_path / "in", "--container", IMAGE)
     assert within.code == 0, within.stderr
-    assert (
-        f"{IMAGE} is a tag, which moves; this time it was localhost/kci-debian@sha256:"
-        in within.stderr
-    )
+    moves = f"{IMAGE} is a tag, which moves; this time it was localhost/kci-debian@sha256:"
+    assert moves in within.stderr
     outside = kci_process(*arguments, "--output", tmp_path / "out")
     assert outside.code == 0, outside.stderr
     assert file_hashes(tmp_path / "in" / VARIANT) == file_hashes(tmp_path / "out" / VARIANT)
     # A second start has what it needs in the cache, and takes a fraction of the time.
     python_only = noarch_kernel(tmp_path / "python-only")
     arguments[1:4] = [python_only, "--variant", "torch-cpu"]
-    again = kci_process(
-        *arguments, "--output", tmp_path / "in", "--container", IMAGE, PIP_FIND_LINKS="/nowhere"
-    )
+    words = ("--output", tmp_path / "in", "--container", IMAGE)
+    again = kci_process(*arguments, *words, PIP_FIND_LINKS="/nowhere")
     assert again.code == 0, again.stderr
 
 
@@ -108,16 +98,13 @@ def said_in_it(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(container, "SCRIPT", script)
     said: list[str] = []
     kernel = write_tree(tmp_path / "k", {"build.toml": ""})
-    run_in_container(
-        ContainerBuild(IMAGE, kernel, [], writable=[tmp_path / "o"], cache=tmp_path / "c"),
-        said.append,
-    )
+    places = {"writable": [tmp_path / "o"], "cache": tmp_path / "c"}
+    run_in_container(ContainerBuild(IMAGE, kernel, [], **places), said.append)
     return said
 
 
-def test_what_the_container_may_do(
-    podman: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("podman")
+def test_what_the_container_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"""
         touch x 2>/dev/null && echo wrote sources
         touch {tmp_path}/o/x && echo wrote output
@@ -128,16 +115,9 @@ def test_what_the_container_may_do(
         id -u
     """
     said = said_in_it(script, tmp_path, monkeypatch)
-    none = "0000000000000000"
-    expected = [
-        "wrote output",
-        "wrote cache",
-        "lo",
-        f"CapPrm:{none}",
-        f"CapEff:{none}",
-        "NoNewPrivs:1",
-    ]
-    assert said[:-1] == [*expected, str(os.getuid())]
+    none = "0" * 16
+    rights = [f"CapPrm:{none}", f"CapEff:{none}", "NoNewPrivs:1", str(os.getuid())]
+    assert said[:-1] == ["wrote output", "wrote cache", "lo", *rights]
 
 
 KILLED = """
@@ -152,21 +132,13 @@ container.run_in_container(build, lambda line: print(line, flush=True))
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_in_the_middle_the_container_is_gone(
-    podman: None, tmp_path: Path, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("podman", "monkeypatch")
+def test_killed_in_the_middle_the_container_is_gone(tmp_path: Path, how: signal.Signals) -> None:
     kernel = write_tree(tmp_path / "k", {"build.toml": ""})
-    command = [
-        sys.executable,
-        "-c",
-        KILLED.format(image=IMAGE),
-        str(kernel),
-        str(tmp_path / "o"),
-        str(tmp_path / "c"),
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as kci:
+    places = [kernel, tmp_path / "o", tmp_path / "c"]
+    command = [sys.executable, "-c", KILLED.format(image=IMAGE), *map(str, places)]
+    pipe, same = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, stdout=pipe, stderr=same, text=True) as kci:
         assert kci.stdout is not None
         assert kci.stdout.readline() == "running\n"
         (name,) = containers()

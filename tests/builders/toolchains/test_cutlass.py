@@ -4,19 +4,22 @@ checked.
 
 from __future__ import annotations
 
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from buildkit import quiet, write_tree
+from act.harness import commit_all
+from buildkit import files_in, quiet, write_tree
+from conftest import failure
 from kci.builders.toolchains import cutlass
 from kci.builders.toolchains.cutlass import HeaderSource, find_headers, headers_digest
 from kci.builders.toolchains.data import CutlassRelease, toolchains
 from kci.config.values import Depend
 from kci.errors import MissingToolError
+from planning import git
 
 FILES = {
     "include/cutlass/version.h": "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 0\n",
@@ -37,23 +40,15 @@ PYTHON = Path(sys.executable)
 def checkout(tmp_path: Path) -> Path:
     """A repository in the shape of CUTLASS."""
     root = write_tree(tmp_path / "upstream", FILES)
-    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "init", "--quiet", str(root)], check=True)
-    subprocess.run([*git, "add", "-A"], check=True)
-    subprocess.run([*git, "commit", "--quiet", "-m", "x"], check=True)
+    commit_all(root)
     return root
 
 
 @pytest.fixture
 def release(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> CutlassRelease:
     """The pinned release is the one of that repository."""
-    done = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    made = CutlassRelease("v4.0.0", done.stdout.strip(), headers_digest(checkout))
+    commit = git(checkout, "rev-parse", "HEAD")
+    made = CutlassRelease("v4.0.0", commit, headers_digest(checkout))
     lead_to(checkout.as_uri(), made, monkeypatch)
     return made
 
@@ -61,10 +56,8 @@ def release(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> CutlassRelease:
 def lead_to(address: str, release: CutlassRelease, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUTLASS 4.0 is this release, out of this repository."""
     known = toolchains()
-    repositories, releases = (
-        {**known.repositories, "cutlass": address},
-        {**known.cutlass, "cutlass_4_0": release},
-    )
+    releases = {**known.cutlass, "cutlass_4_0": release}
+    repositories = {**known.repositories, "cutlass": address}
     data = msgspec.structs.replace(known, cutlass=releases, repositories=repositories)
     monkeypatch.setattr(cutlass, "toolchains", lambda: data)
 
@@ -74,18 +67,11 @@ def no_source_dir(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUTLASS_SRC_DIR", raising=False)
 
 
-def taken(folder: Path) -> list[str]:
-    return sorted(
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
-    )
-
-
 def test_every_version_that_a_component_can_name_is_pinned() -> None:
     names = {depend.value for depend in Depend if depend.value.startswith("cutlass")}
-    assert set(toolchains().cutlass) == names
-    assert all(
-        len(item.commit) == 40 and len(item.digest) == 64 for item in toolchains().cutlass.values()
-    )
+    pinned = toolchains().cutlass
+    assert set(pinned) == names
+    assert {(len(item.commit), len(item.digest)) for item in pinned.values()} == {(40, 64)}
 
 
 def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
@@ -95,8 +81,7 @@ def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
 
 
 def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingToolError, match="metal-cpp"):
-        find_headers([Depend.METAL_CPP], tmp_path, quiet)
+    failure(MissingToolError, "metal-cpp", find_headers, [Depend.METAL_CPP], tmp_path, quiet)
 
 
 def test_intels_comes_by_the_version_of_oneapi(
@@ -105,11 +90,10 @@ def test_intels_comes_by_the_version_of_oneapi(
     (found,) = find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2025.3.2")
     assert (found.source, found.where) == (HeaderSource.GIT, "https://github.com/intel/sycl-tla")
     assert "2fc09973bfdf15755090fcb0e3b6ad236408a992" in found.setup(PYTHON)[1]
-    with pytest.raises(MissingToolError, match=r"sycl_tla v0\.9\.2") as caught:
-        find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2026.0")
-    assert "SYCL_TLA_SRC_DIR" in caught.value.hint
-    with pytest.raises(MissingToolError, match=r"oneAPI 2024\.1"):
-        find_headers([Depend.SYCL_TLA], tmp_path, quiet, compute="2024.1")
+    find = partial(find_headers, [Depend.SYCL_TLA], tmp_path, quiet)
+    caught = failure(MissingToolError, r"sycl_tla v0\.9\.2", find, compute="2026.0")
+    assert "SYCL_TLA_SRC_DIR" in caught.hint
+    failure(MissingToolError, r"oneAPI 2024\.1", find, compute="2024.1")
     monkeypatch.setenv("SYCL_TLA_SRC_DIR", str(checkout))
     said: list[str] = []
     (found,) = find_headers([Depend.SYCL_TLA], tmp_path, said.append, compute="2026.0")
@@ -122,7 +106,7 @@ def test_a_repository_gives_the_headers_and_nothing_else(
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
     assert (found.source, found.complete) == (HeaderSource.GIT, False)
     found.ensure(PYTHON, quiet)
-    assert taken(found.folder) == TAKEN
+    assert files_in(found.folder) == TAKEN
     assert release.commit[:12] in found.folder.name
     assert {path.name for path in found.folder.parent.iterdir()} == {found.folder.name}
 
@@ -132,8 +116,8 @@ def test_other_headers_than_the_pinned_ones_are_refused(
 ) -> None:
     lead_to(checkout.as_uri(), msgspec.structs.replace(release, digest="0" * 64), monkeypatch)
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
-    with pytest.raises(MissingToolError, match=rf"does not hold cutlass_4_0 {release.tag}"):
-        found.ensure(PYTHON, quiet)
+    says = rf"does not hold cutlass_4_0 {release.tag}"
+    failure(MissingToolError, says, found.ensure, PYTHON, quiet)
     assert not list(found.folder.parent.iterdir()), "nothing of it is kept"
 
 
@@ -147,9 +131,8 @@ def test_an_address_that_is_none_is_an_error_and_runs_nothing(
     monkeypatch.chdir(tmp_path)
     lead_to(address, release, monkeypatch)
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
-    with pytest.raises(MissingToolError, match="cannot get cutlass_4_0") as caught:
-        found.ensure(PYTHON, quiet)
-    assert "CUTLASS_SRC_DIR" in caught.value.hint
+    caught = failure(MissingToolError, "cannot get cutlass_4_0", found.ensure, PYTHON, quiet)
+    assert "CUTLASS_SRC_DIR" in caught.hint
     assert not list(tmp_path.rglob("pwned*"))
     assert release.commit not in [path.name for path in found.folder.parent.iterdir()]
 
@@ -160,16 +143,11 @@ def test_a_checkout_named_by_hand_is_taken_as_it_is(
     monkeypatch.setenv("CUTLASS_SRC_DIR", str(checkout))
     said: list[str] = []
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path, said.append)
-    assert (found.folder, found.include, found.setup(PYTHON), said) == (
-        checkout,
-        ("include", "tools/util/include"),
-        [],
-        [],
-    )
+    assert (found.folder, found.include) == (checkout, ("include", "tools/util/include"))
+    assert (found.setup(PYTHON), said) == ([], [])
     find_headers([Depend.CUTLASS_3_8], tmp_path, said.append)
-    assert said == [
-        "CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: kci uses it as it is"
-    ]
+    told = "CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: kci uses it as it is"
+    assert said == [told]
     monkeypatch.setenv("CUTLASS_SRC_DIR", str(tmp_path))
-    with pytest.raises(MissingToolError, match="holds no include"):
-        find_headers([Depend.CUTLASS_4_0], tmp_path, quiet)
+    find = partial(find_headers, [Depend.CUTLASS_4_0], tmp_path, quiet)
+    failure(MissingToolError, "holds no include", find)

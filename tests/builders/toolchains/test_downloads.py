@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import write_tree
+from conftest import failure
 from kci.builders.process.run import ProgramResult
 from kci.builders.toolchains import downloads
 from kci.builders.toolchains.downloads import install, pip_index, pip_install, run_uv
@@ -53,14 +55,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHalf]:
     files = {"big/__init__.py": "", "big/data.txt": "x = 0\n" * 700_000}
     make_wheel(tmp_path / "index" / "simple" / "big", "big", "1.0", files)
-    for name in (
-        "PIP_FIND_LINKS",
-        "PIP_EXTRA_INDEX_URL",
-        "PIP_NO_INDEX",
-        "PIP_CONSTRAINT",
-        "PIP_QUIET",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("FIND_LINKS", "EXTRA_INDEX_URL", "NO_INDEX", "CONSTRAINT", "QUIET"):
+        monkeypatch.delenv(f"PIP_{name}", raising=False)
     with HalfAndHalf(tmp_path / "index") as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -79,28 +75,21 @@ def test_a_download_is_told_when_it_begins(index: HalfAndHalf, tmp_path: Path) -
         said.append(line)
         index.go_on.set()  # without this line the other half would not come
 
-    command = [
-        *pip_install(Path(sys.executable)),
-        "--no-deps",
-        "--target",
-        str(tmp_path / "made"),
-        "big",
-    ]
-    done = run_uv(command, log)
+    words = ["--no-deps", "--target", str(tmp_path / "made"), "big"]
+    done = run_uv([*pip_install(Path(sys.executable)), *words], log)
     assert done.code == 0, done.output
     assert (tmp_path / "made/big/__init__.py").is_file()
     assert said == ["Downloading big (4.0MiB)"]
+
+
+NOBODY = "http://127.0.0.1:9/simple"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
         ("PIP_NO_INDEX", "1", "PIP_NO_INDEX is set, so no index is asked"),
-        (
-            "PIP_INDEX_URL",
-            "http://127.0.0.1:9/simple",
-            "the package index http://127.0.0.1:9/simple cannot be reached: ",
-        ),
+        ("PIP_INDEX_URL", NOBODY, f"the package index {NOBODY} cannot be reached: "),
     ],
 )
 def test_an_index_that_does_not_answer_is_the_reason(
@@ -111,41 +100,29 @@ def test_an_index_that_does_not_answer_is_the_reason(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv(name, value)
-    with pytest.raises(MissingToolError, match=f"cannot install ninja: {why}") as info:
-        install(
-            [*pip_install(Path(sys.executable)), "--target", str(tmp_path), "big"],
-            "ninja",
-            print,
-            tmp_path,
-        )
-    assert "PIP_INDEX_URL or PIP_FIND_LINKS" in (info.value.hint or "")
-
-
-def test_a_full_disk_is_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = ProgramResult(1, "error: No space left on device (os error 28)\n")
-    monkeypatch.setattr(downloads, "run_uv", lambda *_: said)
-    with pytest.raises(MissingToolError, match="cannot install torch: the disk is full") as info:
-        install(["uv"], "torch", print, tmp_path)
-    assert info.value.hint.startswith(f"free space in {tmp_path}")
+    says, target = f"cannot install ninja: {why}", ["--target", str(tmp_path), "big"]
+    command = [*pip_install(Path(sys.executable)), *target]
+    caught = failure(MissingToolError, says, install, command, "ninja", print, tmp_path)
+    assert "PIP_INDEX_URL or PIP_FIND_LINKS" in caught.hint
 
 
 @pytest.mark.parametrize(
-    ("said", "hint"),
+    ("said", "why", "hint"),
     [
-        (
-            "  x No solution found when resolving dependencies:",
-            "check that this Python has wheels for it",
-        ),
-        ("error: failed to create directory `/x`: Permission denied (os error 13)", ""),
+        ("error: No space left on device (os error 28)\n", ": the disk is full", "free space in "),
+        ("  x No solution found when resolving dependencies:", "\n", "check that this Python has"),
+        ("error: failed to create directory `/x`: Permission denied (os error 13)", "\n", ""),
     ],
+    ids=["a full disk", "no solution", "what speaks for itself"],
 )
-def test_other_failures_of_uv_speak_for_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, hint: str
+def test_what_uv_said_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, why: str, hint: str
 ) -> None:
     monkeypatch.setattr(downloads, "run_uv", lambda *_: ProgramResult(1, said))
-    with pytest.raises(MissingToolError, match="cannot install torch\n") as info:
-        install(["uv"], "torch", print, tmp_path)
-    assert info.value.hint == hint
+    says = f"cannot install torch{why}"
+    told = failure(MissingToolError, says, install, ["uv"], "torch", print, tmp_path).hint
+    assert told.startswith(hint)
+    assert bool(told) == bool(hint)
 
 
 def test_what_pip_is_told_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,25 +132,16 @@ def test_what_pip_is_told_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "system"))
-    for place, text in (
-        ("system", "[global]\nindex-url = https://system/simple\ntimeout = 7\nretries = 0\n"),
-        (
-            ".config",
-            "[global]\nindex-url = https://user/simple\nfind-links = /a\n  /b\n[install]\n"
-            "no-index = false\n",
-        ),
-    ):
-        (tmp_path / place / "pip").mkdir(parents=True)
-        (tmp_path / place / "pip" / "pip.conf").write_text(text)
+    system = "[global]\nindex-url = https://system/simple\ntimeout = 7\nretries = 0\n"
+    user = "[global]\nindex-url = https://user/simple\nfind-links = /a\n  /b\n"
+    user += "[install]\nno-index = false\n"
+    write_tree(tmp_path, {"system/pip/pip.conf": system, ".config/pip/pip.conf": user})
     assert pip_index() == "https://user/simple"
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://one/simple https://two/simple")
     told = downloads._uv_environment()
     assert told["UV_FIND_LINKS"] == "/a,/b"
-    assert (told["UV_INDEX"], told["UV_HTTP_TIMEOUT"], told["UV_HTTP_RETRIES"]) == (
-        "https://one/simple https://two/simple",
-        "7",
-        "0",
-    )
+    assert told["UV_INDEX"] == "https://one/simple https://two/simple"
+    assert (told["UV_HTTP_TIMEOUT"], told["UV_HTTP_RETRIES"]) == ("7", "0")
     assert "--no-index" not in pip_install(Path(sys.executable))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     assert "--no-index" in pip_install(Path(sys.executable))
@@ -195,6 +163,5 @@ def test_a_login_is_for_the_host_that_it_names(
 
     monkeypatch.setattr(Handler, "send_head", send_head)
     address = os.environ["PIP_INDEX_URL"].replace("//", "//bob:s%40cret@")
-    with pytest.raises(MissingToolError):
-        downloads.find_wheel("big", "1.0", "x86_64", address)
+    failure(MissingToolError, "", downloads.find_wheel, "big", "1.0", "x86_64", address)
     assert seen == [("/simple/big/", "Basic Ym9iOnNAY3JldA=="), ("/elsewhere/", None)]

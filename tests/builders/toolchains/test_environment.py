@@ -12,7 +12,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buildkit import CPU, STABLE_CPU, copy_kernel, program, quiet, request, variant, write_tree
+from buildkit import (
+    CPU,
+    CUDA,
+    STABLE_CPU,
+    copy_kernel,
+    program,
+    quiet,
+    request,
+    variant,
+    write_tree,
+)
+from conftest import failure
 from kci.builders.native import builder
 from kci.builders.toolchains import environment
 from kci.builders.toolchains.data import toolchains
@@ -47,11 +58,8 @@ def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path)
     assert Path(venv[4]).is_relative_to(sys.base_prefix), (
         "the environment outlives the one that this Python is in"
     )
-    assert torch[-3:] == [
-        "--index-url",
-        "https://download.pytorch.org/whl/cu130",
-        "torch==2.13.0+cu130",
-    ]
+    index = "https://download.pytorch.org/whl/cu130"
+    assert torch[-3:] == ["--index-url", index, "torch==2.13.0+cu130"]
     assert "--no-deps" in torch
     assert torch[torch.index("--only-binary") + 1] == ":all:"
     assert ninja[-1].startswith("ninja==")
@@ -65,11 +73,7 @@ WHL = "https://download.pytorch.org/whl"
     [
         ("2.16.0rc1@test", f"{WHL}/test/cu132", "torch==2.16.0rc1"),
         ("2.17.0.dev20261120@nightly/cu132", f"{WHL}/nightly/cu132", "torch==2.17.0.dev20261120"),
-        (
-            "2.16.0+own@https://wheels.example/simple",
-            "https://wheels.example/simple",
-            "torch==2.16.0+own",
-        ),
+        ("2.16.0+own@https://wheels.example/x", "https://wheels.example/x", "torch==2.16.0+own"),
         ("2.14.0@", f"{WHL}/cu132", "torch==2.14.0"),
     ],
 )
@@ -79,11 +83,8 @@ def test_the_torch_of_an_overlay_comes_from_its_index_alone(
     made = kci_environment(tmp_path, torch, "cu132")
     assert made.setup()[1][-3:] == ["--index-url", index, wheel]
     monkeypatch.setattr(environment, "is_reachable", lambda _index: False)
-    with pytest.raises(
-        MissingToolError, match="cannot be reached, and no other index has torch"
-    ) as caught:
-        made.ensure(made.python, quiet)
-    assert index in caught.value.message
+    says = "cannot be reached, and no other index has torch"
+    assert index in failure(MissingToolError, says, made.ensure, made.python, quiet).message
 
 
 @pytest.mark.parametrize(
@@ -109,16 +110,16 @@ def test_the_flavours_of_the_wheel_index(backend: str, compute: str | None, flav
 
 
 def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KCI_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert default_cache() == tmp_path / "xdg/kci"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert default_cache() == tmp_path / ".cache/kci"
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "mine"))
-    assert default_cache() == tmp_path / "mine"
-    monkeypatch.setenv("KCI_CACHE", "~/mine")
-    assert default_cache() == tmp_path / "mine"
+    for changed, place in (
+        ({"HOME": tmp_path, "XDG_CACHE_HOME": tmp_path / "xdg"}, "xdg/kci"),
+        ({"XDG_CACHE_HOME": "relative"}, ".cache/kci"),
+        ({"KCI_CACHE": tmp_path / "mine"}, "mine"),
+        ({"KCI_CACHE": "~/mine"}, "mine"),
+    ):
+        for name, value in changed.items():
+            monkeypatch.setenv(name, str(value))
+        assert default_cache() == tmp_path / place
 
 
 # --- making it, with the real uv ---
@@ -134,29 +135,23 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     """In place of what a killed run left behind."""
     made_by(tmp_path / "wheels", monkeypatch)
     said: list[str] = []
-    asked = kci_environment(tmp_path, "2.13", "cpu")
-    assert asked.root is not None
-    write_tree(asked.root, {"bin/python": "half", "junk": ""})
-    environment = asked
-    environment.ensure(environment.python, said.append)
-    assert environment.complete
-    assert not (asked.root / "junk").exists()
-    assert read_torch_version(environment.torch).release == "2.13.0"
+    made = kci_environment(tmp_path, "2.13", "cpu")
+    assert made.root is not None
+    write_tree(made.root, {"bin/python": "half", "junk": ""})
+    made.ensure(made.python, said.append)
+    assert made.complete
+    assert not (made.root / "junk").exists()
+    assert read_torch_version(made.torch).release == "2.13.0"
     assert "cannot be reached" in said[0]
     assert not any("cannot test" in line for line in said)
-    assert environment.root is not None
-    marker = (environment.root / COMPLETE).stat().st_mtime_ns
-    assert (
-        sys.prefix == sys.base_prefix
-        or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
-    )
-    assert marker >= max(path.stat().st_mtime_ns for path in environment.torch.rglob("*.py"))
-    said.clear()
-    environment.ensure(environment.python, said.append)
-    assert said == []
+    marker = (made.root / COMPLETE).stat().st_mtime_ns
+    own = sys.prefix != sys.base_prefix
+    assert not (own and sys.prefix in (made.root / "pyvenv.cfg").read_text())
+    assert marker >= max(path.stat().st_mtime_ns for path in made.torch.rglob("*.py"))
+    made.ensure(made.python, pytest.fail)
     # One whose Python has gone, as after an upgrade of the system, does not count.
-    environment.python.unlink()
-    assert not environment.complete
+    made.python.unlink()
+    assert not made.complete
 
 
 def test_a_failure_says_what_pip_said_and_leaves_nothing(
@@ -164,12 +159,12 @@ def test_a_failure_says_what_pip_said_and_leaves_nothing(
 ) -> None:
     (tmp_path / "wheels").mkdir()
     only_wheels(monkeypatch, tmp_path / "wheels")
-    environment = kci_environment(tmp_path, "2.13", "cpu")
-    with pytest.raises(MissingToolError, match=r"cannot install torch 2\.13\.0") as caught:
-        environment.ensure(environment.python, quiet)
-    assert "torch was not found" in caught.value.message
-    assert environment.root is not None
-    assert not environment.root.exists()
+    made = kci_environment(tmp_path, "2.13", "cpu")
+    says = r"cannot install torch 2\.13\.0"
+    caught = failure(MissingToolError, says, made.ensure, made.python, quiet)
+    assert "torch was not found" in caught.message
+    assert made.root is not None
+    assert not made.root.exists()
 
 
 @pytest.mark.slow
@@ -179,8 +174,7 @@ def test_an_index_that_is_no_address_cannot_be_reached(
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX", raising=False)
     assert not environment.is_reachable(index)
-    with pytest.raises(MissingToolError, match="does not answer"):
-        find_wheel("torch", "2.13.0", "x86_64", index)
+    failure(MissingToolError, "does not answer", find_wheel, "torch", "2.13.0", "x86_64", index)
 
 
 @pytest.mark.parametrize(
@@ -206,26 +200,17 @@ def test_no_index_is_asked_for_what_is_named_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A package in place of torch, such as that of tvm-ffi, comes from where pip looks."""
-    monkeypatch.setattr(
-        "kci.builders.toolchains.environment.is_reachable", lambda _url: pytest.fail("it was asked")
-    )
-    monkeypatch.setattr(
-        "kci.builders.toolchains.environment.base_python", lambda: "/nowhere/python3"
-    )
-    named = msgspec.structs.replace(
-        kci_environment(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0"
-    )
-    said: list[str] = []
-    with pytest.raises(MissingToolError):
-        named.fetch(named.python, tmp_path, said.append)
-    assert said == []
+    monkeypatch.setattr(environment, "is_reachable", lambda _url: pytest.fail("it was asked"))
+    monkeypatch.setattr(environment, "base_python", lambda: "/nowhere/python3")
+    made = kci_environment(tmp_path, "2.13", "cpu")
+    named = msgspec.structs.replace(made, requirement="apache-tvm-ffi==0.1.0")
+    failure(MissingToolError, "", named.fetch, named.python, tmp_path, pytest.fail)
 
 
 def test_a_cache_that_cannot_be_written_is_told_with_what_to_do() -> None:
     asked = kci_environment(Path("/proc/no"), "2.13", "cpu")
-    with pytest.raises(ClientError, match="cannot write /proc/no") as caught:
-        asked.ensure(asked.python, quiet)
-    assert "KCI_CACHE" in caught.value.hint
+    caught = failure(ClientError, "cannot write /proc/no", asked.ensure, asked.python, quiet)
+    assert "KCI_CACHE" in caught.hint
 
 
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,13 +241,11 @@ def test_that_a_build_cannot_be_tested_is_said_when_torch_comes(
     """pip's default index may have torch for CUDA only, whose libraries are then not there."""
     made_by(tmp_path / "wheels", monkeypatch, cuda="13.0")
     said: list[str] = []
-    environment = kci_environment(tmp_path, "2.13", "cpu")
-    environment.ensure(environment.python, said.append)
+    made = kci_environment(tmp_path, "2.13", "cpu")
+    made.ensure(made.python, said.append)
     (told,) = [line for line in said if line.startswith("warning: ")]
-    assert (
-        "torch 2.13.0 is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it"
-        in told
-    )
+    says = "is for CUDA 13.0: `kci run` builds with it, and `kci test` cannot import it"
+    assert f"torch 2.13.0 {says}" in told
     assert "KCI_TORCH_INDEX" in told
 
 
@@ -279,30 +262,23 @@ def test_a_torch_for_gpus_is_taken_if_somebody_has_brought_its_libraries(
     assert ensure_runtime("2.13", cache=tmp_path, log=quiet) == asked.python
     monkeypatch.setattr(environment, "install", lambda *_: pytest.fail("something is installed"))
     program(asked.python.parent, "python", "exit 1")
-    with pytest.raises(
-        MissingToolError, match="cannot import it without the libraries of CUDA"
-    ) as caught:
-        ensure_runtime("2.13", cache=tmp_path, log=quiet)
-    assert f"rm -r {asked.root}" in caught.value.hint
-    assert "PIP_FIND_LINKS" in caught.value.hint
+    says = "cannot import it without the libraries of CUDA"
+    caught = failure(MissingToolError, says, ensure_runtime, "2.13", cache=tmp_path, log=quiet)
+    assert f"rm -r {asked.root}" in caught.hint
+    assert "PIP_FIND_LINKS" in caught.hint
 
 
 # --- what is really there ---
 
 
+OPTIONAL = "from typing import Optional\ncuda: Optional[str] ="
+
+
 @pytest.mark.parametrize(
     ("text", "release", "cuda"),
     [
-        (
-            "from typing import Optional\n__version__ = '2.13.0+cpu'\ncuda: Optional[str] = None\n",
-            "2.13.0+cpu",
-            None,
-        ),
-        (
-            "__version__ = '2.14.1+cu130'\ncuda: Optional[str] = '13.0'\nhip = None\n",
-            "2.14.1+cu130",
-            "13.0",
-        ),
+        (f"__version__ = '2.13.0+cpu'\n{OPTIONAL} None\n", "2.13.0+cpu", None),
+        (f"__version__ = '2.14.1+cu130'\n{OPTIONAL} '13.0'\nhip = None\n", "2.14.1+cu130", "13.0"),
         ("__version__ = '2.9.0a0'\ncuda = '12.6'\n", "2.9.0a0", "12.6"),
     ],
 )
@@ -313,8 +289,7 @@ def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None
 
 @pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])
 def test_a_torch_that_does_not_say_what_it_is(tmp_path: Path, text: str | None) -> None:
-    with pytest.raises(MissingToolError, match=r"version\.py"):
-        read_torch_version(at(tmp_path, text).torch)
+    failure(MissingToolError, r"version\.py", read_torch_version, at(tmp_path, text).torch)
 
 
 def at(tmp_path: Path, text: str | None) -> Environment:
@@ -330,48 +305,41 @@ def version_text(release: str, cuda: str | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "release", "cuda", "says"),
+    ("name", "release", "says"),
     [
-        (CPU, "2.12.1+cpu", None, "needs torch 2.13, and this is 2.12.1"),
-        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cpu", None, "is for the CPU"),
-        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cu126", "12.6", "is for CUDA 12.6"),
-        (STABLE_CPU, "2.10.0", None, "older than the stable ABI 2.11"),
+        (CPU, "2.12.1+cpu", "needs torch 2.13, and this is 2.12.1"),
+        (CUDA, "2.13.0+cpu", "is for the CPU"),
+        (CUDA, "2.13.0+cu126", "is for CUDA 12.6"),
+        (STABLE_CPU, "2.10.0", "older than the stable ABI 2.11"),
     ],
 )
 def test_a_torch_that_is_not_the_variants_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    release: str,
-    cuda: str | None,
-    says: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, release: str, says: str
 ) -> None:
     kernel = copy_kernel("twice", tmp_path)
     asked = request(kernel, name, tmp_path, isolation=False, variant=variant(name))
-    environment = at(tmp_path, version_text(release, cuda))
-    monkeypatch.setattr(builder, "python_environment", lambda: environment)
+    own = at(tmp_path, version_text(release, "12.6" if "cu126" in release else None))
+    monkeypatch.setattr(builder, "python_environment", lambda: own)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with pytest.raises(MissingToolError, match=says):
-        builder.build(asked, quiet)
+    failure(MissingToolError, says, builder.build, asked, quiet)
     assert not asked.output.exists()
 
 
 def test_no_isolation_needs_torch_and_ninja(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find_spec = importlib.util.find_spec
+    find = importlib.util.find_spec
+    hidden = {"torch"}
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else find_spec(name)
+        importlib.util, "find_spec", lambda name: None if name in hidden else find(name)
     )
-    with pytest.raises(MissingToolError, match="torch is not installed"):
-        python_environment()
+    failure(MissingToolError, "torch is not installed", python_environment)
     write_tree(tmp_path, {"torch/__init__.py": ""})
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    hidden.clear()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingToolError, match="ninja is not installed"):
-        python_environment()
+    failure(MissingToolError, "ninja is not installed", python_environment)
     (tmp_path / "ninja").write_text("")
     os.chmod(tmp_path / "ninja", 0o755)  # noqa: PTH101  - which asks the os module
     assert python_environment().torch == tmp_path / "torch"

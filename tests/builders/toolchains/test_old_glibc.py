@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform
 import re
 import shutil
-import subprocess
 
 import pytest
 
+from buildkit import output_of
 from kci.builders.toolchains.glibc import old_libraries
 from kci.matrix.variants import this_system
 
@@ -44,23 +44,17 @@ def test_each_version_holds_the_one_before_it() -> None:
 def test_every_function_of_threads_and_loading_that_has_moved_is_in_them() -> None:
     if shutil.which("gcc") is None:
         pytest.skip("there is no gcc")
-    libc = subprocess.run(
-        ["gcc", "-print-file-name=libc.so.6"], check=True, capture_output=True, text=True
-    ).stdout
-    symbols = subprocess.run(
-        ["readelf", "--dyn-syms", "-W", libc.strip()], check=True, capture_output=True, text=True
-    )
+    libc = output_of("gcc", "-print-file-name=libc.so.6").strip()
+    symbols = output_of("readelf", "--dyn-syms", "-W", libc)
     newest: dict[str, tuple[int, ...]] = {}
     older: dict[str, tuple[int, ...]] = {}
-    for name, default, *numbers in THREADS.findall(symbols.stdout):
+    for name, default, *numbers in THREADS.findall(symbols):
         version = tuple(int(number) for number in numbers if number)
         if default:
             newest[name] = version
         elif version <= FLOOR:
             older[name] = max(version, older.get(name, (0,)))
-    moved = {
-        name: older[name] for name, version in newest.items() if version > FLOOR and name in older
-    }
+    moved = {name for name, version in newest.items() if version > FLOOR and name in older}
     known = {
         name: tuple(map(int, version.split(".")))
         for library in old_libraries(this_system())
@@ -69,4 +63,4 @@ def test_every_function_of_threads_and_loading_that_has_moved_is_in_them() -> No
         if name in newest or name in older
     }
     assert newest
-    assert {name: version for name, version in moved.items() if known.get(name) != version} == {}
+    assert {name: older[name] for name in moved if known.get(name) != older[name]} == {}

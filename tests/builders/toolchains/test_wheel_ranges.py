@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import quiet
+from buildkit import quiet, write_tree
+from conftest import failure
 from kci.builders.toolchains.cuda import (
     Toolkit,
     WheelFiles,
@@ -52,10 +53,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
         if not name:
-            links = "".join(
-                f'<a href="../../files/{wheel}#sha256=00">{wheel}</a>'
-                for wheel in self.server.wheels
-            )
+            link = '<a href="../../files/{0}#sha256=00">{0}</a>'
+            links = "".join(link.format(wheel) for wheel in self.server.wheels)
             self._send(200, f"<html>{links}</html>".encode(), "text/html")
             return
         data = self.server.wheels[name]
@@ -68,9 +67,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         first = int(start) if start else max(0, len(data) - int(end))
         last = min(int(end) if start else len(data) - 1, len(data) - 1)
         self.server.sent += last + 1 - first
-        self._send(
-            206, data[first : last + 1], "application/zip", f"bytes {first}-{last}/{len(data)}"
-        )
+        part = f"bytes {first}-{last}/{len(data)}"
+        self._send(206, data[first : last + 1], "application/zip", part)
 
     def _send(self, code: int, data: bytes, kind: str, content_range: str = "") -> None:
         self.send_response(code)
@@ -86,12 +84,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 def test_a_list_of_files_longer_than_the_tail_is_read_too(tmp_path: Path) -> None:
-    many = {
-        f"nvidia/cu13/include/sub/a_long_name_of_a_header_{number}.h": f"// {number}\n"
-        for number in range(2000)
-    }
+    name = "nvidia/cu13/include/sub/a_long_name_of_a_header_{}.h"
+    many = {name.format(number): f"// {number}\n" for number in range(2000)}
     for index in serving(Index({WHEEL: wheel(many, 1_000_000)})):
-        extract(find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url), wheel_path, tmp_path)
+        extract(cublas(index), wheel_path, tmp_path)
     assert len(list(tmp_path.rglob("*.h"))) == 2000
 
 
@@ -104,6 +100,10 @@ def wheel(files: dict[str, str], padding: int = 0) -> bytes:
             archive.writestr(name, text)
         archive.writestr(zipfile.ZipInfo("nvidia/cu13/lib/z.so"), os.urandom(padding))
     return made.getvalue()
+
+
+def cublas(index: Index) -> WheelFile:
+    return find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
 
 
 def serving(index: Index) -> Iterator[Index]:
@@ -121,55 +121,41 @@ def index() -> Iterator[Index]:
 
 
 def test_only_the_headers_are_downloaded_and_in_few_requests(tmp_path: Path, index: Index) -> None:
-    found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
-    extract(found, wheel_path, tmp_path)
-    made = {
-        path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.h")
-    }
+    extract(cublas(index), wheel_path, tmp_path)
+    place = tmp_path.as_posix()
+    made = {path.as_posix(): path.read_text() for path in tmp_path.rglob("*.h")}
     assert made == {
-        name.removeprefix("nvidia/cu13/include/"): text for name, text in HEADERS.items()
+        name.replace("nvidia/cu13/include", place): text for name, text in HEADERS.items()
     }
     assert index.sent < 300_000, "of eight megabytes"
     assert index.requests <= 4
 
 
-@pytest.mark.parametrize(
-    ("package", "version", "platform"),
-    [("nvidia-cublas", "13.1.0.4", "x86_64"), ("nvidia-cublas", "13.1.0.3", "aarch64")],
-)
-def test_a_wheel_that_is_not_there_is_named(
-    index: Index, package: str, version: str, platform: str
-) -> None:
-    with pytest.raises(
-        MissingToolError,
-        match=rf"no wheel of {package} {re.escape(version)} for Linux on {platform}",
-    ):
-        find_wheel(package, version, platform, index.url)
+@pytest.mark.parametrize(("version", "platform"), [("13.1.0.4", "x86_64"), ("13.1.0.3", "aarch64")])
+def test_a_wheel_that_is_not_there_is_named(index: Index, version: str, platform: str) -> None:
+    says = rf"no wheel of nvidia-cublas {re.escape(version)} for Linux on {platform}"
+    failure(MissingToolError, says, find_wheel, "nvidia-cublas", version, platform, index.url)
 
 
 def test_a_local_version_is_told_from_another() -> None:
-    names = [
-        f"torch-2.13.0{part}-cp311-cp311-manylinux_2_28_x86_64.whl" for part in ("%2Bcpu", "+cu130")
-    ]
-    server = Index({names[0]: b"", names[1]: b""})
-    for found in serving(server):
-        assert find_wheel("torch", "2.13.0+cu130", "x86_64", found.url).name == names[1]
+    name = "torch-2.13.0{}-cp311-cp311-manylinux_2_28_x86_64.whl"
+    cpu, cuda = name.format("%2Bcpu"), name.format("+cu130")
+    for found in serving(Index({cpu: b"", cuda: b""})):
+        assert find_wheel("torch", "2.13.0+cu130", "x86_64", found.url).name == cuda
 
 
 def test_an_index_without_ranges_or_answer_is_named(tmp_path: Path) -> None:
     for index in serving(Index({WHEEL: wheel(HEADERS)}, ranges=False)):
-        found = find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
-        with pytest.raises(MissingToolError, match="cannot be read in parts"):
-            extract(found, wheel_path, tmp_path)
-    with pytest.raises(MissingToolError, match="does not answer"):
-        find_wheel("nvidia-cublas", "13.1.0.3", "x86_64", index.url)
+        found = cublas(index)
+        failure(MissingToolError, "cannot be read in parts", extract, found, wheel_path, tmp_path)
+    failure(MissingToolError, "does not answer", cublas, index)
 
 
 @pytest.mark.parametrize("data", [b"", b"no zip at all" * 100])
 def test_a_wheel_that_is_none_is_named(tmp_path: Path, data: bytes) -> None:
     for index in serving(Index({WHEEL: data})):
-        with pytest.raises(MissingToolError, match="cannot take files out of"):
-            extract(WheelFile(WHEEL, f"{index.url}/{WHEEL}"), wheel_path, tmp_path)
+        found = WheelFile(WHEEL, f"{index.url}/{WHEEL}")
+        failure(MissingToolError, "cannot take files out of", extract, found, wheel_path, tmp_path)
 
 
 def test_no_file_of_a_wheel_leaves_its_folder(tmp_path: Path) -> None:
@@ -184,8 +170,7 @@ def test_the_headers_of_cudas_libraries_are_whole_or_not_there(
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
     made = WheelFiles(tmp_path / "cuda" / "headers", ("nvidia-cublas==13.1.0.3",))
     broken = WheelFiles(made.folder, (*made.requirements, "nvidia-cufft==12.0.0.61"))
-    with pytest.raises(MissingToolError):
-        broken.ensure(Path("python"), quiet)
+    failure(MissingToolError, "", broken.ensure, Path("python"), quiet)
     assert not list(made.folder.parent.iterdir())
     made.ensure(Path("python"), quiet)
     assert made.complete
@@ -199,9 +184,7 @@ def test_a_toolkit_that_has_its_libraries_needs_nothing(tmp_path: Path) -> None:
     missing = find_library_headers(toolkit, tmp_path)
     assert missing is not None
     assert "nvidia-cusparse==12.6.3.3" in missing.requirements
-    for header in toolchains().cuda_headers["13.0"]:
-        (tmp_path / "include" / header).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "include" / header).touch()
+    write_tree(tmp_path / "include", dict.fromkeys(toolchains().cuda_headers["13.0"], ""))
     assert find_library_headers(toolkit, tmp_path) is None
     (tmp_path / "include/cusparse.h").unlink()
     few = find_library_headers(toolkit, tmp_path)
@@ -225,17 +208,10 @@ def test_a_stable_kernel_gets_them_if_it_asks(tmp_path: Path, text: str, expecte
 
 
 def test_what_a_build_reads_of_torch() -> None:
-    wanted = (
-        "torch/include/ATen/ATen.h",
-        "torch/version.py",
-        "torch/lib/libc10.so",
-        "torch/lib/libgomp.so.1",
+    wanted = "include/ATen/ATen.h version.py lib/libc10.so lib/libgomp.so.1"
+    for name in wanted.split():
+        assert needed_to_compile(f"torch/{name}") == f"torch/{name}"
+    others = (
+        "torch/lib/libtorch_cuda.so torch/__init__.py torch/bin/include/x.h torchgen/version.py"
     )
-    assert all(needed_to_compile(path) == path for path in wanted)
-    for path in (
-        "torch/lib/libtorch_cuda.so",
-        "torch/__init__.py",
-        "torch/bin/include/x.h",
-        "torchgen/version.py",
-    ):
-        assert needed_to_compile(path) is None
+    assert {needed_to_compile(path) for path in others.split()} == {None}

@@ -5,40 +5,24 @@ and no other.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from buildkit import CPU, variant, write_tree
-from conftest import kernel
+from buildkit import CPU, CUDA, variant, write_tree
+from conftest import kernel, noarch_kernel, torch_toml
 from kci.config.model import Build
 from kci.plan.inputs.kernel_inputs import KernelInputs
 from kci.plan.inputs.source_tree import SourceTree
 from planning import refused
 
-CUDA = "torch213-cxx11-cu130-x86_64-linux"
+SOURCES = {"cuda": "csrc/a.cu", "cpu": 'csrc/b.cpp", "csrc/b.h'}
 
 
 def build(components: str = "", torch: str = "") -> Build:
-    return kernel(f"""
-[general]
-name = "some-kernel"
-version = 1
-edition = 5
-license = "MIT"
-backends = ["cpu", "cuda"]
-[torch]
-src = ["torch-ext/binding.cpp"]
-{torch}
-[kernel.a]
-backend = "cuda"
-depends = []
-src = ["csrc/a.cu"]
-[kernel.b]
-backend = "cpu"
-depends = []
-src = ["csrc/b.cpp", "csrc/b.h"]
-{components}
-""").build
+    return kernel(
+        torch_toml(SOURCES, binding="torch-ext/binding.cpp", more=torch) + components
+    ).build
 
 
 def decided(
@@ -53,10 +37,8 @@ FILES = {"csrc/a.cu": "", "csrc/b.cpp": "", "csrc/b.h": "", "torch-ext/binding.c
 
 
 def test_tests_beside_src_are_those_of_the_kernel_in_it(tmp_path: Path) -> None:
-    write_tree(
-        tmp_path,
-        {**{f"k/src/{name}": text for name, text in FILES.items()}, "k/tests/test_a.py": ""},
-    )
+    write_tree(tmp_path / "k", {"tests/test_a.py": ""})
+    write_tree(tmp_path / "k" / "src", FILES)
     inputs = KernelInputs(build(), tmp_path / "k" / "src", SourceTree(tmp_path))
     assert inputs.is_test("k/tests/test_a.py")
     assert not inputs.is_test("tests/test_a.py")
@@ -66,10 +48,8 @@ def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "k", FILES)
     write_tree(tmp_path, {"secret.h": ""})
     (root / "csrc/link.h").symlink_to(tmp_path / "secret.h")
-    made = build(
-        '[kernel.c]\nbackend = "cpu"\ndepends = []\n'
-        'src = ["../secret.h", "/etc/passwd", "csrc/link.h"]'
-    )
+    listed = 'src = ["../secret.h", "/etc/passwd", "csrc/link.h"]'
+    made = build(f'[kernel.c]\nbackend = "cpu"\ndepends = []\n{listed}')
     found = KernelInputs(made, root).of(variant(CPU))
     assert ("csrc/link.h", "") in found
     assert not [path for path, _ in found if path.startswith(("/", ".."))]
@@ -78,28 +58,23 @@ def test_a_path_out_of_the_tree_is_no_input(tmp_path: Path) -> None:
 def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
     package = "torch-ext/some_kernel"
     files = [".hidden", "a.py", "a.json", "metadata.json"]
-    write_tree(tmp_path, {f"{package}/{name}": "" for name in files})
-    assert [name for name in files if decided(tmp_path, f"{package}/{name}")] == ["a.py"]
-    assert decided(tmp_path, f"{package}/a.json", build(torch='pyext = ["py", "json"]')) == {
-        CPU,
-        CUDA,
-    }
-    general = (
-        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-        'backends = ["cpu"]\n'
-    )
-    noarch = kernel(f"{general}[torch-noarch]\n").build
-    assert [
-        name for name in files if decided(tmp_path, f"{package}/{name}", noarch, ("torch-cpu",))
-    ] == files[:3]
+    write_tree(tmp_path / package, dict.fromkeys(files, ""))
+    noarch = noarch_kernel(["cpu"], name="some-kernel").build
+
+    def carried(*of: Any) -> list[str]:
+        return [name for name in files if decided(tmp_path, f"{package}/{name}", *of)]
+
+    assert carried() == ["a.py"]
+    more = build(torch='pyext = ["py", "json"]\n')
+    assert decided(tmp_path, f"{package}/a.json", more) == {CPU, CUDA}
+    assert carried(noarch, ("torch-cpu",)) == files[:3]
 
 
 @pytest.mark.parametrize("declared", ["common", "./common/", "common/../common"])
 @pytest.mark.rule("KCI333", triggers=False)
 def test_what_is_declared_counts(tmp_path: Path, declared: str) -> None:
-    write_tree(
-        tmp_path, {"common/deep/a.h": "", **{f"k/{name}": text for name, text in FILES.items()}}
-    )
+    write_tree(tmp_path, {"common/deep/a.h": ""})
+    write_tree(tmp_path / "k", FILES)
     inputs = KernelInputs(build(), tmp_path / "k", SourceTree(tmp_path), [declared])
     assert "common/deep/a.h" in inputs.paths_of(variant(CUDA))
     assert inputs.shown("common/deep/a.h") == "../common/deep/a.h"

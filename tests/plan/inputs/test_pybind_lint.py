@@ -14,10 +14,8 @@ from kci.plan.inputs.source_tree import SourceTree
 
 def said(folder: Path, files: dict[str, str], more: str = "") -> list[str]:
     write_tree(folder, files)
-    parts = (
-        '[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp", "csrc/a.h"]\n'
-        f"{more}\n"
-    )
+    part = '[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp", "csrc/a.h"]\n'
+    parts = f"{part}{more}\n"
     found = list(pybind_included(torch_kernel(["cpu"], components=parts), SourceTree(folder)))
     assert {item.rule for item in found} <= {"KCI167"}
     assert all("torch/all.h" in item.hint for item in found)
@@ -59,14 +57,8 @@ def test_what_may_compile_is_not_told(tmp_path: Path, text: str) -> None:
     files = {"csrc/a.cpp": text, "csrc/a.h": "#include <torch/extension.h>\n"}
     own = {"csrc/torch/extension.h": "#include <torch/all.h>\n"} if '"torch' in text else {}
     assert said(tmp_path, files | own) == []
-    assert (
-        said(
-            tmp_path,
-            {"csrc/a.cpp": "#include <torch/python.h>\n"},
-            'cxx-flags = ["-UPy_LIMITED_API"]',
-        )
-        == []
-    )
+    including = {"csrc/a.cpp": "#include <torch/python.h>\n"}
+    assert said(tmp_path, including, 'cxx-flags = ["-UPy_LIMITED_API"]') == []
 
 
 def test_conditions_within_conditions() -> None:

@@ -80,21 +80,17 @@ def test_what_escapes_is_not_looked_at(tmp_path: Path) -> None:
 @pytest.mark.rule("KCI138", triggers=True)
 def test_a_header_beside_its_source_has_to_be_listed(tmp_path: Path) -> None:
     _, found = make(tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu"])
-    assert [(item.rule, item.line, item.column, item.hint) for item in found] == [
-        ("KCI138", 15, 8, 'add "csrc/a.h" to this `src`')
-    ]
+    told = [(item.rule, item.line, item.column, item.hint) for item in found]
+    assert told == [("KCI138", 15, 8, 'add "csrc/a.h" to this `src`')]
 
 
 @pytest.mark.rule("KCI136", triggers=True)
 @pytest.mark.rule("KCI138", triggers=True)
 def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path) -> None:
-    made, found = make(
-        tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu", "csrc/b.cu"]
-    )
-    assert [(item.rule, item.severity) for item in found] == [
-        ("KCI136", Severity.ERROR),
-        ("KCI138", Severity.WARNING),
-    ]
+    files = {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}
+    made, found = make(tmp_path, files, ["csrc/a.cu", "csrc/b.cu"])
+    told = [(item.rule, item.severity) for item in found]
+    assert told == [("KCI136", Severity.ERROR), ("KCI138", Severity.WARNING)]
     assert lint_sources(made, SourceTree(tmp_path), errors_only=True) == found[:1]
 
 
@@ -103,13 +99,11 @@ def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path
 def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: bool) -> None:
     directory = tmp_path / "kernel"
     (directory / "csrc").mkdir(parents=True)
-    write = {
-        "csrc/a.cu": '#include "common/scale.h"' if link else '#include "../../common/scale.h"'
-    }
+    place = "common/scale.h" if link else "../../common/scale.h"
     write_tree(tmp_path, {"common/scale.h": ""})
     if link:
         (directory / "csrc/common").symlink_to("../../common")
-    made, found = make(directory, write, ["csrc/a.cu"])
+    made, found = make(directory, {"csrc/a.cu": f'#include "{place}"'}, ["csrc/a.cu"])
     assert found == []
     (found,) = not_listed(made, tmp_path)
     assert (found.rule, found.line, "[[inputs]]" in found.hint) == ("KCI138", 15, not link)
@@ -126,9 +120,8 @@ def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: b
 def test_include_directories_and_csrc_are_searched(
     tmp_path: Path, where: str, component: str
 ) -> None:
-    _, found = make(
-        tmp_path, {"src/a.cu": '#  include  "x.h"', where: ""}, ["src/a.cu"], component=component
-    )
+    files = {"src/a.cu": '#  include  "x.h"', where: ""}
+    _, found = make(tmp_path, files, ["src/a.cu"], component=component)
     assert [item.rule for item in found] == ["KCI138"]
 
 
@@ -181,11 +174,8 @@ def processor_flags(
     quoted = ", ".join(f"'{flag}'" for flag in flags)
     made, found = make(directory, files, list(files), component=f"cuda-flags = [{quoted}]")
     found += lint_file(made, ["KCI163"])
-    return [
-        (item.rule, item.message.split("`")[1], item.column)
-        for item in found
-        if item.rule > "KCI162"
-    ]
+    about = [item for item in found if item.rule > "KCI162"]
+    return [(item.rule, item.message.split("`")[1], item.column) for item in about]
 
 
 @pytest.mark.rule("KCI163", triggers=True)
@@ -205,9 +195,8 @@ def processor_flags(
 )
 def test_a_flag_for_the_machine_that_builds(tmp_path: Path, flag: str, part: str) -> None:
     assert processor_flags(tmp_path, ["-O3", flag], {"a.cu": ""}) == [("KCI163", part, 22)]
-    assert processor_flags(tmp_path, ["-Xcompiler", flag], {"a.cu": "__get_cpuid"}) == [
-        ("KCI163", part, 29)
-    ]
+    behind = processor_flags(tmp_path, ["-Xcompiler", flag], {"a.cu": "__get_cpuid"})
+    assert behind == [("KCI163", part, 29)]
 
 
 @pytest.mark.rule("KCI163", triggers=True)

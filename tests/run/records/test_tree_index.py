@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conftest import ROOT
+from buildkit import write_tree
+from conftest import ROOT, failure
 from kci.errors import FindingsError
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.plan import Plan, SkippedVariant, TestLeg
@@ -38,11 +39,14 @@ from kci.run.records import (
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
 from kci.utils.atomic import write_atomic
 from kci.utils.bounded_json import decode_json
-from planning import leg
+from planning import hardware_leg, leg, manifest_of, plan
 
 
 def manifest(kernel: str, version: int = 1) -> Manifest:
-    return Manifest(kernel, version, (), (), (), complete=True)
+    return manifest_of(kernel, (), {}, version)
+
+
+NEWEST = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
 
 
 def write_plan(folder: Path, index: TreeIndex, *records: KernelRecord) -> Path:
@@ -77,13 +81,10 @@ def test_trees_stay_where_they_are_until_there_is_a_newer_one(tmp_path: Path) ->
 def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
     known = next_index(write_plan(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
     failed = KernelRecord("aa", 1, complete=False, error="no")
-    assert places(next_index(write_plan(tmp_path / "2", known, failed), "42", 7)) == {
-        "aa": ("41", 1)
-    }
     partial = KernelRecord("aa", 1, complete=False, manifest=manifest("aa", 3))
-    assert places(next_index(write_plan(tmp_path / "3", known, partial), "43", 7)) == {
-        "aa": ("41", 1)
-    }
+    for folder, record in (("2", failed), ("3", partial)):
+        left = next_index(write_plan(tmp_path / folder, known, record), "42", 7)
+        assert places(left) == {"aa": ("41", 1)}
 
 
 def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
@@ -92,22 +93,13 @@ def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path)
     assert places(next_index(again, "42", 99 + KEPT_DAYS)) == {"aa": ("41", 1)}
     assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {}
     assert KEPT_DAYS < 90
-    for file in ("action.yml", "merge/action.yml"):
-        assert f'retention-days: "{KEPT_DAYS}"' in (ROOT / file).read_text(), (
-            "GitHub is asked for what kci counts on"
-        )
+    for file in ("action.yml", "merge/action.yml"):  # GitHub is asked for what kci counts on
+        assert f'retention-days: "{KEPT_DAYS}"' in (ROOT / file).read_text()
 
 
 CUDA = "torch-cuda"
-TEST = TestLeg(
-    "aa", "aa", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60, "1" * 64
-)
+TEST = hardware_leg("aa", CUDA, inputs="1" * 64)
 ROCM = msgspec.structs.replace(TEST, name="rocm-x86_64-linux")
-
-
-def of_digest(digest: str) -> Manifest:
-    present = (Present(CUDA, digest, "cuda", Origin("")),)
-    return msgspec.structs.replace(manifest("aa"), present=present)
 
 
 def left(
@@ -121,10 +113,11 @@ def left(
     """What a run leaves that has tests; one that merges the kernel if its tests are not of an
     earlier run's tree.
     """
-    merged = KernelRecord("aa", attempt, complete=True, manifest=of_digest(digest))
+    merged = KernelRecord(
+        "aa", attempt, complete=True, manifest=manifest_of("aa", (), {CUDA: digest})
+    )
     write_plan(folder, index, *([] if any(leg.run for leg in legs) else [merged]))
-    plan = Plan(1, "release", (), tests=legs, attempt=attempt)
-    (folder / "run-plan.1" / PLAN_FILE).write_bytes(msgspec.json.encode(plan))
+    write_record(folder / "run-plan.1" / PLAN_FILE, plan((), tests=legs, attempt=attempt))
     for number, record in enumerate(tests):
         write_record(folder / f"run-test.{number}" / TEST_FILE, record)
     return folder
@@ -133,9 +126,8 @@ def left(
 def passed_on(
     digest: str, leg: TestLeg = TEST, attempt: int = 1, *, good: bool = True
 ) -> TestRecord:
-    return TestRecord(
-        "aa", leg.name, attempt, good, tree=tree_under_test({CUDA: digest}, leg.variants)
-    )
+    tree = tree_under_test({CUDA: digest}, leg.variants)
+    return TestRecord("aa", leg.name, attempt, good, tree=tree)
 
 
 def known(index: TreeIndex) -> dict[str, TestPass]:
@@ -157,19 +149,17 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     silent = left(tmp_path / "4", second, (carried,), "")
     assert set(known(next_index(silent, "43", 6))) == {TEST.name}
     # One that does not find the tree.
-    gone = left(
-        tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone")
-    )
+    not_found = TestRecord("aa", ROCM.name, 1, False, error="gone")
+    gone = left(tmp_path / "6", second, (carried,), "", not_found)
     assert places(next_index(gone, "43", 6)) == {}
     # One whose merge fails, so that its test does not run, and one about a tree that is not the
     # newest.
-    unmerged = msgspec.structs.replace(
-        first, trees={"aa": msgspec.structs.replace(first.trees["aa"], passed={})}
-    )
-    failing = Plan(1, "release", (), (leg(CUDA, "aa"),), tests=(TEST,))
+    untested = {"aa": msgspec.structs.replace(first.trees["aa"], passed={})}
+    unmerged = msgspec.structs.replace(first, trees=untested)
+    failing = plan((leg(CUDA, "aa"),), tests=(TEST,))
     broken = RunUploads(failing, {"aa": KernelRecord("aa", 1, complete=False)}, index=unmerged)
     assert index_after(broken, "43", 6).trees["aa"].passed == {}
-    stranger = Plan(1, "release", (), tests=(msgspec.structs.replace(TEST, run="40"),))
+    stranger = plan((), tests=(msgspec.structs.replace(TEST, run="40"),))
     elsewhere = RunUploads(stranger, tests={("aa", TEST.name): passed_on("d1")}, index=unmerged)
     assert index_after(elsewhere, "43", 6).trees["aa"].passed == {}
     # One that merges another tree, and does not come to testing.
@@ -219,22 +209,16 @@ def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("kernel", "of", "run"),
-    [
-        ("../../aa", "../../aa", "41"),
-        ("/tmp/aa", "/tmp/aa", "41"),
-        ("aa", "bb", "41"),
-        ("aa", "aa", "41\nx=1"),
-    ],
+    [(name, name, "41") for name in ("../../aa", "/tmp/aa")]
+    + [("aa", "bb", "41"), ("aa", "aa", "41\nx=1")],
 )
 def test_names_that_lead_elsewhere_are_refused(
     tmp_path: Path, kernel: str, of: str, run: str
 ) -> None:
     place = {"run": run, "day": 1, "manifest": msgspec.to_builtins(manifest(of))}
-    file = tmp_path / "run-plan.1" / INDEX_FILE
-    file.parent.mkdir()
-    file.write_bytes(msgspec.json.encode({"trees": {kernel: place}, "day": 1, "schema": 1}))
-    with pytest.raises(FindingsError, match="is not an index of trees"):
-        next_index(tmp_path, "41", 2)
+    text = json.dumps({"trees": {kernel: place}, "day": 1, "schema": 1})
+    write_tree(tmp_path, {f"run-plan.1/{INDEX_FILE}": text})
+    failure(FindingsError, "is not an index of trees", next_index, tmp_path, "41", 2)
 
 
 def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
@@ -242,13 +226,8 @@ def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> Le
 
 
 def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: Path) -> None:
-    failed = KernelRecord(
-        "aa",
-        1,
-        complete=False,
-        error="no",
-        objects=(kept("cpu"), kept("cuda", "objects.aa.cuda-2")),
-    )
+    objects = (kept("cpu"), kept("cuda", "objects.aa.cuda-2"))
+    failed = KernelRecord("aa", 1, complete=False, error="no", objects=objects)
     first = next_index(write_plan(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
     assert first.kept_objects().keys() == {("aa", "cpu"), ("aa", "cuda")}
     again = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
@@ -264,55 +243,34 @@ def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -
     assert not next_index(run, "41", 100 + KEPT_DAYS).kept_objects()
 
 
-@pytest.mark.parametrize(
-    ("artifact", "kernel"),
-    [("kci-aa.cpu-1", "aa"), ("objects.bb.cpu-1", "aa"), ("objects.aa.cpu 1", "aa")],
-)
-def test_a_record_can_name_objects_of_its_kernel_only(
-    tmp_path: Path, artifact: str, kernel: str
-) -> None:
-    text = {"kernel": kernel, "leg": "cpu", "attempt": 1, "artifact": artifact}
+@pytest.mark.parametrize("artifact", ["kci-aa.cpu-1", "objects.bb.cpu-1", "objects.aa.cpu 1"])
+def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: str) -> None:
+    text = {"kernel": "aa", "leg": "cpu", "attempt": 1, "artifact": artifact}
     (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
-    with pytest.raises(FindingsError):
-        read_objects([tmp_path], kernel)
+    failure(FindingsError, "", read_objects, [tmp_path], "aa")
 
 
-def after(plan: Plan, record: KernelRecord, index: TreeIndex) -> dict[str, tuple[str, int]]:
-    return places(index_after(RunUploads(plan, {record.kernel: record}, index=index), "42", 7))
+def after(plan: Plan, record: KernelRecord) -> dict[str, tuple[str, int]]:
+    return places(index_after(RunUploads(plan, {record.kernel: record}, index=NEWEST), "42", 7))
 
 
 def test_a_tree_that_a_merge_could_not_build_upon_is_forgotten() -> None:
     """Its legs did what they could, so only what was to be carried over can be at fault: the next
     run builds it all.
     """
-    index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
-    plan = Plan(
-        1,
-        "release",
-        (),
-        (leg(CUDA, "aa"),),
-        skipped=(SkippedVariant("aa", "torch-cpu", "the same"),),
-    )
+    legs, same = (leg(CUDA, "aa"),), (SkippedVariant("aa", "torch-cpu", "the same"),)
     failed = KernelRecord("aa", 1, complete=False)
-    assert after(plan, failed, index) == {"aa": ("41", 1)}, "its leg failed"
-    assert after(plan, msgspec.structs.replace(failed, present=(CUDA,)), index) == {}
-    alone = msgspec.structs.replace(plan, legs=())
-    assert after(alone, failed, index) == {}
-    assert (
-        after(
-            msgspec.structs.replace(plan, skipped=()),
-            msgspec.structs.replace(failed, present=(CUDA,)),
-            index,
-        )
-        != {}
-    )
+    built = msgspec.structs.replace(failed, present=(CUDA,))
+    assert after(plan(legs, skipped=same), failed) == {"aa": ("41", 1)}, "its leg failed"
+    assert after(plan(legs, skipped=same), built) == {}
+    assert after(plan((), skipped=same), failed) == {}
+    assert after(plan(legs), built) != {}
 
 
 def test_a_tree_that_was_only_fetched_stays_where_it_was_built() -> None:
-    index = TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6)
-    plan = Plan(1, "release", (), skipped=(SkippedVariant("aa", CUDA, "the same"),))
-    assert after(plan, good("aa"), index) == {"aa": ("41", 1)}
-    assert after(msgspec.structs.replace(plan, skipped=()), good("aa"), index) == {"aa": ("42", 1)}
+    same = (SkippedVariant("aa", CUDA, "the same"),)
+    assert after(plan((), skipped=same), good("aa")) == {"aa": ("41", 1)}
+    assert after(plan(()), good("aa")) == {"aa": ("42", 1)}
 
 
 def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: Path) -> None:
@@ -323,7 +281,7 @@ def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: 
     (tmp_path / "old").write_text('{"schema": 99}')
     assert read_index(tmp_path / "old", said.append) == TreeIndex()
     assert ["everything is built" in line for line in said] == [True] * 3
-    write_record(tmp_path / "good", TreeIndex({"aa": TreePlace("41", 6, manifest("aa"))}, 6))
+    write_record(tmp_path / "good", NEWEST)
     assert read_index(tmp_path / "good", said.append).trees.keys() == {"aa"}
 
 
@@ -333,5 +291,4 @@ def test_a_list_of_trees_that_cannot_be_read_is_an_empty_one_and_said(tmp_path: 
 def test_an_index_can_name_objects_of_a_run_only(lie: dict[str, str]) -> None:
     good = {"run": "41", "artifact": "objects.aa.cpu-1", "day": 5}
     assert decode_json(json.dumps(good).encode(), ObjectsPlace).run == "41"
-    with pytest.raises(ValueError, match="no objects"):
-        decode_json(json.dumps(good | lie).encode(), ObjectsPlace)
+    failure(ValueError, "no objects", decode_json, json.dumps(good | lie).encode(), ObjectsPlace)
