@@ -65,9 +65,8 @@ class Changed:
 
     def segment(self, kind: str, field: int = 0, number: int = 0) -> int:
         """Where a field of a program header is."""
-        places = [
-            place for place, item in enumerate(self.elf.iter_segments()) if item["p_type"] == kind
-        ]
+        segments = enumerate(self.elf.iter_segments())
+        places = [place for place, item in segments if item["p_type"] == kind]
         return int(self.elf["e_phoff"]) + places[number] * SEGMENT_SIZE + field
 
     def tag(self, tag: str, number: int = 0) -> int:
@@ -94,13 +93,11 @@ def guilty(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     (root / "other.cpp").write_text('extern "C" void other() {}')
     (root / "a.cpp").write_text(SOURCE)
     command = ["g++", "-shared", "-fPIC", "-O1", "-nostdlib", "-o"]
-    subprocess.run(
-        [*command, root / "o.so", root / "other.cpp", "-Wl,-soname,libother.so.1"], check=True
-    )
-    subprocess.run(
-        [*command, root / "a.so", root / "a.cpp", root / "o.so", "-lc", "-Wl,-rpath,/build"],
-        check=True,
-    )
+    for words in (
+        ("o.so", "other.cpp", "-Wl,-soname,libother.so.1"),
+        ("a.so", "a.cpp", "o.so", "-lc", "-Wl,-rpath,/build"),
+    ):
+        subprocess.run([*command, *words], cwd=root, check=True)
     return (root / "a.so").read_bytes()
 
 
@@ -122,9 +119,8 @@ def table(
 
 def header(name: str, field: int, value: int) -> Callable[[Changed], Changed]:
     """Another section header."""
-    return lambda library: library.put(
-        library.section(name, field), "Q" if field in (FLAGS, SIZE) else "I", value
-    )
+    layout = "Q" if field in (FLAGS, SIZE) else "I"
+    return lambda library: library.put(library.section(name, field), layout, value)
 
 
 def segment(
@@ -168,9 +164,8 @@ def many_segments(library: Changed) -> Changed:
     """Program headers behind the library's end, 300 of them."""
     first, count = int(library.elf["e_phoff"]), int(library.elf["e_phnum"])
     library.put(32, "Q", len(library.data)).put(56, "H", 300)
-    library.data += library.data[first : first + count * SEGMENT_SIZE] + bytes(
-        (300 - count) * SEGMENT_SIZE
-    )
+    library.data += library.data[first : first + count * SEGMENT_SIZE]
+    library.data += bytes((300 - count) * SEGMENT_SIZE)
     return library
 
 
@@ -247,9 +242,8 @@ def judged(root: Path, content: bytes, variant: str = CPU, name: str = MODULE) -
     before = signal.signal(signal.SIGVTALRM, too_long)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
-        answer = kci(
-            "verify", directory, "--format", "json", "--ignore", "KCI716", "--ignore", "KCI746"
-        )
+        ignored = ("--ignore", "KCI716", "--ignore", "KCI746")
+        answer = kci("verify", directory, "--format", "json", *ignored)
         _, most = tracemalloc.get_traced_memory()
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)

@@ -197,7 +197,9 @@ def linked_folder(place: Path) -> Path:
     return place
 
 
-def variant_directory(change: Change) -> Callable[[Path], Path]:
+def changed(change: Change) -> Callable[[Path], Path]:
+    """A directory of a variant, to which this is done."""
+
     def made(place: Path) -> Path:
         directory = make_variant(place / "parts", CPU)
         change(directory.parent)
@@ -211,21 +213,9 @@ ARCHIVES: dict[str, tuple[Callable[[Path], Path], int, str]] = {
     "a pipe in place of an artifact": (pipe, 2, ""),
     "a pipe in a folder": (folder_of_pipes, 1, "KCI606"),
     "a link in a folder": (linked_folder, 1, "KCI606"),
-    "a directory with a link out": (
-        variant_directory(links(f"{CPU}/x", "/etc/passwd")),
-        1,
-        "KCI603",
-    ),
-    "a directory with a setuid bit": (
-        variant_directory(modes(f"{CPU}/_ops.py", 0o4755)),
-        5,
-        "setuid",
-    ),
-    "a directory with a pipe": (
-        variant_directory(special(f"{CPU}/x", stat.S_IFIFO)),
-        5,
-        "neither a file",
-    ),
+    "a directory with a link out": (changed(links(f"{CPU}/x", "/etc/passwd")), 1, "KCI603"),
+    "a directory with a setuid bit": (changed(modes(f"{CPU}/_ops.py", 0o4755)), 5, "setuid"),
+    "a directory with a pipe": (changed(special(f"{CPU}/x", stat.S_IFIFO)), 5, "neither a file"),
 }
 """What is merged, the exit code, and the rule or what is said."""
 
@@ -273,6 +263,5 @@ def test_the_modes_of_an_archive_do_not_count(tmp_path: Path, outside: Path) -> 
     contained(kci("merge", tmp_path / made.name, "--into", tmp_path / "build"), outside)
     done = kci("verify", tmp_path / "build")
     assert done.code == 0, done.stderr
-    assert {path.stat().st_mode & 0o7777 for path in (tmp_path / "build" / CPU).iterdir()} == {
-        0o755
-    }
+    files = (tmp_path / "build" / CPU).iterdir()
+    assert {path.stat().st_mode & 0o7777 for path in files} == {0o755}

@@ -42,42 +42,23 @@ TOKEN = f"hf_{'A1b2' * 5}"
 )
 def test_what_is_secret_is_left_out(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACME_TOKEN", f"{SECRET}\nsecond line of the token\n")
-    monkeypatch.setenv(
-        "PIP_INDEX_URL", f"https://bob:{quote(SECRET, safe='')}@index.example/simple"
-    )
+    quoted = quote(SECRET, safe="")
+    monkeypatch.setenv("PIP_INDEX_URL", f"https://bob:{quoted}@index.example/simple")
     error = FindingsError(text, hint=text)
-    for said in (
-        without_secrets(text),
-        first_line_of(OSError(text)),
-        last_line(text),
-        error.message,
-        error.hint,
-    ):
+    lines = (without_secrets(text), first_line_of(OSError(text)), last_line(text))
+    secrets = (SECRET, quote(SECRET), quoted, base64.b64encode(SECRET.encode()).decode(), TOKEN)
+    for said in (*lines, error.message, error.hint):
         assert "***" in said
-        for secret in (
-            SECRET,
-            quote(SECRET),
-            quote(SECRET, safe=""),
-            TOKEN,
-            "0a0a",
-            "0123456789",
-            "second line",
-        ):
+        for secret in (*secrets, "0a0a", "0123456789", "second line"):
             assert secret not in said
-        assert base64.b64encode(SECRET.encode()).decode() not in said
 
 
 def test_what_is_not_secret_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (
-        ("HF_TOKEN_PATH", "/home/bob/token"),
-        ("TOKENIZERS_PARALLELISM", "enabled"),
-        ("KEY", "true"),
-    ):
-        monkeypatch.setenv(name, value)
-    text = (
-        "/home/bob/token: https://index.example/simple?page=2 is enabled: true; hf_xet, "
-        "git@github.com:acme/hf_kernels"
-    )
+    monkeypatch.setenv("HF_TOKEN_PATH", "/home/bob/token")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "enabled")
+    monkeypatch.setenv("KEY", "true")
+    place = "/home/bob/token: https://index.example/simple?page=2"
+    text = f"{place} is enabled: true; hf_xet, git@github.com:acme/hf_kernels"
     assert without_secrets(text) == text
 
 
@@ -98,13 +79,11 @@ def test_the_password_of_an_index_is_not_printed(
     report = kci("doctor").stdout
     assert "https://***@127.0.0.1:9/simple" in report
     monkeypatch.setattr(downloads, "_fault", lambda url: OSError(f"cannot ask {url}"))
-    monkeypatch.setattr(
-        downloads, "run_uv", lambda *_: ProgramResult(1, f"Looking in indexes: {index}")
-    )
+    failed = ProgramResult(1, f"Looking in indexes: {index}")
+    monkeypatch.setattr(downloads, "run_uv", lambda *_: failed)
+    command = ["pip", "install", "--index-url", index]
     with pytest.raises(MissingToolError) as caught:
-        downloads.install(
-            ["pip", "install", "--index-url", index], "torch", lambda _line: None, tmp_path
-        )
+        downloads.install(command, "torch", lambda _line: None, tmp_path)
     assert "the package index https://***@127.0.0.1:9/simple cannot be reached" in str(caught.value)
     for said in (report, str(caught.value), caught.value.hint):
         assert "s3cret" not in said
@@ -114,9 +93,8 @@ def test_the_password_of_an_index_is_not_printed(
 def test_the_client_s_own_log_has_no_secrets() -> None:
     hub_client(token=False)
     (handler,) = logging.getLogger("huggingface_hub").handlers
-    record = logging.LogRecord(
-        "hub", logging.WARNING, "", 0, "while requesting %s", ("https://bob:pw@hub",), None
-    )
+    asked = ("while requesting %s", ("https://bob:pw@hub",))
+    record = logging.LogRecord("hub", logging.WARNING, "", 0, *asked, None)
     assert handler.filter(record)
     assert record.getMessage() == "while requesting https://***@hub"
 

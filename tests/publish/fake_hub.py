@@ -238,9 +238,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._lfs_batch(match[1], json.loads(body))
         if match := re.fullmatch(r"/kernels/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._resolve(match[1], *map(urllib.parse.unquote, match.groups()[1:]))
-        match = re.fullmatch(
-            r"/api/kernels/([^/]+/[^/]+)(?:/([a-z-]+)(?:/([^/]+)(?:/(.+))?)?)?", path
-        )
+        parts = r"/api/kernels/([^/]+/[^/]+)(?:/([a-z-]+)(?:/([^/]+)(?:/(.+))?)?)?"
+        match = re.fullmatch(parts, path)
         if match is None:
             return 404, {"error": f"no route {path}"}
         if match[1] not in hub.repositories:
@@ -251,13 +250,10 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "refs":
 
             def listed(named: dict[str, str], start: str = "") -> list[dict[str, str]]:
+                names = {name.removeprefix("refs/"): name for name in named}
                 return [
-                    {
-                        "name": name.removeprefix("refs/"),
-                        "ref": start + name,
-                        "targetCommit": commit,
-                    }
-                    for name, commit in named.items()
+                    {"name": short, "ref": start + name, "targetCommit": named[name]}
+                    for short, name in names.items()
                 ]
 
             branches = listed(dict(sorted(repository.branches.items())), "refs/heads/")

@@ -18,9 +18,9 @@ from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import PublishedBranch, Publisher, PublishState
 from kci.publish.targets import hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub
-from publish.test_publish import OTHER, REPO, hub, make_tree, there
+from publish.test_publish import OTHER, REPO, hub, make_tree, there, tree
 
-__all__ = ["hub"]
+__all__ = ["hub", "tree"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -46,10 +46,7 @@ def branch(hub: FakeHub) -> str:
     return hub[REPO].add("v1", {**there(OTHER), f"build/{OTHER}/x": b"1"}, "another variant")
 
 
-def test_who_may_not_write_proposes(
-    hub: FakeHub, stranger: None, branch: str, tmp_path: Path
-) -> None:
-    tree = make_tree(tmp_path)
+def test_who_may_not_write_proposes(hub: FakeHub, stranger: None, branch: str, tree: Path) -> None:
     assert kci("publish", tree, "--repo-id", REPO).code == 1, "without the option it is refused"
     said = ended(publish(tree), 0)
     assert f"{REPO}@v1: proposed at " in said
@@ -72,24 +69,23 @@ def test_the_same_again_opens_no_second_one(
 
 
 def test_what_was_accepted_is_not_proposed_again(
-    hub: FakeHub, stranger: None, branch: str, tmp_path: Path
+    hub: FakeHub, stranger: None, branch: str, tree: Path
 ) -> None:
-    tree = make_tree(tmp_path)
     publish(tree)
     hub[REPO].branches["v1"] = hub[REPO].proposals["refs/pr/1"]
     assert "unchanged at " in publish(tree).stdout
 
 
-def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tmp_path: Path) -> None:
+def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tree: Path) -> None:
     hub.fail("POST .*/commit/", None, after=True)
-    done = propose(make_tree(tmp_path))
+    done = propose(tree)
     assert (done.state, done.proposal) == (PublishState.PROPOSED, "refs/pr/1")
     assert len(hub[REPO].proposals) == 1
 
 
-def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tmp_path: Path) -> None:
+def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tree: Path) -> None:
     told = f"make it first, as an account that may write to {REPO}"
-    ended(publish(make_tree(tmp_path)), 1, f"{REPO} has no branch v1: 403", told)
+    ended(publish(tree), 1, f"{REPO} has no branch v1: 403", told)
     assert hub[REPO].proposals == {}
 
 

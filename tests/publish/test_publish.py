@@ -80,9 +80,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
         _log_in(monkeypatch)
         # A command that is not told otherwise has nothing to wait for.
-        monkeypatch.setattr(
-            "kci.publish.publish.Publisher", functools.partial(Publisher, wait=never)
-        )
+        hasty = functools.partial(Publisher, wait=never)
+        monkeypatch.setattr("kci.publish.publish.Publisher", hasty)
         yield running
 
 
@@ -131,6 +130,12 @@ def make_tree(
     return tree
 
 
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A complete tree of two variants."""
+    return make_tree(tmp_path)
+
+
 def publish(tree: Path, *options: str | Path) -> Result:
     return kci("publish", tree, "--repo-id", REPO, *options)
 
@@ -164,8 +169,7 @@ def below(hub: FakeHub, branch: str = "v1") -> set[str]:
 
 
 @pytest.mark.rule("KCI811", triggers=False)
-def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tree: Path) -> None:
     said = published(tree)
     files = hub[REPO].files("v1")
     builds = {path: data for path, data in files.items() if path.startswith("build/")}
@@ -177,17 +181,16 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tmp_pat
 
 
 def test_a_dry_run_needs_no_token_and_writes_nothing(
-    hub: FakeHub, anonymous: None, tmp_path: Path
+    hub: FakeHub, anonymous: None, tree: Path
 ) -> None:
-    said = published(make_tree(tmp_path), "--dry-run", "-v")
+    said = published(tree, "--dry-run", "-v")
     assert "would publish" in said
     assert "added: build/torch-cpu/data.bin" in said
     assert hub.asked("^(POST|PUT) ") == []
     assert hub[REPO].branches.keys() == {"main"}
 
 
-def test_binaries_go_before_the_card(hub: FakeHub, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+def test_binaries_go_before_the_card(hub: FakeHub, tree: Path) -> None:
     (tree / "CARD.md").write_text("---\nlicense: mit\n---\n# gated-norm\n")
     published(tree)
     commits = [path.rsplit("/", 1)[1] for path in hub.asked(r"POST .*/commit/")]
@@ -221,9 +224,8 @@ def test_a_kernel_without_a_card_gets_a_plain_page_unless_there_is_another(
 
 
 def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
-    hub: FakeHub, tmp_path: Path
+    hub: FakeHub, tree: Path
 ) -> None:
-    tree = make_tree(tmp_path)
     (tree / "CARD.md").write_text("---\nlicense: of my own\n---\n# gated-norm\n")
     hub.page_errors.append('"license" must be one of many')
     told = 'would refuse the front page: "license" must be one of many'
@@ -235,8 +237,7 @@ def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
     published(tree)
 
 
-def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, tree: Path) -> None:
     (tree / "CARD.md").write_text("# gated-norm\n")
     published(tree, "--branch", "main")
     assert {"README.md", "build/kci-manifest.json"} <= hub[REPO].files("main").keys()
@@ -366,15 +367,14 @@ def test_without_a_place_it_is_refused(
     ],
 )
 def test_a_name_that_is_no_repository_or_branch_is_refused(
-    hub: FakeHub, tmp_path: Path, option: str
+    hub: FakeHub, tree: Path, option: str
 ) -> None:
-    assert publish(make_tree(tmp_path), option).code == 2
+    assert publish(tree, option).code == 2
     assert hub.log == []
 
 
-def test_a_repository_can_be_made(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_repository_can_be_made(hub: FakeHub, tree: Path) -> None:
     del hub.repositories[REPO]
-    tree = make_tree(tmp_path)
     ended(publish(tree), 1, "404")
     for _ in range(2):
         published(tree, "--create-repo")
@@ -399,14 +399,12 @@ def test_what_is_no_complete_tree_is_refused(hub: FakeHub, tmp_path: Path) -> No
     refused(hub, tmp_path / "loose", 1, "KCI811", "kci-manifest.json")
 
 
-def test_a_tree_that_was_changed_after_merging_is_refused(hub: FakeHub, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+def test_a_tree_that_was_changed_after_merging_is_refused(hub: FakeHub, tree: Path) -> None:
     (tree / "torch-cpu" / "_ops.py").write_text("import os\n")
     refused(hub, tree, 1, "does not meet the requirements", "_ops.py")
 
 
-def test_a_tree_that_poses_as_a_kernel_is_refused(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+def test_a_tree_that_poses_as_a_kernel_is_refused(tree: Path) -> None:
     (tree / "build.toml").write_text("")
     (tree / "torch-cpu" / "_ops.py").write_text("import os\n")
     with pytest.raises(FindingsError, match=r"not a merged tree: it holds 'build\.toml'"):
@@ -414,9 +412,8 @@ def test_a_tree_that_poses_as_a_kernel_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_during_publishing_is_not_published(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = make_tree(tmp_path)
     file = read_release(tree).files["build/torch-cpu/data.bin"]
     (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
     with pytest.raises(FindingsError, match="changed while it was published"):
@@ -444,16 +441,16 @@ def test_a_file_that_changes_after_it_was_verified_is_not_published(
 
 
 def test_without_a_token_the_exit_code_says_what_is_lacking(
-    hub: FakeHub, anonymous: None, tmp_path: Path
+    hub: FakeHub, anonymous: None, tree: Path
 ) -> None:
-    refused(hub, make_tree(tmp_path), 3, "no token", "HF_TOKEN")
+    refused(hub, tree, 3, "no token", "HF_TOKEN")
 
 
 def test_a_token_that_is_not_valid(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    said = publish(make_tree(tmp_path)).stderr
+    said = publish(tree).stderr
     assert ("the token is not valid" in said, "hf_wrong" in said) == (True, False)
 
 
@@ -471,14 +468,14 @@ def test_a_token_that_no_header_can_hold_is_refused_at_once(
 
 
 def test_a_job_proves_who_it_is_and_needs_no_stored_token(
-    hub: FakeHub, anonymous: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, anonymous: None, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.trusted[f"identity for {hub.url}"] = f"kernels/{REPO}"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     # As GitHub gives it: the URL has a query already.
     monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{hub.url}/identity?api-version=2.0")
     monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "request-token")
-    published(make_tree(tmp_path))
+    published(tree)
     assert "build/kci-manifest.json" in hub[REPO].files("v1")
 
 
@@ -503,11 +500,11 @@ def test_what_the_client_logs_has_no_password() -> None:
 
 
 def test_an_identity_for_another_repository_gets_no_token(
-    hub: FakeHub, anonymous: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, anonymous: None, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.trusted["gitlab"] = "kernels/acme/other"
     monkeypatch.setenv("HF_OIDC_ID_TOKEN", "gitlab")
-    ended(publish(make_tree(tmp_path)), 1, "trusted publisher")
+    ended(publish(tree), 1, "trusted publisher")
     assert hub[REPO].branches.keys() == {"main"}
 
 
@@ -533,10 +530,10 @@ def commit_goal(
 
 @pytest.mark.parametrize("status", [500, 502, 504, None])
 def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
-    hub: FakeHub, tmp_path: Path, status: int | None
+    hub: FakeHub, tree: Path, status: int | None
 ) -> None:
     hub.fail("POST .*/commit/", status, after=True)
-    done = commit_goal(make_tree(tmp_path))
+    done = commit_goal(tree)
     assert (done.state, done.commit) == (PublishState.PUBLISHED, hub[REPO].branches["v1"])
     assert done.changes.added
     assert len(hub.asked("POST .*/commit/v1")) == 1
@@ -549,20 +546,20 @@ def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
     (429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
 ])  # fmt: skip
 def test_a_commit_that_did_not_land_is_made_again(
-    hub: FakeHub, tmp_path: Path, status: int | None, headers: dict[str, str], expected: float
+    hub: FakeHub, tree: Path, status: int | None, headers: dict[str, str], expected: float
 ) -> None:
     hub.fail("POST .*/commit/", status, **headers)
     waits: list[float] = []
-    done = commit_goal(make_tree(tmp_path), waits.append)
+    done = commit_goal(tree, waits.append)
     assert (done.state, waits) == (PublishState.PUBLISHED, [expected])
     assert len(hub.asked("PUT /lfs/")) == 2
 
 
-def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tree: Path) -> None:
     hub.fail("POST .*/commit/", 500, times=100)
     waits: list[float] = []
     with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
-        commit_goal(make_tree(tmp_path), waits.append)
+        commit_goal(tree, waits.append)
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
@@ -589,7 +586,7 @@ def library_error(name: str, *kinds: str) -> type[Exception]:
     (TypeError("a fault of the client"), False),
 ])  # fmt: skip
 def test_only_a_lost_connection_is_tried_again(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, lost: bool
+    hub: FakeHub, tree: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, lost: bool
 ) -> None:
     def failing(*_: object, **__: object) -> None:
         raise error
@@ -598,7 +595,7 @@ def test_only_a_lost_connection_is_tried_again(
     monkeypatch.setenv("HTTPS_PROXY", "socks5://bob:s3cret@127.0.0.1:1")
     waits: list[float] = []
     with pytest.raises(FindingsError) as caught:
-        commit_goal(make_tree(tmp_path), waits.append)
+        commit_goal(tree, waits.append)
     assert len(waits) == (ATTEMPTS - 1 if lost else 0)
     assert str(error)[:20] in caught.value.message
     assert ("HTTPS_PROXY" in caught.value.hint) is not lost
@@ -617,22 +614,22 @@ IN_AN_HOUR = "You have exceeded the rate limit. You can retry this action in abo
     (429, {"X_Error_Message": "Too many requests: try again in 45 minutes"}, "2700"),
 ])  # fmt: skip
 def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
-    hub: FakeHub, tmp_path: Path, status: int, headers: dict[str, str], seconds: str
+    hub: FakeHub, tree: Path, status: int, headers: dict[str, str], seconds: str
 ) -> None:
     hub.fail("POST .*/commit/", status, times=100, **headers)
     asks = f"asks for a pause of {seconds} seconds: {status}"
     with pytest.raises(FindingsError, match=asks) as told:
-        commit_goal(make_tree(tmp_path))
+        commit_goal(tree)
     later = r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC"
     assert re.match(later, told.value.hint)
     assert len(hub.asked("POST .*/commit/")) == 1
 
 
-def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> None:
+def test_another_publishers_variants_are_kept(hub: FakeHub, tree: Path) -> None:
     """The parent is stale, and theirs stay."""
     meanwhile(hub, there("torch-rocm"))
     log: list[str] = []
-    done = commit_goal(make_tree(tmp_path), log=log.append)
+    done = commit_goal(tree, log=log.append)
     kept = ("torch-rocm",)
     assert (done.state, done.changes.kept_variants) == (PublishState.PUBLISHED, kept)
     assert {"torch-rocm", "torch-cpu", "torch-cuda"} <= below(hub)
@@ -641,39 +638,34 @@ def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> N
 
 @pytest.mark.rule("KCI812", triggers=True)
 def test_another_publisher_of_the_same_variants_is_not_overwritten(
-    hub: FakeHub, tmp_path: Path
+    hub: FakeHub, tree: Path
 ) -> None:
     meanwhile(hub, {"build/torch-cpu/_ops.py": b"theirs"})
-    only(refusal(commit_goal, make_tree(tmp_path)), "KCI812")
+    only(refusal(commit_goal, tree), "KCI812")
     assert hub[REPO].files("v1")["build/torch-cpu/_ops.py"] == b"theirs"
 
 
 @pytest.mark.rule("KCI812", triggers=False)
-def test_another_publisher_of_the_very_same_tree_is_no_conflict(
-    hub: FakeHub, tmp_path: Path
-) -> None:
-    tree = make_tree(tmp_path)
+def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tree: Path) -> None:
     meanwhile(hub, tree_files(tree), "twin")
     assert commit_goal(tree).state is PublishState.PUBLISHED
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "twin"
 
 
-def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tmp_path: Path) -> None:
+def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tree: Path) -> None:
     hub[REPO].ignored = (".bin",)
     with pytest.raises(FindingsError, match=r"data\.bin differs"):
-        commit_goal(make_tree(tmp_path))
+        commit_goal(tree)
 
 
-def test_publishing_again_makes_no_commit_and_uploads_nothing(hub: FakeHub, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+def test_publishing_again_makes_no_commit_and_uploads_nothing(hub: FakeHub, tree: Path) -> None:
     published(tree)
     hub.log.clear()
     assert "unchanged at " in published(tree)
     assert hub.asked("^(POST|PUT) ") == []
 
 
-def test_a_variants_directory_is_replaced_as_a_whole(hub: FakeHub, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path)
+def test_a_variants_directory_is_replaced_as_a_whole(hub: FakeHub, tree: Path) -> None:
     published(tree)
     extra = {"build/torch-cpu/old.so": b"old", "build/torch-cpu/metadata.json.sigstore": b"signed"}
     hub[REPO].add("v1", extra)
@@ -691,21 +683,21 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, tmp_path: Path) -> None:
     ended(publish(make_tree(tmp_path), "--kernel", kernel), 2, "version 2")
 
 
-def test_a_token_that_may_not_write(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_token_that_may_not_write(hub: FakeHub, tree: Path) -> None:
     hub.fail("POST .*/branch/", 403)
-    ended(publish(make_tree(tmp_path)), 1, "approved")
+    ended(publish(tree), 1, "approved")
 
 
-def test_a_dry_run_asks_once(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_dry_run_asks_once(hub: FakeHub, tree: Path) -> None:
     hub.fail("GET", None, times=100)
     told = f"{REPO} cannot be read: no answer"
-    ended(publish(make_tree(tmp_path), "--dry-run"), 1, told)
+    ended(publish(tree, "--dry-run"), 1, told)
 
 
-def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tree: Path) -> None:
     theirs = there("torch-rocm")
     hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
-    done = commit_goal(make_tree(tmp_path))
+    done = commit_goal(tree)
     assert done.changes.kept_variants == ("torch-rocm",)
     assert {"torch-rocm", "torch-cpu"} <= below(hub)
 
@@ -753,11 +745,10 @@ def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> N
     assert set(names) <= below(hub)
 
 
-def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> None:
+def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tree: Path) -> None:
     """Both look, then both commit: one is refused by the parent, sees the same tree, and is
     content.
     """
-    tree = make_tree(tmp_path)
     barrier = threading.Barrier(2)
     meet = [2]
 

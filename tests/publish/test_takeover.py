@@ -14,9 +14,19 @@ from cli.runner import Result, ended, kci
 from conftest import AT_TOP
 from kci.tree.identity import provenance
 from publish.fake_hub import FakeHub
-from publish.test_publish import REPO, below, hub, kernel_dir, make_tree, publish, published, there
+from publish.test_publish import (
+    REPO,
+    below,
+    hub,
+    kernel_dir,
+    make_tree,
+    publish,
+    published,
+    there,
+    tree,
+)
 
-__all__ = ["hub"]
+__all__ = ["hub", "tree"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -130,12 +140,9 @@ def test_what_was_decided_is_done(
 
 
 @pytest.mark.rule("KCI814", triggers=True)
-def test_a_variant_that_says_nothing_of_its_sources_is_of_others(
-    hub: FakeHub, tmp_path: Path
-) -> None:
+def test_a_variant_that_says_nothing_of_its_sources_is_of_others(hub: FakeHub, tree: Path) -> None:
     early = {"build/torch-rocm/metadata.json": b'{"python-depends": []}'}
     hub[REPO].write("v1", early, "of an early builder")
-    tree = make_tree(tmp_path)
     refused(publish(tree), "KCI814", "torch-rocm", "with --kernel, only those count")
     published(tree, "--leave-out", "allow")
 

@@ -16,9 +16,8 @@ def test_the_table_has_extensions_for_each_backend() -> None:
     assert len(TABLE) >= 20
     assert {backend for entry in TABLE.values() for backend in entry.backends} == {"cpu", "cuda"}
     assert any(taken.archs for entry in TABLE.values() for taken in entry.backends.values())
-    assert all(
-        entry.url.startswith("https://files.pythonhosted.org/packages/") for entry in TABLE.values()
-    )
+    index = "https://files.pythonhosted.org/packages/"
+    assert all(entry.url.startswith(index) for entry in TABLE.values())
 
 
 @pytest.mark.network

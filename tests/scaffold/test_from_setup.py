@@ -242,13 +242,11 @@ def test_paths_that_lead_out_are_left_out(here: Path, runs: Runs) -> None:
     assert "secret" not in "".join(path.read_text() for path in (here / "adder").rglob("*.cpp"))
     (component,) = read_kernel(here / "adder").build.kernel.values()
     assert (component.src, component.include) == (("in.cpp",), (".", "vendor/lib"))
+    for name in ("../../secret.cpp", "/etc/passwd", "/p/project/../x.cpp", "../x"):
+        assert f"'{name}' lies outside" in said
     for left in (
-        "'../../secret.cpp' lies outside",
-        "'/etc/passwd' lies outside",
-        "'/p/project/../x.cpp' lies outside",
         "the source 'link.cpp' was not found",
         "link.cpp was not copied: it is a link",
-        "'../x' lies outside",
         "the include directory 'vendor/lib' is empty: fetch it",
     ):
         assert left in said

@@ -36,11 +36,7 @@ def test_enter_takes_what_is_offered(tmp_path: Path) -> None:
 
 
 def test_what_was_answered_is_in_the_files(tmp_path: Path) -> None:
-    answers = {
-        b"Framework": b"torch",
-        b"Backends": b"cuda, rocm",
-        b"stable ABI [": b"y",
-    }
+    answers = {b"Framework": b"torch", b"Backends": b"cuda, rocm", b"stable ABI [": b"y"}
     code, seen = answered(tmp_path, answers)
     assert code == 0, seen
     said = build_toml(tmp_path)

@@ -23,9 +23,8 @@ EDITION = ("--catalog", "2026-08-20")
 
 def built_and_tested(name: str, place: Path, cache: Path, *, torch: bool = True) -> None:
     here = {"cwd": place, "KCI_CACHE": str(cache), "GITHUB_ACTIONS": ""}
-    chosen = (
-        ("--where", "torch == 2.13") if torch else ()
-    )  # what does not compile against torch has no version of it
+    # What does not compile against torch has no version of it.
+    chosen = ("--where", "torch == 2.13") if torch else ()
     built = kci_process("run", name, "--only", "*cpu*", *chosen, *EDITION, **here)  # type: ignore[arg-type]
     assert built.code == 0, built.stdout + built.stderr
     assert "1 variant in" in built.stdout

@@ -45,10 +45,8 @@ class OwnSigstore:
     def __init__(self, **claims: str) -> None:
         self.claims = claims
         """What GitHub says of the job."""
-        self.issuer, self.log, self.certificates = (
-            ec.generate_private_key(ec.SECP256R1()) for _ in range(3)
-        )
-        self.root = ec.generate_private_key(ec.SECP256R1())
+        keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(4)]
+        self.issuer, self.log, self.certificates, self.root = keys
         self.authority = _authority(self.root)
         self.asked: list[str] = []
         self.spoil: Callable[[str, Answer], Answer] = lambda _path, answer: answer
@@ -97,9 +95,8 @@ class OwnSigstore:
 
     def read(self, identity: str, audience: str) -> dict[str, Any]:
         """The claims of an identity that GitHub gave for an audience."""
-        return dict(
-            jwt.decode(identity, self.issuer.public_key(), algorithms=["ES256"], audience=audience)
-        )
+        key = self.issuer.public_key()
+        return dict(jwt.decode(identity, key, algorithms=["ES256"], audience=audience))
 
     def answer(self, path: str, query: dict[str, str], bearer: str, body: bytes) -> Answer:
         """What one of the services answers."""
@@ -131,20 +128,13 @@ class OwnSigstore:
         self, request: x509.CertificateSigningRequest, claims: dict[str, Any]
     ) -> x509.Certificate:
         assert request.is_signature_valid
-        now = datetime.now(UTC)
         identity = x509.UniformResourceIdentifier(GITHUB + claims["job_workflow_ref"])
         public = request.public_key()
         assert isinstance(public, ec.EllipticCurvePublicKey)
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CODE_SIGNING])
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.root.public_key())
         builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([]))
-            .issuer_name(self.authority.subject)
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=1))
-            .not_valid_after(now + timedelta(minutes=10))
+            _valid(public, x509.Name([]), self.authority.subject, timedelta(minutes=10))
             .add_extension(_usage("digital_signature"), critical=True)
             .add_extension(purpose, critical=False)
             .add_extension(authority, critical=False)
@@ -206,17 +196,19 @@ class OwnSigstore:
         return {hashlib.sha256(body).hexdigest(): said}
 
 
+def _valid(
+    key: ec.EllipticCurvePublicKey, subject: x509.Name, issuer: x509.Name, span: timedelta
+) -> x509.CertificateBuilder:
+    """The begin of a certificate: whose it is, and that it is valid since and for this long."""
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+    return builder.not_valid_before(now - span).not_valid_after(now + span)
+
+
 def _authority(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-    now = datetime.now(UTC)
     return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        _valid(key.public_key(), name, name, timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage("key_cert_sign"), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

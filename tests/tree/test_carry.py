@@ -110,9 +110,8 @@ def test_a_file_system_without_links_gets_copies(
 
 
 def test_the_checksums_cover_the_tree(tree: Path) -> None:
-    lines = dict(
-        reversed(line.split("  ")) for line in (tree / "SHA256SUMS").read_text().splitlines()
-    )
+    sums = (tree / "SHA256SUMS").read_text().splitlines()
+    lines = dict(reversed(line.split("  ")) for line in sums)
     files = {path.relative_to(tree).as_posix(): path for path in tree.rglob("*") if path.is_file()}
     assert set(lines) == set(files) - {"SHA256SUMS"}
     assert all(identity.file_hash(files[name]) == value for name, value in lines.items())

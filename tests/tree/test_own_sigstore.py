@@ -38,9 +38,8 @@ def sigstore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OwnSig
         for name, value in (running.environment | job).items():
             monkeypatch.setenv(name, value)
         (tmp_path / "sigstore.json").write_text(running.trust_config())
-        (tmp_path / "kci.toml").write_text(
-            '[signing]\nrepository = "acme/norm"\ntrust-config = "sigstore.json"\n'
-        )
+        signing = '[signing]\nrepository = "acme/norm"\ntrust-config = "sigstore.json"\n'
+        (tmp_path / "kci.toml").write_text(signing)
         yield running
 
 
@@ -141,9 +140,8 @@ def test_only_the_settings_of_the_verifier_say_who_may_sign(
         done = kci("verify", name, "--signatures", *IGNORED, "--ignore", "KCI707", *options)
         return done.code, "KCI791" in done.stderr
 
-    assert verified(own / "below", f"{fetched}/build") == (0, False), (
-        "another repository's settings"
-    )
+    by_another_repository = verified(own / "below", f"{fetched}/build")
+    assert by_another_repository == (0, False)
     for place, name in (
         (tmp_path, "there/fetched/build"), (fetched, "build"), (fetched, "."),
         (fetched / "sources" / "build", "."), (fetched / "sources", "../build"),

@@ -69,8 +69,7 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
 def test_the_order_of_the_artifacts_does_not_matter(tmp_path: Path) -> None:
     noarch = {"files": {"__init__.py": ""}}
     files = [
-        artifact(tmp_path, CPU),
-        artifact(tmp_path, CUDA),
+        *(artifact(tmp_path, variant) for variant in (CPU, CUDA)),
         artifact(tmp_path, "torch-cuda", folder="x86", **noarch),
         artifact(tmp_path, "torch-cuda", folder="arm", system="aarch64-linux", **noarch),
         artifact(tmp_path, CPU, folder="again", attempt=2, files={"__init__.py": "second"}),
@@ -110,9 +109,10 @@ def test_the_newest_attempt_wins_even_over_a_broken_one(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI608", triggers=True)
 def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> None:
-    one = artifact(tmp_path, "torch-cuda", folder="a", files={"__init__.py": "x"})
-    two = artifact(
-        tmp_path, "torch-cuda", folder="b", files={"__init__.py": "y"}, system="aarch64-linux"
+    systems = {"x": "x86_64-linux", "y": "aarch64-linux"}
+    one, two = (
+        artifact(tmp_path, "torch-cuda", name, files={"__init__.py": name}, system=system)
+        for name, system in systems.items()
     )
     found = only(refusal(merge, [one, two], tmp_path / "build"), "KCI608", str(one), str(two))
     assert "diffoscope" in found.hint

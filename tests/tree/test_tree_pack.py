@@ -63,9 +63,8 @@ def test_the_archive_is_a_plain_sorted_tar_with_the_leg_first(tmp_path: Path) ->
     assert names[0] == "leg.json"
     assert names[1:] == sorted(names[1:])
     assert {name.split("/")[0] for name in names[1:]} == {CPU}
-    assert {(one.mtime, one.uid, one.gid, one.uname, one.gname) for one in members} == {
-        (0, 0, 0, "", "")
-    }
+    owners = {(one.mtime, one.uid, one.gid, one.uname, one.gname) for one in members}
+    assert owners == {(0, 0, 0, "", "")}
     modes = {member.name: member.mode for member in members if member.mode != 0o644}
     assert modes == {f"{CPU}/_ops.py": 0o755}
     assert all(member.isreg() for member in members)

@@ -148,9 +148,8 @@ def test_durations_of_the_newest_attempt_are_recorded(tmp_path: Path) -> None:
     other = make_artifact(tmp_path / "in" / "cuda", make_variant(tmp_path / "src", CUDA))
     taken = durations_after(tmp_path, CUDA, CPU)
     assert other.is_file()
-    assert taken == [(CPU, 20.0), (CUDA, 5.0)], (
-        "a leg that does not say how long it took changes nothing"
-    )
+    # A leg that does not say how long it took changes nothing.
+    assert taken == [(CPU, 20.0), (CUDA, 5.0)]
 
 
 @pytest.mark.parametrize(("found", "seconds"), [(0, 20.0), (1, 5.0)])

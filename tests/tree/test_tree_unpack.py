@@ -318,9 +318,8 @@ def test_the_size_of_an_extended_header_is_the_one_that_counts(
     """tar puts a size there that has more than eleven octal digits; other tools may do so for any
     file.
     """
-    contents = {
-        path.name: path.read_bytes() for path in sorted((tmp_path / "good" / CPU).iterdir())
-    }
+    good = sorted((tmp_path / "good" / CPU).iterdir())
+    contents = {path.name: path.read_bytes() for path in good}
     members = [file("leg.json", msgspec.json.encode(leg))]
     members += [file(f"{CPU}/{name}", content) for name, content in contents.items()]
     data = b""
@@ -329,9 +328,8 @@ def test_the_size_of_an_extended_header_is_the_one_that_counts(
         length = next(n for n in range(len(record), 99) if n == len(f"{n}{record}"))
         extended = tarfile.TarInfo("PaxHeaders/x")
         extended.type, extended.size, info.size = tarfile.XHDTYPE, length, 0
-        data += extended.tobuf(tarfile.USTAR_FORMAT) + f"{length}{record}".encode().ljust(
-            512, b"\0"
-        )
+        data += extended.tobuf(tarfile.USTAR_FORMAT)
+        data += f"{length}{record}".encode().ljust(512, b"\0")
         data += info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
     (tmp_path / "a.tar").write_bytes(data + bytes(1024))
     (tmp_path / "into").mkdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kci.config.settings import Publish
 from kci.config.values import PublishOn
@@ -91,108 +91,52 @@ lint:
 )
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 
+BOTH, FORK = ("relu", "rms-norm"), Pin("", "ci/main", repository="acme/kci-fork")
+SEVERAL = Inputs(
+    names=("org/relu", "org/rms-norm"), kernels=("kernels/a b", "kernels/c"), branch="dev",
+    compiled=True, part_jobs=1, pr_tier="quick", schedule_tier="nightly", schedule="17 4 * * 1",
+    tiers=("nightly", "quick"),
+)  # fmt: skip
+HUB = Publish(
+    environment="the hub", tags=("v*", "release-*"), attest=True, sign=True, pull_request=("relu",)
+)
+PUSHED = Publish(on=PublishOn.PUSH)
+ALONE = Publish(attest=False, pull_request=True, on=PublishOn.PUSH)
+
+
+def relu(**inputs: Any) -> Inputs:
+    """Inputs of a repository with one kernel."""
+    return Inputs(names=("relu",), **inputs)
+
+
+ON_OWN = relu(forks="dispatch", comment=True, compiled=True, nix=True, part_jobs=2)
+SHORT = Inputs(names=BOTH, kernels=("kernels/a b", "kernels/c"), short=True)
 CASES = [
-    Case(
-        "several",
-        Inputs(
-            names=("org/relu", "org/rms-norm"),
-            kernels=("kernels/a b", "kernels/c"),
-            branch="dev",
-            compiled=True,
-            part_jobs=1,
-            pr_tier="quick",
-            schedule_tier="nightly",
-            schedule="17 4 * * 1",
-            tiers=("nightly", "quick"),
-        ),
-        _pinned(),
-        OWN,
-    ),
-    Case(
-        "published",
-        Inputs(
-            names=("relu", "rms-norm"),
-            publish=Publish(
-                environment="the hub",
-                tags=("v*", "release-*"),
-                attest=True,
-                sign=True,
-                pull_request=("relu",),
-            ),
-        ),
-        shipped_pins(),
-    ),
-    Case(
-        "own-machines",
-        Inputs(
-            names=("relu",),
-            forks="dispatch",
-            comment=True,
-            compiled=True,
-            nix=True,
-            part_jobs=2,
-        ),
-        shipped_pins() | {"kci/build": Pin("", "ci/main", repository="acme/kci-fork")},
-    ),
-    Case(
-        "short",
-        Inputs(names=("relu", "rms-norm"), kernels=("kernels/a b", "kernels/c"), short=True),
-        shipped_pins(),
-    ),
+    Case("several", SEVERAL, _pinned(), OWN),
+    Case("published", Inputs(names=BOTH, publish=HUB), shipped_pins()),
+    Case("own-machines", ON_OWN, shipped_pins() | {"kci/build": FORK}),
+    Case("short", SHORT, shipped_pins()),
 ]
 """Those that have golden files."""
 
+MANY = Inputs(names=BOTH, callers=2, forks="dispatch", comment=True)
+BY_COMMIT = {"lfs": True, "schedule": "17 4 * * 1", "forks": "dispatch", "comment": True}
 OTHERS = [
-    Case(
-        "one",
-        Inputs(names=("relu",), submodules=True, token="READ_TOKEN", lfs=True),
-        shipped_pins(),
-    ),
-    Case(
-        "many",
-        Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch", comment=True),
-        _pinned(),
-        OWN,
-    ),
+    Case("one", relu(submodules=True, token="READ_TOKEN", lfs=True), shipped_pins()),
+    Case("many", MANY, _pinned(), OWN),
     Case(
         "published-alone",
-        Inputs(
-            names=("relu",),
-            comment=True,
-            compiled=True,
-            part_jobs=1,
-            publish=Publish(attest=False, pull_request=True, on=PublishOn.PUSH),
-        ),
+        relu(comment=True, compiled=True, part_jobs=1, publish=ALONE),
         _pinned(),
     ),
-    Case(
-        "short-by-commit",
-        Inputs(
-            names=("relu",),
-            lfs=True,
-            schedule="17 4 * * 1",
-            forks="dispatch",
-            comment=True,
-            short=True,
-        ),
-        _pinned(),
-    ),
-    Case("short-and-plain", Inputs(names=("relu",), short=True), _pinned()),
+    Case("short-by-commit", relu(short=True, **BY_COMMIT), _pinned()),
+    Case("short-and-plain", relu(short=True), _pinned()),
     Case(
         "short-and-published",
-        Inputs(
-            names=("relu",),
-            kernels=("kernels/a b",),
-            short=True,
-            publish=Publish(),
-        ),
+        relu(kernels=("kernels/a b",), short=True, publish=Publish()),
         _pinned(),
     ),
-    Case(
-        "short-and-pushed",
-        Inputs(names=("relu",), short=True, publish=Publish(on=PublishOn.PUSH)),
-        _pinned(),
-    ),
+    Case("short-and-pushed", relu(short=True, publish=PUSHED), _pinned()),
 ]
 """Those that hold what is left of the templates to the same tests."""
 

@@ -110,9 +110,8 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
 
     def ask(self, *command: str) -> str:
         """What one of Slurm's commands prints."""
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=False, timeout=30
-        )
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30}
+        done = subprocess.run(command, env=self.environment, check=False, **how)
         return done.stdout + done.stderr
 
 

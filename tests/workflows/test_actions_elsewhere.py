@@ -15,10 +15,8 @@ def test_actions_that_do_not_exist_yet_are_told_of(tmp_path: Path) -> None:
     write_noarch(tmp_path / "kernel")
     done = kci("render", "--output", tmp_path, tmp_path)
     assert done.code == 0
-    assert (
-        "warning[KCI450]: these workflows use kci/build@v1, which does not exist before"
-        in done.stderr
-    )
+    told = "warning[KCI450]: these workflows use kci/build@v1, which does not exist before"
+    assert told in done.stderr
     text = (tmp_path / ".github/workflows/kci.yml").read_text()
     assert text.count("does not exist before the first release of kci") == 1
 

@@ -22,12 +22,9 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_links_are_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "kci.yml").write_text("precious")
-    for link, target in (
-        (".github", outside),
-        (".github/workflows", outside),
-        (PATH, outside / "kci.yml"),
-    ):
+    precious = outside / "kci.yml"
+    precious.write_text("precious")
+    for link, target in ((".github", outside), (".github/workflows", outside), (PATH, precious)):
         root = tmp_path / link.replace("/", "_")
         (root / link).parent.mkdir(parents=True)
         (root / link).symlink_to(target)

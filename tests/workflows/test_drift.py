@@ -17,6 +17,10 @@ from kci.workflows.rendered_files import (
 FILES = render(Inputs(names=("relu",)), shipped_pins(), "1.2.0")
 
 
+def replaced(files: dict[str, str], old: str, new: str) -> dict[str, str]:
+    return {path: text.replace(old, new) for path, text in files.items()}
+
+
 def states(committed: dict[str, str]) -> dict[str, Drift]:
     return {item.path: item.state for item in compare(FILES, committed)}
 
@@ -51,17 +55,12 @@ def test_line_ends_do_not_count(tmp_path: Path, end: str) -> None:
 
 def test_version_and_digest_of_the_header_do_not_count() -> None:
     other = render(Inputs(names=("relu",)), shipped_pins(), "1.1.0")
-    other = {
-        path: text.replace("# kci-inputs: ", "# kci-inputs: 00") for path, text in other.items()
-    }
+    other = replaced(other, "# kci-inputs: ", "# kci-inputs: 00")
     assert set(states(other).values()) == {Drift.SAME}
 
 
 def test_the_recorded_command_counts() -> None:
-    other = {
-        path: text.replace("#   kci render\n", "#   kci render --branch x\n")
-        for path, text in FILES.items()
-    }
+    other = replaced(FILES, "#   kci render\n", "#   kci render --branch x\n")
     assert set(states(other).values()) == {Drift.EDITED}
 
 
@@ -74,10 +73,8 @@ def test_what_another_kci_wrote_is_drift_and_no_edit() -> None:
 
 @pytest.mark.rule("KCI406", triggers=True)
 def test_an_edit_is_drift_with_a_diff() -> None:
-    edited = {
-        **FILES,
-        RELEASE_FILE: FILES[RELEASE_FILE].replace("timeout-minutes: 15", "timeout-minutes: 99"),
-    }
+    text = FILES[RELEASE_FILE].replace("timeout-minutes: 15", "timeout-minutes: 99")
+    edited = {**FILES, RELEASE_FILE: text}
     found = next(item for item in compare(FILES, edited) if item.path == RELEASE_FILE)
     assert found.state is Drift.EDITED
     assert "-    timeout-minutes: 99\n+    timeout-minutes: 15\n" in found.diff
@@ -93,6 +90,5 @@ def test_a_file_by_somebody_else() -> None:
 
 def test_a_huge_file_is_not_compared_line_by_line() -> None:
     found = compare({"a": "x\n"}, {"a": "y\n" * 30_000})
-    assert found == [
-        Comparison("a", Drift.FOREIGN, "--- a\n+++ a\n(too long to compare: 30001 and 2 lines)\n")
-    ]
+    told = "--- a\n+++ a\n(too long to compare: 30001 and 2 lines)\n"
+    assert found == [Comparison("a", Drift.FOREIGN, told)]

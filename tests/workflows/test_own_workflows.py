@@ -34,9 +34,7 @@ def test_the_workflows_of_the_examples_are_what_kci_renders(
 ) -> None:
     monkeypatch.chdir(ROOT)
     result = kci("render", "examples", "--check")
-    assert result.code == 0, (
-        f"run `kci render examples` at the root\n{result.stdout}{result.stderr}"
-    )
+    assert result.code == 0, f"run `kci render examples` at the root: {result}"
 
 
 def test_the_reusable_workflow_is_what_the_templates_make() -> None:
@@ -69,14 +67,11 @@ def test_the_job_to_require_needs_every_other() -> None:
 
 def test_ci_runs_every_python_that_the_project_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {
-        line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)
-    }
+    lines = [line for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    named = {line.rpartition(" ")[2] for line in lines}
     assert set(read("ci.yml")["jobs"]["fast"]["strategy"]["matrix"]["python"]) == named
-    assert (
-        project["requires-python"]
-        == f">={min(named, key=lambda version: int(version.split('.')[1]))}"
-    )
+    oldest = min(named, key=lambda version: int(version.split(".")[1]))
+    assert project["requires-python"] == f">={oldest}"
 
 
 def test_ci_runs_on_every_kind_of_system() -> None:
@@ -86,11 +81,8 @@ def test_ci_runs_on_every_kind_of_system() -> None:
 
 def test_only_the_publishing_jobs_may_write_anything() -> None:
     jobs = {**read("ci.yml")["jobs"], **read("release.yml")["jobs"]}
-    writing = {
-        name: job["permissions"]
-        for name, job in jobs.items()
-        if "write" in job["permissions"].values()
-    }
+    rights = {name: job["permissions"] for name, job in jobs.items()}
+    writing = {name: given for name, given in rights.items() if "write" in given.values()}
     assert writing == {"publish": {"id-token": "write"}, "major": {"contents": "write"}}
     assert all("environment" in jobs[name] for name in writing)
 
@@ -101,11 +93,8 @@ def test_what_looks_for_the_next_edition_may_write_nothing_and_what_proposes_it_
     jobs = read("edition.yml")["jobs"]
     assert jobs["look"]["permissions"] == {"contents": "read"}
     assert jobs["propose"]["permissions"] == {"contents": "write", "pull-requests": "write"}
-    assert not [
-        step
-        for step in jobs["propose"]["steps"]
-        if "kci " in step.get("run", "") or "pip " in step.get("run", "")
-    ]
+    scripts = [step.get("run", "") for step in jobs["propose"]["steps"]]
+    assert not [script for script in scripts if "kci " in script or "pip " in script]
 
 
 @pytest.mark.programs
@@ -119,51 +108,32 @@ def test_the_next_edition_is_proposed_where_toolchains_move(tmp_path: Path, newe
     for row in load_catalog().rows:
         if row.bundled:
             version = row.compute.minor_text if row.compute else ""
-            flavour = {
-                "cuda": f"cu{version.replace('.', '')}",
-                "rocm": f"rocm{version}",
-                "metal": "cpu",
-            }
-            flavours.setdefault(row.torch.minor_text, set()).add(
-                flavour.get(row.backend, row.backend)
-            )
-    names = [
-        name
-        for torch, some in sorted(flavours.items())
-        for name in wheels(f"{torch}.0", *sorted(some))
-    ]
-    names += wheels("2.99.0", "cpu", "cu130") if newer else []
+            known = {"cuda": f"cu{version.replace('.', '')}", "rocm": f"rocm{version}"}
+            flavour = (known | {"metal": "cpu"}).get(row.backend, row.backend)
+            flavours.setdefault(row.torch.minor_text, set()).add(flavour)
+    names = wheels("2.99.0", "cpu", "cu130") if newer else []
+    for torch, some in sorted(flavours.items()):
+        names += wheels(f"{torch}.0", *sorted(some))
     script = ROOT / "bin" / "next_edition.py"
     command = [sys.executable, script, tmp_path / "found", "--index", listing(tmp_path, names)]
     done = subprocess.run(command, check=True, capture_output=True, encoding="utf-8")
     assert done.stdout == f"moved={str(newer).lower()}\n"
     changes = (tmp_path / "found" / "changes.md").read_text(encoding="utf-8")
-    assert (
-        ("+ torch299-cxx11-cu130-x86_64-linux" in changes)
-        is ("no variant changes" not in changes)
-        is newer
-    )
+    assert ("+ torch299-cxx11-cu130-x86_64-linux" in changes) is newer
+    assert ("no variant changes" not in changes) is newer
     (edition,) = (tmp_path / "found").glob("2*.toml")
     assert load_catalog(str(edition)).rows
-    readme, ours = (
-        (folder / "README.md").read_text(encoding="utf-8") for folder in (tmp_path / "found", ROOT)
-    )
-    shown = [line for line in readme.splitlines() if line not in ours.splitlines()]
+    pages = [folder / "README.md" for folder in (tmp_path / "found", ROOT)]
+    readme, ours = (page.read_text(encoding="utf-8").splitlines() for page in pages)
+    shown = [line for line in readme if line not in ours]
     assert any("  2.99   " in line for line in shown) is bool(shown) is newer
 
 
 def test_dependabot_knows_every_folder_with_an_action() -> None:
-    (updates,) = (
-        entry
-        for entry in read_yaml((ROOT / ".github" / "dependabot.yml").read_text(encoding="utf-8"))[
-            "updates"
-        ]
-        if entry["package-ecosystem"] == "github-actions"
-    )
-    actions = [
-        *ROOT.glob("action.yml"),
-        *ROOT.glob("[a-z]*/action.yml"),
-        *ROOT.glob("actions/*/action.yml"),
-    ]
+    file = ROOT / ".github" / "dependabot.yml"
+    entries = read_yaml(file.read_text(encoding="utf-8"))["updates"]
+    (updates,) = (one for one in entries if one["package-ecosystem"] == "github-actions")
+    patterns = ("action.yml", "[a-z]*/action.yml", "actions/*/action.yml")
+    actions = [file for pattern in patterns for file in ROOT.glob(pattern)]
     folders = {"/" + file.parent.relative_to(ROOT).as_posix().removeprefix(".") for file in actions}
     assert set(updates["directories"]) == folders

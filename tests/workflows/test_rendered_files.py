@@ -22,17 +22,8 @@ FILES = [
 ]
 CALLED = next(iter(REUSABLE_FILES))
 MAX_BYTES, MAX_EXPRESSION, MAX_JOB_ID = 500_000, 21_000, 100
-CALL_KEYS = {
-    "concurrency",
-    "if",
-    "name",
-    "needs",
-    "permissions",
-    "secrets",
-    "strategy",
-    "uses",
-    "with",
-}
+CALL_KEYS = {"concurrency", "if", "name", "needs", "permissions"}
+CALL_KEYS |= {"secrets", "strategy", "uses", "with"}
 """What a job that calls a workflow may have."""
 OUTPUT = re.compile(r"\b(steps|needs)\.([\w-]+)\.(?:outputs\.)?([\w-]+)")
 
@@ -54,12 +45,8 @@ def outputs_of(step: dict[str, Any], own: str) -> set[str] | None:
     """What a step sets; None for an action of somebody else."""
     reference = step.get("uses", "").partition("@")[0]
     if reference.startswith(own):
-        action = read_yaml(
-            (ROOT / reference.removeprefix(own).strip("/") / "action.yml").read_text(
-                encoding="utf-8"
-            )
-        )
-        return set(action.get("outputs", ()))
+        file = ROOT / reference.removeprefix(own).strip("/") / "action.yml"
+        return set(read_yaml(file.read_text(encoding="utf-8")).get("outputs", ()))
     return None if reference else set(re.findall(r"([\w-]+)=", step["run"]))
 
 
@@ -73,9 +60,9 @@ def workflow(case: Case, path: str) -> dict[str, Any]:
 def test_nothing_is_too_long(case: Case, path: str, workflow: dict[str, Any]) -> None:
     assert len(case.files()[path].encode()) < MAX_BYTES
     assert max((len(text) for text in texts(workflow) if "${{" in text), default=0) < MAX_EXPRESSION
-    assert all(
-        len(job) <= MAX_JOB_ID and re.fullmatch(r"[A-Za-z_][\w-]*", job) for job in workflow["jobs"]
-    )
+    for job in workflow["jobs"]:
+        assert len(job) <= MAX_JOB_ID
+        assert re.fullmatch(r"[A-Za-z_][\w-]*", job)
 
 
 @pytest.mark.parametrize(("case", "path"), FILES)
@@ -84,11 +71,8 @@ def test_every_job_has_its_rights_a_limit_and_a_name(
 ) -> None:
     assert workflow["permissions"] == {}
     # The one job of a short file has the name of its id, in front of those of the called jobs.
-    given = [
-        job["name"].lower()
-        for job in workflow["jobs"].values()
-        if "name" in job or not case.inputs.short
-    ]
+    jobs = workflow["jobs"].values()
+    given = [job["name"].lower() for job in jobs if "name" in job or not case.inputs.short]
     names = [name for name in given if "${{" not in name]
     assert len({*names, "kci"}) == len(names) + 1, "the required check is made in one place"
     for job in workflow["jobs"].values():
@@ -106,20 +90,16 @@ def test_what_is_read_is_set(case: Case, path: str, workflow: dict[str, Any]) ->
         needs = [job["needs"]] if isinstance(job.get("needs"), str) else job.get("needs", [])
         assert set(needs) < set(workflow["jobs"])
         steps = {step["id"]: outputs_of(step, own) for step in job.get("steps", ()) if "id" in step}
-        for text in texts(job):
-            for of, source, read in OUTPUT.findall(
-                text if "${{" in text or text == job.get("if") else ""
-            ):
-                if of == "needs":
-                    assert source in needs, f"{name} reads {source}"
-                    outputs = workflow["jobs"][source].get("outputs", ())
-                    if case.inputs.short:  # it calls the reusable workflow
-                        outputs = read_yaml(REUSABLE.files()[CALLED])[True]["workflow_call"][
-                            "outputs"
-                        ]
-                    known = {"result", *outputs}
-                else:
-                    known = steps[source] or {read}
-                assert read in {*known, "outcome", "conclusion"}, (
-                    f"{name} reads {of}.{source}.{read}"
-                )
+        evaluated = [text for text in texts(job) if "${{" in text or text == job.get("if")]
+        for of, source, read in OUTPUT.findall("\n".join(evaluated)):
+            if of == "needs":
+                assert source in needs, f"{name} reads {source}"
+                outputs = workflow["jobs"][source].get("outputs", ())
+                if case.inputs.short:  # it calls the reusable workflow
+                    called = read_yaml(REUSABLE.files()[CALLED])[True]
+                    outputs = called["workflow_call"]["outputs"]
+                known = {"result", *outputs}
+            else:
+                known = steps[source] or {read}
+            allowed = {*known, "outcome", "conclusion"}
+            assert read in allowed, f"{name} reads {of}.{source}.{read}"

@@ -4,6 +4,7 @@ acts on it.
 
 from __future__ import annotations
 
+import io
 import stat
 import tarfile
 import tempfile
@@ -21,9 +22,10 @@ from kci.utils.archive import (
     RefusedError,
     TarStream,
     opened_archive,
+    plain_member,
     written_archive,
 )
-from kci.utils.atomic import writing
+from kci.utils.atomic import replacing, writing
 from kci.utils.bounded_json import decode_json, encode_file
 from kci.utils.suggest import count
 from kci.utils.walk import (
@@ -43,14 +45,22 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
 
     Raises UsageError, UnsafeError, FindingsError.
     """
+    if not out_file.name.endswith(SUFFIXES):
+        raise UsageError(
+            f"{out_file} is not an artifact name", f"end it with {' or '.join(SUFFIXES)}"
+        )
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
-    files = files_to_pack(variant_dir)
-    with written_archive(out_file, "an artifact name") as add:
-        add(LEG_NAME, encode_file(leg), 0o644)
-        for item in files:
-            mode = 0o755 if is_executable(item.path) else 0o644
-            add(f"{leg.variant}/{item.name}", item.path, mode)
+    files, text = files_to_pack(variant_dir), encode_file(leg)
+    with replacing(out_file) as replacement:
+        with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
+            archive.addfile(plain_member(LEG_NAME, len(text)), io.BytesIO(text))
+            for item in files:
+                mode = 0o755 if is_executable(item.path) else 0o644
+                name, size = f"{leg.variant}/{item.name}", item.path.stat().st_size
+                with item.path.open("rb") as file:
+                    archive.addfile(plain_member(name, size, mode), file)
+        replacement.commit()
     return out_file
 
 

@@ -7,17 +7,16 @@ decodes single headers only.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from kci.diagnostics import finding
-from kci.errors import MissingToolError, UnsafeError, UsageError, rule_error
-from kci.utils.atomic import replacing, start_writing
+from kci.errors import MissingToolError, UnsafeError, rule_error
+from kci.utils.atomic import start_writing
 from kci.utils.frozen import Frozen
 
 SUFFIXES = (".tar", ".tar.zst")
@@ -185,40 +184,26 @@ def _records(data: bytes) -> dict[str, str]:
 
 
 @contextmanager
-def written_archive(
-    path: Path, what: str, level: int = 10
-) -> Iterator[Callable[[str, bytes | Path, int], None]]:
-    """Yield a function that adds a file without time and owner, by name, content and mode, to an
-    archive, which is written whole or not at all.
-
-    UsageError if the path does not end like `what`; OSError, or MissingToolError for zstd without
+def written_archive(path: Path, *, zstd: bool, level: int = 10) -> Iterator[tarfile.TarFile]:
+    """A tar to fill with members of `plain_member`; OSError, or MissingToolError for zstd without
     its package.
     """
-    if not path.name.endswith(SUFFIXES):
-        raise UsageError(f"{path} is not {what}", f"end it with {' or '.join(SUFFIXES)}")
-    with replacing(path) as replacement:
-        with ExitStack() as stack:
-            stream: Any = stack.enter_context(replacement.staging.open("wb"))
-            if path.name.endswith(".zst"):
-                compressor = zstandard().ZstdCompressor(level=level, write_checksum=True)
-                stream = stack.enter_context(compressor.stream_writer(stream, closefd=False))
-            archive = stack.enter_context(
-                tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT)
-            )
+    with ExitStack() as stack:
+        stream: Any = stack.enter_context(path.open("wb"))
+        if zstd:
+            compressor = zstandard().ZstdCompressor(level=level, write_checksum=True)
+            stream = stack.enter_context(compressor.stream_writer(stream, closefd=False))
+        yield stack.enter_context(
+            tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT)
+        )
 
-            def add(name: str, content: bytes | Path, mode: int) -> None:
-                member = tarfile.TarInfo(name)
-                member.mode = mode
-                file: IO[bytes] = (
-                    io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-                )
-                with file:
-                    member.size = file.seek(0, io.SEEK_END)
-                    file.seek(0)
-                    archive.addfile(member, file)
 
-            yield add
-        replacement.commit()
+def plain_member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
+    """The header of a file without time and owner."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    member.mode = mode
+    return member
 
 
 @contextmanager

@@ -38,16 +38,8 @@ functions (KCI746) too."""
 
 def libraries(folder: Path, wheel: str) -> dict[str, bytes]:
     """The libraries of a wheel of the package registry."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-    ]
+    options = "--quiet --no-deps --only-binary :all:"
+    command = [sys.executable, "-m", "pip", "download", *options.split()]
     command += ["--python-version", "3.11", "--dest", str(folder), wheel]
     for platform in ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64"):
         command += ["--platform", platform]
@@ -63,7 +55,5 @@ def test_no_rule_is_wrong_about_an_official_wheel(tmp_path: Path, wheel: str) ->
     there = libraries(tmp_path, wheel)
     files = {name: content for name, content in there.items() if any(part in name for part in own)}
     assert len(files) == len(own)
-    assert (
-        verify(make_variant(tmp_path, variant, files={"__init__.py": "", **files}), select=RULES)
-        == []
-    )
+    made = make_variant(tmp_path, variant, files={"__init__.py": b"", **files})
+    assert verify(made, select=RULES) == []

@@ -65,9 +65,8 @@ def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_mutated_archives(
     tmp_path: Path, artifacts: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        caching, "_FINE_TICK_NS", 0
-    )  # without its record of a tree a merge need not wait for the next tick
+    # Without its record of a tree a merge need not wait for the next tick.
+    monkeypatch.setattr(caching, "_FINE_TICK_NS", 0)
     random_ = random.Random(77)
     refused = 0
     for number in range(ARCHIVES):

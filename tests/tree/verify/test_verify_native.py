@@ -34,6 +34,7 @@ XPU = "torch213-cxx11-xpu20253-x86_64-linux"
 INIT = f'extern "C" void* PyInit_{ID}() {{ return 0; }}\n'
 
 Compile = Callable[..., Path]
+Asking = Callable[..., list[Diagnostic]]
 
 
 @pytest.fixture(scope="session")
@@ -189,14 +190,17 @@ UNBUILT = ["KCI712", "KCI749", "KCI761"]
 """What is wrong with a variant for GPUs whose only library is compiled from a line of C++."""
 
 
-def asking(
-    tmp_path: Path, compile: Compile, variant: str, *symbols: str, needs: str = ""
-) -> list[Diagnostic]:
+@pytest.fixture
+def asking(tmp_path_factory: pytest.TempPathFactory, compile: Compile) -> Asking:
     """What is said of a library that asks for these symbols, and needs libraries."""
-    source = INIT.replace("cpu", "cuda") + INIT + asks(*symbols)
-    library = compile(source, *linked(compile, *needs.split()))
-    name = f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so"
-    return native(tmp_path, library, variant, name, ignore=UNBUILT)
+
+    def said(variant: str, *symbols: str, needs: str = "") -> list[Diagnostic]:
+        source = INIT.replace("cpu", "cuda") + INIT + asks(*symbols)
+        library = compile(source, *linked(compile, *needs.split()))
+        name = f"{CUDA_ID if 'cu1' in variant else ID}.abi3.so"
+        return native(tmp_path_factory.mktemp("a"), library, variant, name, ignore=UNBUILT)
+
+    return said
 
 
 @pytest.mark.rule("KCI746", triggers=True)
@@ -218,16 +222,14 @@ def asking(
         ("nvrtcNoSuch", "libnvrtc.so.13"),
     ],
 )
-def test_a_name_like_one_of_cuda_s_is_none_of_them(
-    tmp_path: Path, compile: Compile, symbol: str, needs: str
-) -> None:
-    found = only(asking(tmp_path, compile, CUDA, symbol, needs=needs), "KCI746")
+def test_a_name_like_one_of_cuda_s_is_none_of_them(asking: Asking, symbol: str, needs: str) -> None:
+    found = only(asking(CUDA, symbol, needs=needs), "KCI746")
     assert found.message == f"CUDA 13.0 does not export {symbol}"
     assert ("-rdc=true" in found.hint) is ("LinkedBinary" in symbol)
 
 
 @pytest.mark.rule("KCI746", "KCI750", triggers=False)
-def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
+def test_what_cuda_exports(asking: Asking) -> None:
     names = (
         "cudaMalloc", "cudaLaunchKernelExC", "__cudaRegisterFatBinary",
         "__cudaPushCallConfiguration", "cudaProfilerStart", "cuTensorMapEncodeTiled",
@@ -237,7 +239,7 @@ def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
     )  # fmt: skip
     # libtorch.so leads to libtorch_cuda.so, and that to most of CUDA's
     needs = "libtorch.so libcuda.so.1 libcusolver.so.12"
-    assert asking(tmp_path, compile, CUDA, *names, needs=needs) == []
+    assert asking(CUDA, *names, needs=needs) == []
 
 
 @pytest.mark.rule("KCI746", triggers=True)
@@ -262,9 +264,9 @@ def test_what_cuda_exports(tmp_path: Path, compile: Compile) -> None:
     ],
 )
 def test_a_name_is_found_only_in_a_library_that_is_loaded(
-    tmp_path: Path, compile: Compile, variant: str, symbol: str, needs: str, owner: str
+    asking: Asking, variant: str, symbol: str, needs: str, owner: str
 ) -> None:
-    found = only(asking(tmp_path, compile, variant, symbol, needs=needs)[:1], "KCI746")
+    found = only(asking(variant, symbol, needs=needs)[:1], "KCI746")
     assert found.message == f"it does not need {owner}, which has {symbol}"
 
 
@@ -289,12 +291,10 @@ def test_a_library_whose_versions_are_asked_for_is_needed(tmp_path: Path, compil
 
 
 @pytest.mark.rule("KCI746", triggers=True)
-def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(
-    tmp_path: Path, compile: Compile
-) -> None:
+def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(asking: Asking) -> None:
     newer = "cudaDeviceGetExecutionCtx"
-    assert "CUDA 13.1" in only(asking(tmp_path, compile, CUDA, newer), "KCI746", newer).hint
-    assert asking(tmp_path / "2", compile, CUDA.replace("cu130", "cu131"), newer) == []
+    assert "CUDA 13.1" in only(asking(CUDA, newer), "KCI746", newer).hint
+    assert asking(CUDA.replace("cu130", "cu131"), newer) == []
 
 
 @pytest.mark.rule("KCI750", triggers=True)
@@ -309,18 +309,16 @@ def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(
     ],
 )
 def test_where_there_is_no_list_it_is_said(
-    tmp_path: Path, compile: Compile, variant: str, symbol: str, needs: str
+    asking: Asking, variant: str, symbol: str, needs: str
 ) -> None:
-    found = only(asking(tmp_path, compile, variant, symbol, needs=needs), "KCI750", symbol)
+    found = only(asking(variant, symbol, needs=needs), "KCI750", symbol)
     assert found.severity == "info"
 
 
 @pytest.mark.rule("KCI746", triggers=True)
-def test_device_code_of_hip_that_no_device_link_registered(
-    tmp_path: Path, compile: Compile
-) -> None:
+def test_device_code_of_hip_that_no_device_link_registered(asking: Asking) -> None:
     names = ("__hip_fatbin_0a1b2c", "hipMalloc")
-    found = asking(tmp_path, compile, ROCM, *names, needs="libamdhip64.so.7")
+    found = asking(ROCM, *names, needs="libamdhip64.so.7")
     assert ids(found) == ["KCI746", "KCI750"]
 
 
@@ -328,27 +326,27 @@ TVM_FFI = "tvm-ffi01-cpu-x86_64-linux"
 
 
 @pytest.mark.rule("KCI746", "KCI748", triggers=True)
-def test_what_tvm_ffi_does_not_export_or_not_everywhere(tmp_path: Path, compile: Compile) -> None:
+def test_what_tvm_ffi_does_not_export_or_not_everywhere(asking: Asking) -> None:
     for symbol, rule, told in (
         ("TVMFFINoSuch", "KCI746", "apache-tvm-ffi does not export TVMFFINoSuch"),
         ("_ZN3tvm3ffi6NoSuchEv", "KCI746", "_ZN3tvm3ffi6NoSuchEv"),
         ("TVMFFIGetCustomAllocator", "KCI748", "TVMFFIGetCustomAllocator (0.1.13)"),
         ("TVMFFIBigIntFromByteArray", "KCI748", "(0.1.15)"),
     ):
-        found = asking(tmp_path / symbol, compile, TVM_FFI, symbol, needs="libtvm_ffi.so")
+        found = asking(TVM_FFI, symbol, needs="libtvm_ffi.so")
         only(found, rule, told)
 
 
 @pytest.mark.rule("KCI746", "KCI748", triggers=False)
-def test_what_every_tvm_ffi_exports(tmp_path: Path, compile: Compile) -> None:
+def test_what_every_tvm_ffi_exports(asking: Asking) -> None:
     of_c = ("TVMFFIFunctionCall", "TVMFFIErrorCreateWithCauseAndExtraContext")
     names = (*of_c, "_ZN3tvm3ffi8DeepCopyERKNS0_3AnyE")
-    assert asking(tmp_path, compile, TVM_FFI, *names, needs="libtvm_ffi.so") == []
+    assert asking(TVM_FFI, *names, needs="libtvm_ffi.so") == []
 
 
 @pytest.mark.rule("KCI751", triggers=True)
-def test_a_function_of_no_torch_in_a_stable_variant(tmp_path: Path, compile: Compile) -> None:
-    found = asking(tmp_path, compile, STABLE, "aoti_torch_no_such", needs="libtorch_cpu.so")
+def test_a_function_of_no_torch_in_a_stable_variant(asking: Asking) -> None:
+    found = asking(STABLE, "aoti_torch_no_such", needs="libtorch_cpu.so")
     told = "torch 2.11 does not export aoti_torch_no_such"
     assert only(found, "KCI751").message == told
 
@@ -655,12 +653,12 @@ def test_only_a_name_s_own_scope_counts(name: str, scope: tuple[str, ...] | None
 
 
 @pytest.mark.rule("KCI746", triggers=True)
-def test_how_a_library_is_linked_that_is_not_needed(tmp_path: Path, compile: Compile) -> None:
+def test_how_a_library_is_linked_that_is_not_needed(asking: Asking) -> None:
     for symbol, hint in (
         ("cuTensorMapEncodeTiled", "link it with -lcuda"),
         ("nvmlInit_v2", "this variant cannot rely on that library"),
     ):
-        assert only(asking(tmp_path / symbol, compile, CUDA, symbol), "KCI746").hint == hint
+        assert only(asking(CUDA, symbol), "KCI746").hint == hint
 
 
 def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(

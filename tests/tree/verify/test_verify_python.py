@@ -25,10 +25,8 @@ def variant(
         f"{key if '/' in key else key.replace('__', '/')}.py": dedent(other)
         for key, other in others.items()
     }
-    return verify(
-        make_variant(root, name, files=files | {file: dedent(text)}),
-        select=["KCI77", "KCI78", "KCI724"],
-    )
+    made = make_variant(root, name, files=files | {file: dedent(text)})
+    return verify(made, select=["KCI77", "KCI78", "KCI724"])
 
 
 CHECKING = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
@@ -396,9 +394,8 @@ def test_a_test_that_loads_another_version_than_build_toml_has(
 ) -> None:
     root = kernel(tmp_path)
     (root / "tests" / "more").mkdir(parents=True)
-    (root / "tests" / "test_a.py").write_text(
-        'from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n'
-    )
+    other = 'from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n'
+    (root / "tests" / "test_a.py").write_text(other)
     (root / "tests" / "more" / "test_b.py").write_text(text)
     found = [item for item in verify(root) if item.rule.startswith("KCI7")]
     assert [(item.rule, item.path, item.line) for item in found if "test_b" in item.path] == (

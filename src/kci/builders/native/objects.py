@@ -8,6 +8,7 @@ names. Preprocessing would not do, since `nvcc -E` sees only the first arch. A n
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import posixpath
 import re
@@ -35,8 +36,10 @@ from kci.utils.archive import (
     RefusedError,
     TarStream,
     opened_archive,
+    plain_member,
     written_archive,
 )
+from kci.utils.atomic import replacing
 from kci.utils.bounded_json import MAX_BYTES, VersionedRecord, decode_json
 from kci.utils.suggest import count
 
@@ -75,12 +78,21 @@ def pack_objects(folder: Path, since: float, head: PackHead, out_file: Path) -> 
 
     Raises UsageError, ClientError, MissingToolError.
     """
-    with written_archive(out_file, "the name of a pack", _LEVEL) as add:
-        add(HEAD, msgspec.json.encode(head), 0o644)
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
-                add(name, path, 0o644)
+    if not out_file.name.endswith(SUFFIXES):
+        raise UsageError(
+            f"{out_file} is not the name of a pack", f"end it with {' or '.join(SUFFIXES)}"
+        )
+    with replacing(out_file) as replacement:
+        zstd = out_file.name.endswith(".zst")
+        with written_archive(replacement.staging, zstd=zstd, level=_LEVEL) as archive:
+            text = msgspec.json.encode(head)
+            archive.addfile(plain_member(HEAD, len(text)), io.BytesIO(text))
+            for path in sorted(folder.rglob("*")):
+                name = path.relative_to(folder).as_posix()
+                if _MEMBER.fullmatch(name) and path.stat().st_mtime >= since:
+                    with path.open("rb") as file:
+                        archive.addfile(plain_member(name, os.fstat(file.fileno()).st_size), file)
+        replacement.commit()
     return out_file
 
 
