@@ -23,6 +23,7 @@ import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 
+from buildkit import write_tree
 from cli.runner import Result, ended, kci
 from conftest import only, refusal, write_noarch
 from kci.diagnostics import Diagnostic
@@ -301,6 +302,15 @@ def test_pruning_removes_what_the_kernel_should_no_longer_have(
     assert "removed: torch-rocm" in said
     assert "kept, not in the tree: torch-xpu" in said
     assert hub[REPO].files("v1")["benchmarks/benchmark.py"] == b"pass\n"
+
+
+def test_pruning_needs_the_kernel(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"mine/kci.toml": "[publish]\nprune = true\n", "mine/.git/HEAD": ""}
+    monkeypatch.chdir(write_tree(tmp_path, files) / "mine")
+    done = publish(make_tree(tmp_path / "fetched"))
+    ended(done, 2, "removing variants needs to know which ones the kernel should have")
 
 
 def test_the_front_page_is_the_kernels_card_of_today(hub: FakeHub, tmp_path: Path) -> None:

@@ -54,3 +54,6 @@ def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_python_that_cannot_load_kernels(tmp_path: Path) -> None:
     for python in (tmp_path / "none", program(tmp_path, "python", "echo hello\n")):
         failure(MissingToolError, "does not answer", probe, python)
+    answer = 'kci-load-result:{"lacks": "No module named torch"}'
+    lacks = program(tmp_path, "python", f"echo '{answer}'\n")
+    failure(MissingToolError, "cannot load kernels: No module named torch", probe, lacks)

@@ -95,6 +95,8 @@ def test_a_tree_that_is_no_good() -> None:
     told = "the merged tree does not meet the requirements"
     (row,) = judge(planned(), records(record("relu", CPU, CUDA, complete=False, error=told), NORM))
     assert (row.job, row.error) == ("relu / merge", told)
+    rows = judge(planned(), records(record("relu", CPU, complete=False, error=told), NORM))
+    assert [row.job for row in rows] == [f"relu / {CUDA}", "relu / merge"]
     lacking = record("relu", CPU, CUDA, complete=False, missing=("other",))
     (row,) = judge(planned(), records(lacking, NORM))
     assert "other" in row.error
