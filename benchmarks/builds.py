@@ -5,7 +5,7 @@ same run.
     a build with nothing to do, against `python -c pass`               at most 170
     `kci run` of three variants against the sum of single builds      at most 0.85, on two cores or
     more
-    a second environment that loads the same torch, in seconds         at most 2
+    a second environment with the same torch, in seconds               at most 2
 
 The kernels have ten sources beside their binding, with torch's stable ABI, or the binding alone:
 one compiler leaves a core idle, while two at once take 1.6 of two cores already. A torch is

@@ -38,10 +38,11 @@ TOKEN = f"hf_{'A1b2' * 5}"
         "remote: ghs_0123456789abcdefghij is not valid",
         "https://ghp_0123456789abcdefghij@github.com/acme/kernels",
         "a second line of the token",
+        "a third%41line of it",
     ],
 )
 def test_what_is_secret_is_left_out(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACME_TOKEN", f"{SECRET}\nsecond line of the token\n")
+    monkeypatch.setenv("ACME_TOKEN", f"{SECRET}\nsecond line of the token\nthird%41line\n")
     quoted = quote(SECRET, safe="")
     monkeypatch.setenv("PIP_INDEX_URL", f"https://bob:{quoted}@index.example/simple")
     error = FindingsError(text, hint=text)
@@ -49,7 +50,7 @@ def test_what_is_secret_is_left_out(text: str, monkeypatch: pytest.MonkeyPatch) 
     secrets = (SECRET, quote(SECRET), quoted, base64.b64encode(SECRET.encode()).decode(), TOKEN)
     for said in (*lines, error.message, error.hint):
         assert "***" in said
-        for secret in (*secrets, "0a0a", "0123456789", "second line"):
+        for secret in (*secrets, "0a0a", "0123456789", "second line", "third%41line"):
             assert secret not in said
 
 

@@ -81,7 +81,7 @@ def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: P
 
 def test_bytecode_is_written_into_the_environment_alone(tmp_path: Path) -> None:
     """There once for all tests: those of the kernel that `kci init` writes import 2,800 modules."""
-    places = {"ours": tmp_path / "environment", "theirs": tmp_path / "elsewhere"}
+    places = {"ours": tmp_path / "environment", "theirs": tmp_path / "environment-elsewhere"}
     for name, place in places.items():
         write_tree(place, {f"{name}.py": ""})
     tests = "import ours, theirs\ndef test_it(): pass\n"

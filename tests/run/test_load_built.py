@@ -218,9 +218,16 @@ def test_a_kernel_that_is_loaded_says_with_what(
     kernel = write_noarch(tmp_path / "kernel")
     for state in ("built", "reused"):
         done = kci("run", kernel)
-        assert done.stdout.splitlines()[1].split()[2:6] == [state, "yes", "yes", "yes"], done
+        took = ["0", "s"] if state == "built" else []
+        assert done.stdout.splitlines()[1].split()[2:] == [state, "yes", "yes", "yes", *took], done
     (entry,) = read_release(kernel / "build").manifest.present
     assert entry.loaded == GOOD
+
+    (kernel / "kci.toml").write_text("[plan]\nload = []\n")
+    (tmp_path / "cache" / "run").rename(tmp_path / "before")
+    for _ in ("built", "reused"):
+        row = kci("run", kernel).stdout.splitlines()[1]
+    assert row.partition("reused")[2].count("not loaded: ") == 1, row
 
 
 @pytest.mark.usefixtures("python")

@@ -113,12 +113,14 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
             its = (item for item in tree.findings if f"/{name}/" in f"/{item.path}/")
             errors = errors_in(its)
             verified = count(len(errors), "error") if errors else "yes"
-        took = f"{outcome.seconds:.0f} s" if state is OutcomeState.BUILT else outcome.note
-        took += f", {outcome.objects}" if outcome.objects and outcome.objects.found else ""
+        took = [f"{outcome.seconds:.0f} s"] if state is OutcomeState.BUILT else []
+        took += [outcome.note] if state in (OutcomeState.LEFT, OutcomeState.FAILED) else []
+        took += [str(outcome.objects)] if outcome.objects and outcome.objects.found else []
         loaded = outcome.loaded
-        took += f", {loaded}" if loaded and loaded.reason else ""
+        took += [str(loaded)] if loaded and loaded.reason else []
         word = "" if not loaded else "yes" if loaded.torch else "not loaded"
-        rows.append((outcome.kernel, name, state, "yes" if verified else "", verified, word, took))
+        done = ("yes" if verified else "", verified, word, ", ".join(took))
+        rows.append((outcome.kernel, name, state, *done))
     headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
     answer(table(headers, rows, _LAYOUT))
     used = [outcome.objects for outcome in result.outcomes if outcome.objects]

@@ -104,7 +104,7 @@ def load_alone(
     return LoadedVariant(error=error, output=output or error)
 
 
-_MARK = "kci-load-result:"
+_PROBE_MARK = "kci-load-result:"
 _PROBE = """
 import json, sys
 try:
@@ -119,7 +119,7 @@ except Exception:
 toolkits = [getattr(torch.version, name, None) for name in NAMES]
 print("MARK" + json.dumps({"torch": torch.__version__.split("+")[0],
     "toolkit": next(filter(None, toolkits), ""), "backend": backend}))
-""".replace("MARK", _MARK).replace(
+""".replace("MARK", _PROBE_MARK).replace(
     "NAMES", str([facts.torch_version for facts in BACKENDS.values()])
 )
 
@@ -142,7 +142,7 @@ def probe(python: Path) -> LoaderEnvironment:
             home = Path(folder)
             environ = environment_without_secrets(home)
             done = run_in_group(command, silent, env=environ, cwd=home, seconds=_SECONDS)
-        if not (answer := last_answer(done.output, _MARK)):
+        if not (answer := last_answer(done.output, _PROBE_MARK)):
             shown = "; ".join(done.output.splitlines()[-3:])[-300:]
             raise ValueError(f"exit status {done.code}: {shown}")
         environment = decode_json(answer, LoaderEnvironment)

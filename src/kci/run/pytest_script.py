@@ -5,6 +5,7 @@ uv compiles nothing, and some tests import thousands of torch's modules: they ar
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.machinery import SourceFileLoader
 from types import CodeType
@@ -15,10 +16,10 @@ import pytest
 
 def main() -> int:
     """Run pytest with the arguments of this program."""
-    read = SourceFileLoader.get_code
+    read, place = SourceFileLoader.get_code, f"{sys.prefix}{os.sep}"
 
     def get_code(self: Any, name: str) -> CodeType | None:
-        sys.dont_write_bytecode = not self.path.startswith(sys.prefix)
+        sys.dont_write_bytecode = not self.path.startswith(place)
         try:
             return read(self, name)
         finally:
