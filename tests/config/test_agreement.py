@@ -164,9 +164,7 @@ GOOD = (
 
 
 @pytest.mark.parametrize("schema", [build_schema, settings_schema])
-def test_descriptions_carry_no_indentation_of_the_source(
-    schema: Callable[[], dict[str, Any]],
-) -> None:
+def test_descriptions_have_no_source_indentation(schema: Callable[[], dict[str, Any]]) -> None:
     """Python 3.13 strips it from docstrings and 3.11 does not: the same file has to come out of
     both.
     """

@@ -79,9 +79,7 @@ def test_edition_4_has_no_newer_keys(text: str, key: str, line: int) -> None:
         (["version"], "[tvm-ffi]\nsrc = []\n"), (["version", "license"], ""),
     ],
 )  # fmt: skip
-def test_version_3_is_refused_with_all_that_has_to_be_added(
-    lacking: list[str], framework: str
-) -> None:
+def test_version_3_is_refused_with_all_that_it_lacks(lacking: list[str], framework: str) -> None:
     lines = [line for line in GENERAL.splitlines() if line.partition(" ")[0] not in lacking]
     (found,) = refusal(kernel, "\n".join(lines) + f"\n{framework}")
     assert (found.rule, found.line) == ("KCI108", 1)
@@ -193,22 +191,14 @@ def test_a_rust_component_is_one_for_the_cpu_with_its_manifest_among_the_sources
         ("depends = []\nsrc = []", "KCI102", "lacks the key `language`", 8),
         ('language = "cuda"\ndepends = []\nsrc = []', "KCI104", "'cuda' is not a language", 9),
         ("language = 5\ndepends = []\nsrc = []", "KCI104", "'5' is not a language", 9),
-        (
-            'language = "cpp-cpu"\nbackend = "cpu"\ndepends = []\nsrc = []',
-            "KCI101",
-            "says the backend",
-            10,
-        ),
+        ('language = "cpp-cpu"\nbackend = "cpu"\ndepends = []\nsrc = []', "KCI101",
+            "says the backend", 10),
         ('language = "rust-cpu"\ndepends = []\nsrc = []', "KCI104", "with `[tvm-ffi]` only", 9),
-        (
-            'language = "cpp-cpu"\ndepends = []\nsrc = []\ncargo-manifest = "x"',
-            "KCI101",
-            "`cargo-manifest`",
-            12,
-        ),
+        ('language = "cpp-cpu"\ndepends = []\nsrc = []\ncargo-manifest = "x"', "KCI101",
+            "`cargo-manifest`", 12),
         ('language = "cpp-cpu"\nsrc = []', "KCI102", "lacks the key `depends`", 8),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_a_component_of_edition_6_is_said_once_and_at_its_place(
     component: str, rule: str, said: str, line: int
 ) -> None:

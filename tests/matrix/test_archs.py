@@ -41,13 +41,10 @@ TABLE = [
 @pytest.mark.parametrize("toolkit", [0, 1, 2], ids=["12.6", "12.8", "13.0"])
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
 def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
-    default = arch_tables("2026-08-20").cuda_default(
-        Version.parse(["12.6", "12.8", "13.0"][toolkit])
-    )
-    assert (
-        " ".join(intersect_capabilities(tuple(row[0].split()), default, exact=False))
-        == row[1 + toolkit]
-    )
+    version = Version.parse(["12.6", "12.8", "13.0"][toolkit])
+    default = arch_tables("2026-08-20").cuda_default(version)
+    kept = intersect_capabilities(tuple(row[0].split()), default, exact=False)
+    assert " ".join(kept) == row[1 + toolkit]
 
 
 @pytest.mark.parametrize(
@@ -59,10 +56,7 @@ def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) ->
         ("10.0a 10.0f", "10.0a 10.0f"),
         ("9.1a 9.0a+PTX", "9.0a+PTX"),
         ("8.0 8.0+PTX", "8.0+PTX"),
-        (
-            "8.0 10.0 10.1 11.8 12.0",
-            "8.0 10.0 12.0",
-        ),  # as megablocks has it: 10.1 does not stand in for 10.3
+        ("8.0 10.0 10.1 11.8 12.0", "8.0 10.0 12.0"),  # as megablocks: 10.1 is not for 10.3
         ("7.0 7.2 7.5", "7.5"),
         ("6.0+PTX", ""),
         ("10.3a 12.1+PTX", "10.3a 12.1+PTX"),
@@ -77,12 +71,10 @@ def test_the_exact_intersection(wanted: str, kept: str) -> None:
 def built(*keys: str, backend: str = "cuda") -> Build:
     """A kernel with a component for each of these keys."""
     parts = (
-        f'[kernel.part{number}]\nbackend = "{backend}"\ndepends = []\nsrc = []\n'
-        for number, _ in enumerate(keys)
+        f'[kernel.part{number}]\nbackend = "{backend}"\ndepends = []\nsrc = []\n{more}\n'
+        for number, more in enumerate(keys)
     )
-    return torch_kernel(
-        [backend], components="\n".join(map("".join, zip(parts, keys, strict=True)))
-    ).build
+    return torch_kernel([backend], components="".join(parts)).build
 
 
 @pytest.mark.parametrize(
@@ -147,13 +139,10 @@ MINVER = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncud
         (noarch_kernel(["cpu", "cuda", "rocm"], LISTS).build, "cpu", "1", None),
     ],
 )  # fmt: skip
-def test_the_archs_of_the_metadata(
-    made: Build, backend: str, compute: str, archs: str | None
-) -> None:
+def test_archs_of_the_metadata(made: Build, backend: str, compute: str, archs: str | None) -> None:
     kind = Kind.NOARCH if made.torch_noarch else Kind.FULL
-    assert variant_archs(made, kind, backend, Version.parse(compute)) == (
-        archs and tuple(archs.split())
-    )
+    found = variant_archs(made, kind, backend, Version.parse(compute))
+    assert found == (archs and tuple(archs.split()))
 
 
 KCI_TOML = """\
@@ -175,9 +164,8 @@ def found(text: str = KCI_TOML) -> RepositorySettings:
 
 
 def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
-    (base, filters), (_, whole) = (
-        tier_of("nightly", found(), thinned=thinned) for thinned in (True, False)
-    )
+    base, filters = tier_of("nightly", found(), thinned=True)
+    _, whole = tier_of("nightly", found(), thinned=False)
     assert (base, len(filters), len(whole)) == (Tier.ALL, 3, 2)
     plain, filters = tier_of("plain", found())
     assert (plain, len(filters)) == (Tier.RELEASE, 1)
@@ -199,9 +187,8 @@ def test_a_bad_expression_is_told_with_its_place() -> None:
 
 @pytest.mark.rule("KCI214", "KCI215", triggers=True)
 def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
-    (base, filters), (_, unthinned) = (
-        tier_of("nightly", found(), thinned=thinned) for thinned in (True, False)
-    )
+    base, filters = tier_of("nightly", found(), thinned=True)
+    _, unthinned = tier_of("nightly", found(), thinned=False)
     made = torch_kernel(["cpu", "cuda", "rocm"])
     whole = select(made, catalog, base, narrow=unthinned, explain=True)
     assert {variant.backend for variant in whole.variants} == {"cpu", "cuda"}
@@ -213,9 +200,8 @@ def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     assert "tier nightly: backend cpu cuda excludes it" in {item.reason for item in left_out}
     thinned = select(made, catalog, base, narrow=filters, explain=True)
     assert set(thinned.variants) < set(whole.variants)
-    assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(
-        thinned.variants
-    )
+    gone = len(whole.variants) - len(thinned.variants)
+    assert [item.rule for item in thinned.dropped].count("KCI215") == gone
 
 
 @pytest.mark.rule("KCI214", "KCI215", triggers=False)
@@ -248,9 +234,7 @@ VARIANTS = st.lists(
 
 @settings(max_examples=many(200))
 @given(VARIANTS, st.randoms(use_true_random=False))
-def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(
-    variants, random
-) -> None:
+def test_every_pair_is_covered_none_is_superfluous_and_order_is_nothing(variants, random) -> None:
     chosen = choose(variants)
     assert pairs_of(variants) == pairs_of(chosen)
     assert [variant for variant in variants if variant in chosen] == chosen
@@ -274,9 +258,8 @@ def grid(seed: int, most: int) -> list[Variant]:
     random = Random(seed)
     sizes = [random.randint(2, 5), random.randint(2, 5), random.randint(1, 3)]
     share, (torches, computes, systems) = random.choice([0.5, 0.7, 0.9]), map(range, sizes)
-    places = [
-        place for place in itertools.product(torches, computes, systems) if random.random() < share
-    ]
+    every = itertools.product(torches, computes, systems)
+    places = [place for place in every if random.random() < share]
     return [cell(x, y, z, SYSTEMS[z]) for x, y, z in random.sample(places, min(most, len(places)))]
 
 
@@ -284,11 +267,9 @@ def grid(seed: int, most: int) -> list[Variant]:
 def test_no_smaller_selection_covers_all_pairs(seed: int) -> None:
     variants = grid(seed, 16)
     chosen = choose(variants)
-    wanted = {pair for variant in variants for pair in pairs(variant)}
-    for fewer in itertools.combinations(
-        [set(pairs(variant)) for variant in variants], max(0, len(chosen) - 1)
-    ):
-        assert set().union(*fewer) != wanted
+    each = [set(pairs(variant)) for variant in variants]
+    for fewer in itertools.combinations(each, max(0, len(chosen) - 1)):
+        assert set().union(*fewer) != pairs_of(variants)
 
 
 def test_a_large_grid_takes_no_long_search() -> None:

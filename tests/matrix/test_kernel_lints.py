@@ -104,9 +104,7 @@ def test_what_has_no_code_beside_a_suffix_is_one_warning(edition: str) -> None:
     ("spelled", "meant"),
     [("sm_90", "9.0"), ("compute_90A", "9.0a"), ("80+ptx", "8.0+PTX"), ("sm_91", "such as")],
 )
-def test_a_compilers_spelling_is_answered_with_the_one_to_write(
-    catalog: Catalog, spelled: str, meant: str
-) -> None:
+def test_a_compilers_spelling_is_corrected(catalog: Catalog, spelled: str, meant: str) -> None:
     made = torch_kernel(
         ["cuda"], components=f'{COMPONENT}cuda-capabilities = ["8.0", "{spelled}"]\n'
     )

@@ -56,9 +56,7 @@ def test_minutes_and_money_add_up() -> None:
         ([5] * 100, Pool("", None), (1, 5)),
     ],
 )  # fmt: skip
-def test_waves_and_time_on_the_clock(
-    minutes: list[int], pool: Pool, expected: tuple[int, int]
-) -> None:
+def test_waves_and_wall_time(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
     legs = [leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]
     assert simulate(legs) == expected
 

@@ -240,9 +240,7 @@ def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> N
     assert len(prints) == 2
 
 
-def test_it_moves_with_the_image_and_the_builder(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_moves_with_image_and_builder(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, variant = sample(catalog)
     usual = Fingerprints(kernel).fingerprint(variant, IMAGE)
     assert usual != Fingerprints(kernel).fingerprint(variant, "docker.io/some/image:2")
@@ -325,9 +323,7 @@ def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("content", ["#define V 1", None], ids=["equal files", "no files"])
-def test_where_a_link_leads_is_part_of_it(
-    norm: Path, catalog: Catalog, content: str | None
-) -> None:
+def test_a_link_s_target_is_part_of_it(norm: Path, catalog: Catalog, content: str | None) -> None:
     """What is there counts already, and does not change."""
     for name in ("one.h", "two.h") if content is not None else ():
         (norm / "csrc" / name).write_text(content or "")

@@ -95,9 +95,7 @@ def cpu_plan(catalog: Catalog) -> Plan:
 @pytest.mark.parametrize(
     "runner", [("self-hosted", "gpu"), ("ubuntu-24.04", "gpu"), RunnerGroup("g", ("ubuntu-24.04",))]
 )
-def test_legs_elsewhere_are_not_for_forks(
-    cpu_plan: Plan, runner: tuple[str, ...] | RunnerGroup
-) -> None:
+def test_forks_get_no_legs_elsewhere(cpu_plan: Plan, runner: tuple[str, ...] | RunnerGroup) -> None:
     first, second = cpu_plan.legs
     other = msgspec.structs.replace(second, runner=runner)
     kept = only_hosted(msgspec.structs.replace(cpu_plan, legs=(first, other)))

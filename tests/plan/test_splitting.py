@@ -178,9 +178,7 @@ def test_machines_of_github_or_of_unknown_number_hold_nothing_back() -> None:
 
 @settings(max_examples=many(300))
 @given(st.integers(1, 300), st.lists(st.integers(0, 256), min_size=1, max_size=8))
-def test_a_split_gives_everybody_something_and_nobody_too_much(
-    total: int, weights: list[int]
-) -> None:
+def test_a_split_gives_all_something_and_nobody_too_much(total: int, weights: list[int]) -> None:
     parts = split(total, weights)
     some = sum(weight > 0 for weight in weights)
     for part, weight in zip(parts, weights, strict=True):

@@ -190,18 +190,14 @@ def test_what_was_changed_is_hashed_again(tree: Path, how: str) -> None:
             add(tree)
 
 
-def test_without_a_record_everything_is_hashed(
-    tree: Path, hashed: list[str], tmp_path: Path
-) -> None:
+def test_without_a_record_all_is_hashed(tree: Path, hashed: list[str], tmp_path: Path) -> None:
     for path in (tmp_path / "cache" / "trees").iterdir():
         path.write_text("{")
     add(tree)
     assert f"{CPU}/_ops.py" in hashed
 
 
-def test_a_file_system_without_links_gets_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_links_there_are_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(1, "Operation not permitted")
 

@@ -64,9 +64,7 @@ def sign(tree: Path) -> None:
 
 
 @pytest.mark.rule("KCI790", "KCI791", "KCI792", triggers=False)
-def test_a_run_signs_through_the_services_that_kci_toml_names(
-    tree: Path, sigstore: OwnSigstore
-) -> None:
+def test_a_run_signs_through_the_services_of_kci_toml(tree: Path, sigstore: OwnSigstore) -> None:
     done = kci("sign", tree, GITHUB_REPOSITORY="acme/norm")
     assert done.stdout.split() == [str(tree / name) for name in SIGNED], done.stderr
     assert sigstore.asked == ["/identity", "/api/v2/signingCert", *["/api/v1/log/entries"] * 3]
@@ -113,9 +111,7 @@ def test_it_counts_for_its_repository_and_workflow_under_its_own_root(
 
 
 @pytest.mark.rule("KCI791", triggers=True)
-def test_another_issuer_says_nothing_about_repositories_on_github(
-    tree: Path, sigstore: OwnSigstore
-) -> None:
+def test_another_issuer_says_nothing_about_github(tree: Path, sigstore: OwnSigstore) -> None:
     sigstore.claims["iss"] = "https://gitlab.example"
     sign(tree)
     assert problems(tree) == ["KCI791"]

@@ -224,9 +224,7 @@ def test_sha512_is_read(variant: Path) -> None:
     assert validate_dir(variant, expected, file_hashes(variant)) == []
 
 
-def test_the_variant_digest_covers_metadata_and_ignores_bytecode_names_and_times(
-    tmp_path: Path,
-) -> None:
+def test_the_variant_digest_covers_metadata_but_no_bytecode_or_times(tmp_path: Path) -> None:
     one = fill(tmp_path / "one", {"a.py": b"1", "metadata.json": b"2"})
     two = fill(tmp_path / "two", {"a.py": b"1", "metadata.json": b"2", "__pycache__/a.pyc": b"x"})
     os.utime(two / "a.py", (1, 1))

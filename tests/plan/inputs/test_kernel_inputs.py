@@ -169,9 +169,7 @@ def looked_at(root: Path, place: Path) -> str:
     return digest
 
 
-def test_what_did_not_change_is_not_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_unchanged_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write(tmp_path / "r", a_h="one")
     monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
     first = looked_at(root, tmp_path / "c")
@@ -231,9 +229,7 @@ def test_another_time_is_seen_where_it_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
-def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(
-    tmp_path: Path, part: str
-) -> None:
+def test_whatever_the_file_system_says_anew_is_read_again(tmp_path: Path, part: str) -> None:
     said = {"st_size": 1, "st_mtime_ns": 2, "st_ctime_ns": 3, "st_ino": 4, "st_dev": 5}
     cache = StatCache(tmp_path, tmp_path / "place")
     status: Any = SimpleNamespace(**said)

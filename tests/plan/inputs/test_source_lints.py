@@ -127,9 +127,7 @@ def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: b
     ("where", "component"),
     [("include/x.h", 'include = ["include"]'), ("csrc/x.h", ""), ("src/x.h", "")],
 )
-def test_include_directories_and_csrc_are_searched(
-    tmp_path: Path, where: str, component: str
-) -> None:
+def test_include_folders_and_csrc_are_searched(tmp_path: Path, where: str, component: str) -> None:
     files = {"src/a.cu": '#  include  "x.h"', where: ""}
     _, found = make(tmp_path, files, ["src/a.cu"], component=component)
     assert [item.rule for item in found] == ["KCI138"]

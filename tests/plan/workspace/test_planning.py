@@ -70,9 +70,7 @@ def test_a_backend_without_a_component_is_left_out_with_its_line(tmp_path: Path)
     "choice",
     [Choice(backends=("metal",)), Choice(only=("*metal*",)), Choice(where="backend == metal")],
 )
-def test_a_backend_without_a_component_that_was_asked_for_is_at_fault(
-    tmp_path: Path, choice: Choice
-) -> None:
+def test_a_backend_asked_for_without_component_is_at_fault(tmp_path: Path, choice: Choice) -> None:
     place = kernel(tmp_path, backends='["cuda", "metal"]')
     workspace, says = open_workspace([place]), "nothing is planned: .*build.toml: metal is declared"
     failure(FindingsError, says, plan_run, workspace, PlanRequest(choice=choice))
@@ -298,9 +296,7 @@ def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Pat
     assert faulty(repository) == ["unread", "wrong"]
 
 
-def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(
-    repository: Path,
-) -> None:
+def test_a_changed_shared_file_is_held_up_by_the_kernels_that_declare_it(repository: Path) -> None:
     write("common/scale.h", "")(repository)
     settings = '[[inputs]]\nkernel = "wrong"\npaths = ["common"]\n'
     (repository / "kci.toml").write_text(settings)

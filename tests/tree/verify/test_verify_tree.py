@@ -335,9 +335,7 @@ def test_names_that_look_like_devices_and_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI709", triggers=True)
-def test_a_variant_that_no_artifact_can_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variant_too_big_for_an_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = of_python(tmp_path, *(f"{number}.txt" for number in range(5)))
     monkeypatch.setattr(tree_pack, "LIMITS", ArchiveLimits(members=4))
     assert "KCI709" in ids(check(directory))
@@ -359,9 +357,7 @@ def test_digests(tmp_path: Path) -> None:
     only(verify(directory, select=["KCI73"]), "KCI730")
 
 
-def test_paths_are_shown_as_they_were_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_shown_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_variant(tmp_path / "build", "torch-cpu", files={"a.py": ""})
     monkeypatch.chdir(tmp_path)
     assert check(Path("build"))[0].path == "build/torch-cpu"
