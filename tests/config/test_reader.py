@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import kernel, refusal
+from conftest import failure, kernel, refusal
 from kci.config import update
 from kci.config.discovery import companion, find_kernels
 from kci.config.model import CudaComponent
@@ -173,18 +173,13 @@ def test_what_the_reference_accepts(text: str) -> None:
 )  # fmt: skip
 def test_what_the_reference_refuses(text: str, rule: str, said: str) -> None:
     found = found_in(text)
-    assert any(
-        item.rule == rule and (said in item.message or said == item.hint) for item in found
-    ), found
+    told = [item for item in found if item.rule == rule]
+    assert any(said in item.message or said == item.hint for item in told), found
 
 
 def test_all_errors_are_found_at_once_in_file_order() -> None:
-    text = (
-        GOOD.replace('"ab"', '"A"').replace('["cuda"]', '["npu"]')
-        + "scr = []\nminver = 2\n"
-        + COMPONENT
-        + "x = 1\n"
-    )
+    text = GOOD.replace('"ab"', '"A"').replace('["cuda"]', '["npu"]')
+    text += f"scr = []\nminver = 2\n{COMPONENT}x = 1\n"
     assert [(found.rule, found.line) for found in found_in(text)] == [
         ("KCI104", 2), ("KCI104", 6), ("KCI101", 8), ("KCI103", 9), ("KCI101", 14),
     ]  # fmt: skip
@@ -225,11 +220,8 @@ def test_trap_5_bounds_are_normalised_when_compared_and_kept_as_spelt() -> None:
 
 def test_a_build_knows_its_parts() -> None:
     read = kernel(GOOD + 'pyext = ["py", "json", "pyi", "txt"]\n' + COMPONENT).build
-    assert (read.name, read.framework_name, read.data_extensions) == (
-        "ab",
-        "torch",
-        ("json", "txt"),
-    )
+    assert (read.name, read.framework_name) == ("ab", "torch")
+    assert read.data_extensions == ("json", "txt")
     assert list(read.components("cuda")) == ["k"]
     assert isinstance(read.kernel["k"], CudaComponent)
     assert read.components("rocm") == {}
@@ -251,10 +243,8 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make(Path(name))
     assert find_kernels([]) == ["a", "b", "group/c"]
     assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
-    with pytest.raises(
-        UsageError, match=r"^/no-such-place/build\.toml: there is no such directory"
-    ):
-        find_kernels(["/no-such-place/build.toml"])
+    none = "/no-such-place/build.toml"
+    failure(UsageError, f"^{none}: there is no such directory", find_kernels, [none])
     assert [read.directory for read in open_workspace(["a", "b"]).kernels] == ["a", "b"]
 
 

@@ -82,111 +82,84 @@ ON_ROCM = '[kernel.on_rocm]\nbackend = "rocm"'
 TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        # sources
-        pytest.param(append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM},
-            id="source of two backends"),
-        pytest.param(append("csrc/cuda/hopper.cu"), {CUDA13},
-            id="source of a component that needs CUDA 13"),
-        pytest.param(append("csrc/cpu/norm.cpp"), {CPU}, id="CPU source"),
-        pytest.param(append("csrc/cpu/util.h"), ALL, id="header, which every component sees"),
-        pytest.param(append("csrc/shared.h"), ALL, id="header of several components"),
-        pytest.param(lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13},
-            id="listed file removed"),
-        pytest.param(append("torch-ext/binding.cpp"), ALL, id="binding"),
-        pytest.param(append("torch-ext/norm/__init__.py", "x = 1\n"), ALL, id="Python package"),
-        pytest.param(write("torch-ext/norm/sub/deep.py"), ALL, id="module of the package"),
-        # build.toml
-        pytest.param(replace('name = "norm"', 'name = "norm-two"'), ALL, id="name"),
-        pytest.param(replace("version = 1", "version = 2"), ALL, id="version"),
-        pytest.param(replace('"MIT"', '"BSD"'), ALL, id="license"),
-        pytest.param(replace("edition = 5", 'edition = 5\nupstream = "https://x.org/y"'), ALL,
-            id="upstream"),
-        pytest.param(replace("edition = 5", 'edition = 5\nsource = "https://x.org/y"'), ALL,
-            id="source"),
-        pytest.param(replace("edition = 5", 'edition = 5\npython-depends = ["einops"]'), ALL,
-            id="python-depends"),
-        pytest.param(
-            replace("edition = 5",
-                'edition = 5\nkernel-depends = [{ repo-id = "a/b", version = 1 }]'), ALL,
-            id="kernel-depends",
-        ),
-        pytest.param(
-            replace('minver = "12.6"', 'minver = "12.6"\npython-depends = ["nvidia-cutlass-dsl"]'),
-            {CUDA12, CUDA13},
-            id="python-depends of CUDA",
-        ),
-        pytest.param(
-            replace('minver = "12.6"', 'kernel-depends = [{ repo-id = "a/b", version = 1 }]'),
-            {CUDA12, CUDA13},
-            id="kernel-depends of CUDA",
-        ),
-        pytest.param(replace(TORCH, TORCH + '\npyext = ["py", "json"]'), ALL, id="pyext"),
-        pytest.param(replace(TORCH, TORCH + '\ncxx-flags = ["-O1"]'), ALL,
-            id="flags of the binding"),
-        pytest.param(replace(TORCH + '\ninclude = ["."]', TORCH), ALL, id="include of the binding"),
-        pytest.param(replace('"torch-ext/binding.h"]', '"torch-ext/binding.h", "csrc/stray.h"]'),
-        ALL, id="torch.src"),
-        pytest.param(replace(ON_CPU, ON_CPU + '\ncxx-flags = ["-O1"]'), {CPU}, id="cxx-flags"),
-        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-flags = ["-O1"]'), {CUDA12, CUDA13},
-            id="cuda-flags"),
-        pytest.param(replace(ON_ROCM, ON_ROCM + '\nhip-flags = ["-O1"]'), {ROCM}, id="hip-flags"),
-        pytest.param(replace(ON_ROCM, ON_ROCM + '\nrocm-archs = ["gfx942"]'), {ROCM},
-            id="rocm-archs"),
-        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["9.0"]'), {CUDA12, CUDA13},
-            id="capabilities"),
-        pytest.param(
-            replace('backend = "cpu"\ndepends = ["torch"]', 'backend = "cpu"\ndepends = []'), {CPU},
-            id="depends"
-        ),
-        pytest.param(replace('include = ["csrc"]', 'include = ["."]'), {CUDA12, CUDA13},
-            id="include"),
-        pytest.param(replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12},
-            id="cuda-minver"),
-    ],
-)  # fmt: skip
+MOVES: dict[str, tuple[Change, set[str]]] = {
+    # sources
+    "source of two backends": (append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM}),
+    "source of a component that needs CUDA 13": (append("csrc/cuda/hopper.cu"), {CUDA13}),
+    "CPU source": (append("csrc/cpu/norm.cpp"), {CPU}),
+    "header, which every component sees": (append("csrc/cpu/util.h"), ALL),
+    "header of several components": (append("csrc/shared.h"), ALL),
+    "listed file removed": (lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13}),
+    "binding": (append("torch-ext/binding.cpp"), ALL),
+    "Python package": (append("torch-ext/norm/__init__.py", "x = 1\n"), ALL),
+    "module of the package": (write("torch-ext/norm/sub/deep.py"), ALL),
+    # build.toml
+    "name": (replace('name = "norm"', 'name = "norm-two"'), ALL),
+    "version": (replace("version = 1", "version = 2"), ALL),
+    "license": (replace('"MIT"', '"BSD"'), ALL),
+    "upstream": (replace("edition = 5", 'edition = 5\nupstream = "https://x.org/y"'), ALL),
+    "source": (replace("edition = 5", 'edition = 5\nsource = "https://x.org/y"'), ALL),
+    "python-depends": (replace("edition = 5", 'edition = 5\npython-depends = ["einops"]'), ALL),
+    "kernel-depends": (
+        replace("edition = 5", 'edition = 5\nkernel-depends = [{ repo-id = "a/b", version = 1 }]'),
+        ALL),
+    "python-depends of CUDA": (
+        replace('minver = "12.6"', 'minver = "12.6"\npython-depends = ["nvidia-cutlass-dsl"]'),
+        {CUDA12, CUDA13}),
+    "kernel-depends of CUDA": (
+        replace('minver = "12.6"', 'kernel-depends = [{ repo-id = "a/b", version = 1 }]'),
+        {CUDA12, CUDA13}),
+    "pyext": (replace(TORCH, TORCH + '\npyext = ["py", "json"]'), ALL),
+    "flags of the binding": (replace(TORCH, TORCH + '\ncxx-flags = ["-O1"]'), ALL),
+    "include of the binding": (replace(TORCH + '\ninclude = ["."]', TORCH), ALL),
+    "torch.src": (replace('"torch-ext/binding.h"]', '"torch-ext/binding.h", "csrc/stray.h"]'), ALL),
+    "cxx-flags": (replace(ON_CPU, ON_CPU + '\ncxx-flags = ["-O1"]'), {CPU}),
+    "cuda-flags": (replace(ON_CUDA, ON_CUDA + '\ncuda-flags = ["-O1"]'), {CUDA12, CUDA13}),
+    "hip-flags": (replace(ON_ROCM, ON_ROCM + '\nhip-flags = ["-O1"]'), {ROCM}),
+    "rocm-archs": (replace(ON_ROCM, ON_ROCM + '\nrocm-archs = ["gfx942"]'), {ROCM}),
+    "capabilities": (replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["9.0"]'), {CUDA12, CUDA13}),
+    "depends": (
+        replace('backend = "cpu"\ndepends = ["torch"]', 'backend = "cpu"\ndepends = []'), {CPU}),
+    "include": (replace('include = ["csrc"]', 'include = ["."]'), {CUDA12, CUDA13}),
+    "cuda-minver": (replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "expected"), MOVES.values(), ids=MOVES)
 def test_it_moves_with_what_decides_the_bytes(
     norm: Path, catalog: Catalog, change: Change, expected: set[str]
 ) -> None:
     assert moved(norm, catalog, change) == expected
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(write("README.md", "new"), id="README"),
-        pytest.param(write("CARD.md"), id="card"),
-        pytest.param(append("tests/test_norm.py", "\n"), id="tests"),
-        pytest.param(write("benchmarks/benchmark.py"), id="benchmarks"),
-        pytest.param(write("build/torch-cpu/metadata.json"), id="what was built"),
-        pytest.param(write("torch-ext/norm/__pycache__/x.cpython-311.pyc"), id="bytecode"),
-        pytest.param(write(".gitignore"), id="hidden file"),
-        pytest.param(append("csrc/stray.h"), id="file that nobody lists"),
-        pytest.param(write("csrc/new.h"), id="new file that nobody lists"),
-        pytest.param(
-            lambda root: (root / "csrc/stray.h").unlink(), id="file removed that nobody lists"
-        ),
-        pytest.param(
-            write("torch-ext/norm/config.json"), id="data file of the package that is not installed"
-        ),
-        pytest.param(write("torch-ext/norm/__init__.pyi"), id="type stub, which is not installed"),
-        pytest.param(write("flake.lock"), id="flake"),
-        pytest.param(write("pyproject.toml"), id="pyproject.toml"),
-        pytest.param(write("venv/lib/python3/x.py"), id="virtual environment"),
-        pytest.param(write("csrc/cuda/norm.cu~"), id="backup of an editor"),
-        pytest.param(append("build.toml", "\n# a comment\n"), id="comment"),
-        pytest.param(replace("[kernel.on_rocm]", "[kernel.for_amd]"), id="label of a component"),
-        pytest.param(
-            replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'),
-            id="place on the Hub",
-        ),
-        pytest.param(replace('minver = "12.6"', 'minver = "12.0"'), id="bounds"),
-        pytest.param(lambda root: os.utime(root / "csrc/cuda/norm.cu", (0, 0)), id="time"),
-        pytest.param(lambda root: (root / "csrc/cuda/norm.cu").chmod(0o755), id="mode"),
-    ],
-)
+STAYS: dict[str, Change] = {
+    "README": write("README.md", "new"),
+    "card": write("CARD.md"),
+    "tests": append("tests/test_norm.py", "\n"),
+    "benchmarks": write("benchmarks/benchmark.py"),
+    "what was built": write("build/torch-cpu/metadata.json"),
+    "bytecode": write("torch-ext/norm/__pycache__/x.cpython-311.pyc"),
+    "hidden file": write(".gitignore"),
+    "file that nobody lists": append("csrc/stray.h"),
+    "new file that nobody lists": write("csrc/new.h"),
+    "file removed that nobody lists": lambda root: (root / "csrc/stray.h").unlink(),
+    "data file of the package that is not installed": write("torch-ext/norm/config.json"),
+    "type stub, which is not installed": write("torch-ext/norm/__init__.pyi"),
+    "flake": write("flake.lock"),
+    "pyproject.toml": write("pyproject.toml"),
+    "virtual environment": write("venv/lib/python3/x.py"),
+    "backup of an editor": write("csrc/cuda/norm.cu~"),
+    "comment": append("build.toml", "\n# a comment\n"),
+    "label of a component": replace("[kernel.on_rocm]", "[kernel.for_amd]"),
+    "place on the Hub":
+        replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'),
+    "bounds": replace('minver = "12.6"', 'minver = "12.0"'),
+    "time": lambda root: os.utime(root / "csrc/cuda/norm.cu", (0, 0)),
+    "mode": lambda root: (root / "csrc/cuda/norm.cu").chmod(0o755),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", STAYS.values(), ids=STAYS)
 def test_it_stays_with_everything_else(norm: Path, catalog: Catalog, change: Change) -> None:
     assert moved(norm, catalog, change) == set()
 
