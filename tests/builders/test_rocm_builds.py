@@ -120,7 +120,8 @@ def test_what_changed_is_compiled_again_and_elsewhere_the_bytes_are_the_same(
     kernel = write_tree(
         tmp_path / "plain",
         {
-            "build.toml": PLAIN.replace('a.cu"', f'a.cu", "{header}"') + "hip-flags = ['-nogpuinc']\n",
+            "build.toml": PLAIN.replace('a.cu"', f'a.cu", "{header}"')
+            + "hip-flags = ['-nogpuinc']\n",
             "torch-ext/plain/__init__.py": "",
             "binding.cpp": "void launch(float* data);\nvoid call(float* data) { launch(data); }\n",
             device: f"""
