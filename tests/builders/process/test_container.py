@@ -329,20 +329,3 @@ def test_an_image_without_a_python_says_so(tmp_path: Path, monkeypatch: pytest.M
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert "no Python 3.11 or newer" in done.stderr
-
-
-@pytest.mark.network
-def test_a_variant_is_built_by_the_kci_that_the_image_installs(
-    tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    made = tmp_path / "o"
-    words = ["build", str(kernel), "--variant", "torch-cpu", "--output", str(made), "--no-load"]
-    words += ["--container", "none"]
-    build = ContainerBuild(IMAGE, kernel, words, writable=[made], cache=tmp_path / "c")
-    run_in_container(build, quiet)
-    # A second start takes the environment of the first, and so needs no index.
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/nowhere")
-    run_in_container(build, quiet)
-    files = sorted(path.name for path in (made / "torch-cpu").iterdir())
-    assert files == ["__init__.py", "_ops.py", "metadata.json"]
