@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -44,7 +43,7 @@ from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
 from kci.tree.verify import verify
 from kci.utils.atomic import in_use, locked
-from split_kernel import SOURCES
+from split_kernel import SOURCES, SplitKernel
 
 SWIGLU = ROOT / "examples" / "swiglu"
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
@@ -367,7 +366,7 @@ class StandInCompiler:
     killed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, real: Path) -> None:
         pipe = folder / "running"
         os.mkfifo(pipe)
         # It keeps the pipe open, so that the end of what can be read there is the end of the last
@@ -379,7 +378,7 @@ class StandInCompiler:
         self.program.write_text(
             f"#!{interpreter} -I\nimport os, signal, sys\n"
             f"if not any(word.startswith('kernel/') for word in sys.argv):\n"
-            f"    os.execv({shutil.which('g++')!r}, ['g++', *sys.argv[1:]])\n"
+            f"    os.execv({str(real)!r}, ['g++', *sys.argv[1:]])\n"
             f"pipe = open({str(pipe)!r}, 'w')\nprint('running', file=pipe, flush=True)\n"
             "signal.pause()\n"
         )
@@ -420,17 +419,16 @@ def test_what_is_lacking_is_one_line_of_the_table(
 
 
 @pytest.mark.torch
-def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> None:
+def test_ctrl_c_while_the_compiler_runs(tmp_path: Path) -> None:
     """A real interrupt while ninja runs a compiler: no tree, no orphaned compiler, and the rerun
     completes the tree.
     """
-    kernel = copy_example("rms-norm", tmp_path)
-    (kernel / "kci.toml").write_text("[plan]\nload = []\n")
-    only = "--only=torch-stable-abi211-cpu-*"
+    split = SplitKernel(tmp_path, SOURCES | {"kci.toml": "[plan]\nload = []\n"}, wait=":")
+    kernel, only = split.directory, "--only=torch-stable-abi211-cpu-*"
     command = [sys.executable, "-m", "kci", "run", str(kernel), only, "-v"]
     command += ["--catalog", "2026-08-20"]  # its newest torch is the one that tests have
-    environment = {**os.environ, "KCI_CACHE": str(torch_cache), "PYTHONUNBUFFERED": "1"}
-    compiler = StandInCompiler(tmp_path)
+    environment = {**os.environ, "KCI_CACHE": str(split.cache), "PYTHONUNBUFFERED": "1"}
+    compiler = StandInCompiler(tmp_path, split.compiler)
     with subprocess.Popen(
         command,
         env={**environment, "CXX": str(compiler.program)},
@@ -445,6 +443,7 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
         assert process.wait() == 130
     compiler.wait_for_end()
     assert not (kernel / "build").exists()
+    environment["CXX"] = str(split.compiler)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert verify(kernel / "build", ignore=["KCI721"]) == []
