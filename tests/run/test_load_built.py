@@ -210,7 +210,7 @@ def test_what_needs_the_driver_of_a_gpu_is_not_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("python")
-@pytest.mark.rule("KCI786", triggers=False)
+@pytest.mark.rule("KCI786", "KCI217", triggers=False)
 def test_a_kernel_that_is_loaded_says_with_what(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

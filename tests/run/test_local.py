@@ -210,17 +210,6 @@ def test_what_was_left_is_missing_in_the_manifest_and_no_finding(
         assert tree.findings == ()
 
 
-@pytest.mark.rule("KCI217", triggers=False)
-def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
-    result = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
-    assert result.code == 0, result.stderr
-    lines = [line.split() for line in result.stdout.splitlines() if line.startswith("swiglu ")]
-    assert [line[1:5] for line in lines] == [[name, "built", "yes", "yes"] for name in NAMES]
-    assert verify(kernel_dir / "build") == []
-    again = kci("run", kernel_dir, KCI_CACHE=str(tmp_path / "cache"))
-    assert again.stdout.count("reused") == 3
-
-
 @pytest.mark.parametrize("into", ["swiglu/build", "elsewhere/tree"])
 def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(
     kernel_dir: Path, source: Path, tmp_path: Path, into: str
