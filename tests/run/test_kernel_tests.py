@@ -147,61 +147,51 @@ def test_a_keyword_selects_tests_and_makes_no_record(tmp_path: Path, python: Pat
     assert (done.code, (tmp_path / "record.json").exists()) == (2, False)
 
 
-SKIPPED = (
-    "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "skipped"),
-    [("def test_a(): pass\n", 0), ("", 0), (SKIPPED, 1)],
-    ids=["unmarked", "none", "skipped"],
-)
-def test_nothing_that_ran_is_no_pass(tmp_path: Path, python: Path, text: str, skipped: int) -> None:
-    report = outcome(tmp_path, GOOD, test_it=text)
-    assert (report.state, report.skipped) == (TestState.NOTHING_RAN, skipped)
-
-
-def test_a_variant_that_does_not_load_is_told(tmp_path: Path, python: Path) -> None:
-    files = {"__init__.py": "raise ImportError('undefined symbol: x')\n"}
-    report = outcome(tmp_path, files, test_it=TEST)
-    assert report.state is TestState.NOT_LOADED
-    assert "undefined symbol: x" in report.output
-
-
-LEAVES = "import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): {}\n"
+MARKED = "import os, pytest\n@pytest.mark.kernels_ci\n"
 LEAVES_AFTER = "import os\ndef pytest_unconfigure(): os._exit(0)\n"
 
 
 @pytest.mark.parametrize(
-    "tests",
+    ("tests", "state", "skipped"),
     [
-        {"test_it": LEAVES.format("os._exit(0)")},
-        {"test_it": LEAVES.format("assert 0"), "conftest": LEAVES_AFTER},
+        ({"test_it": "def test_a(): pass\n"}, TestState.NOTHING_RAN, 0),
+        ({"test_it": ""}, TestState.NOTHING_RAN, 0),
+        ({"test_it": f"{MARKED}@pytest.mark.skip\ndef test_a(): pass\n"}, TestState.NOTHING_RAN, 1),
+        ({"test_it": "import nothing_of_this_name\n"}, TestState.FAILED, 0),
+        ({"test_it": f"{MARKED}def test_a(): os._exit(0)\n"}, TestState.FAILED, 0),
+        ({"test_it": f"{MARKED}def test_a(): assert 0\n", "conftest": LEAVES_AFTER},
+            TestState.FAILED, 0),
+    ],
+    ids=["unmarked", "none", "skipped", "broken", "ended with 0", "ended with 0 after it failed"],
+)  # fmt: skip
+@pytest.mark.usefixtures("python")
+def test_what_did_not_run_to_its_end_is_no_pass(
+    tmp_path: Path, tests: dict[str, str], state: TestState, skipped: int
+) -> None:
+    report = outcome(tmp_path, GOOD, **tests)
+    assert (report.state, report.skipped) == (state, skipped)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ImportError('undefined symbol: x')", "undefined symbol: x"),
+        ("import os; os._exit(0)", ""),
+        ("import triton", "triton"),  # torch for the CPU brings none
     ],
 )
-def test_a_process_that_a_test_ends_with_0_has_not_passed(
-    tmp_path: Path, python: Path, tests: dict[str, str]
-) -> None:
-    assert outcome(tmp_path, GOOD, **tests).state is TestState.FAILED
+@pytest.mark.usefixtures("python")
+def test_a_variant_that_does_not_load_is_told(tmp_path: Path, code: str, said: str) -> None:
+    report = outcome(tmp_path, {"__init__.py": f"{code}\n"}, test_it=TEST)
+    assert (report.state, said in report.output) == (TestState.NOT_LOADED, True)
 
 
-def test_a_process_that_a_kernel_ends_with_0_has_not_loaded(tmp_path: Path, python: Path) -> None:
-    files = {"__init__.py": "import os\nos._exit(0)\n"}
-    assert outcome(tmp_path, files, test_it=TEST).state is TestState.NOT_LOADED
-
-
-def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path, python: Path) -> None:
+@pytest.mark.usefixtures("python")
+def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
     fifo = tmp_path / "never"
     os.mkfifo(fifo)
-    waits = f"os.fork() or open({str(fifo)!r}).read()"
-    text = f"import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): {waits}\n"
+    text = f"{MARKED}def test_a(): os.fork() or open({str(fifo)!r}).read()\n"
     assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
-
-
-def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
-    report = outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n")
-    assert report.state is TestState.FAILED
 
 
 def test_what_a_kernel_declares_is_there_when_it_is_loaded(
@@ -221,12 +211,6 @@ def test_what_a_kernel_declares_is_there_when_it_is_loaded(
     replace("metadata.json", f"{key}]", f'{key}"einops"]')(variant)
     report = run_kernel_tests(variant, None, quiet, cache=tmp_path)
     assert report.state is TestState.NOTHING_RAN, report.output
-
-
-def test_a_kernel_for_the_cpu_has_no_more_than_its_users_have(tmp_path: Path, python: Path) -> None:
-    """torch for the CPU brings no triton."""
-    variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import triton\n"})
-    assert run_kernel_tests(variant, None, quiet, cache=tmp_path).state is TestState.NOT_LOADED
 
 
 def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:

@@ -177,28 +177,20 @@ def two_at_once(place: Path, *arguments: str | Path) -> None:
     assert codes == [0, 0], [output.read_text() for output in said]
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(
-    "again", [False, True], ids=["into an empty folder", "over an older build"]
+    "words", [["build", "--variant", "torch-cpu", "--output"], ["run", "--into"]]
 )
-def test_two_builds_at_once_of_one_variant(tmp_path: Path, again: bool) -> None:
+def test_two_at_once_of_one_kernel(tmp_path: Path, words: list[str], again: bool) -> None:
+    """Into a place where nothing is, and over an older build."""
     kernel, out = noarch_kernel(tmp_path / "k"), tmp_path / "out"
-    for number in range(ROUNDS):
+    names = [*AT_TOP, *NAMES] if words[0] == "run" else ["torch-cpu"]
+    for number in range(ROUNDS // 2):
         if not again:
             shutil.rmtree(out, ignore_errors=True)
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once(tmp_path, "build", kernel, "--variant", "torch-cpu", "--output", out)
-        assert [path.name for path in out.iterdir()] == ["torch-cpu"]
-        assert (out / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
-        assert verify(out / "torch-cpu") == []
-
-
-def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    for number in range(ROUNDS):
-        (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once(tmp_path, "run", kernel)
-        tree = kernel / "build"
-        assert sorted(path.name for path in tree.iterdir()) == [*AT_TOP, *NAMES]
-        for name in NAMES:
-            assert (tree / name / "__init__.py").read_text() == f"NUMBER = {number}\n"
-        assert verify(tree) == []
+        two_at_once(tmp_path, words[0], kernel, *words[1:], out)
+        assert sorted(path.name for path in out.iterdir()) == names
+        for code in out.glob("*/__init__.py"):
+            assert code.read_text() == f"NUMBER = {number}\n"
+        assert verify(out if words[0] == "run" else out / "torch-cpu") == []
