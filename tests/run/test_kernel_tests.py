@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import Bare, files_in, quiet, write_tree
+from buildkit import Bare, files_in, program, quiet, write_tree
 from cli.runner import kci
 from conftest import ROOT, failure
 from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.matrix.variants import parse_variant_name
 from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
 from kci.run.kernel_tests import (
@@ -25,7 +26,7 @@ from kci.run.kernel_tests import (
     run_kernel_tests,
     select_variants,
 )
-from kci.run.loader import python_path
+from kci.run.loader import LoaderEnvironment, probe, python_path, why_incompatible
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
@@ -390,3 +391,52 @@ def test_a_job_tests_what_the_tree_has_of_its_variants(tmp_path: Path) -> None:
     there, told = _job(tmp_path / "tree", [CPU, CUDA])
     assert there == (CPU,)
     assert told == tree_under_test(read_manifest(tmp_path / "tree").digests, [CPU])
+
+
+# --- what a Python can load, and which variants are for it ---
+
+CUDA_AND_ROCM = {
+    (("2.13.1",), "13.1", "cuda"): {
+        True: "torch-cpu torch-universal torch-cuda torch213-cxx11-cu130 torch-stable-abi211-cu130",
+        False: "torch-rocm torch213-cxx11-cu132 torch213-cxx11-cu126 torch212-cxx11-cu130 "
+        "torch-stable-abi214-cu130",
+    },
+    # Builds of the night, and those of AMD: versions may have more than numbers.
+    (("2.15.0.dev20261020", "2.15.0a0"), "7.1.25424-4179531dcd", "rocm"): {
+        True: "torch-rocm torch215-cxx11-rocm71 torch-stable-abi215-rocm71",
+        False: "torch215-cxx11-rocm72 torch215-cxx11-rocm70 torch214-cxx11-rocm71",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("torches", "toolkit", "backend", "name", "fits"),
+    [
+        (*machine, f"{name}-x86_64-linux" if name.count("-") > 1 else name, fits)
+        for machine, answers in CUDA_AND_ROCM.items()
+        for fits, names in answers.items()
+        for name in names.split()
+    ],
+)
+def test_which_environment_can_load_a_variant(
+    monkeypatch: pytest.MonkeyPatch, torches: tuple[str, ...], toolkit: str, backend: str,
+    name: str, fits: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("kci.run.loader.this_system", lambda: "x86_64-linux")
+    for torch in torches:
+        environment = LoaderEnvironment(torch=torch, toolkit=toolkit, backend=backend)
+        assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
+
+
+def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kci.run.loader._SECONDS", 0.1)
+    hangs = program(tmp_path, "python", "exec sleep 60\n")
+    failure(MissingToolError, "does not answer", probe, hangs)
+
+
+def test_a_python_that_cannot_load_kernels(tmp_path: Path) -> None:
+    for python in (tmp_path / "none", program(tmp_path, "python", "echo hello\n")):
+        failure(MissingToolError, "does not answer", probe, python)
+    answer = 'kci-load-result:{"lacks": "No module named torch"}'
+    lacks = program(tmp_path, "python", f"echo '{answer}'\n")
+    failure(MissingToolError, "cannot load kernels: No module named torch", probe, lacks)
