@@ -407,30 +407,21 @@ def named(root: Path, files: dict[str, str], link: tuple[str, str] | None = None
     return sources_with_name(inputs, request(kernel, CPU, root).variant, NAMED)
 
 
-def test_only_what_mentions_it(tmp_path: Path) -> None:
-    assert named(tmp_path, {}) == {"bind.cpp"}
-
-
-def test_a_mention_in_a_file_that_nothing_includes_does_not_count(tmp_path: Path) -> None:
-    more = {
-        "vendored/module.cpp": "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)",
-        "docs.md": "TORCH_EXTENSION_NAME",
-    }
-    assert named(tmp_path, more) == {"bind.cpp"}
-
-
 @pytest.mark.parametrize(
-    "files",
-    [{"csrc/b.h": "// TORCH_EXTENSION_NAME"}, {"common/shared.h": "// TVM_FFI_EXTENSION_NAME"}],
+    ("files", "all_of_them"),
+    [
+        ({}, False),
+        ({"vendored/module.cpp": "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)"}, False),
+        ({"docs.md": "TORCH_EXTENSION_NAME"}, False),
+        ({"csrc/b.h": "// TORCH_EXTENSION_NAME"}, True),
+        ({"common/shared.h": "// TVM_FFI_EXTENSION_NAME"}, True),
+        ({"csrc/a.cpp": "#  include <../bind.cpp>\n"}, True),
+    ],
 )
-def test_a_mention_in_a_file_that_is_not_compiled_counts_for_all(
-    tmp_path: Path, files: dict[str, str]
+def test_a_mention_counts_for_all_that_may_include_it(
+    tmp_path: Path, files: dict[str, str], all_of_them: bool
 ) -> None:
-    assert named(tmp_path, files) == set(NAMED)
-
-
-def test_a_source_that_another_includes_counts_for_all(tmp_path: Path) -> None:
-    assert named(tmp_path, {"csrc/a.cpp": "#  include <../bind.cpp>\n"}) == set(NAMED)
+    assert named(tmp_path, files) == (set(NAMED) if all_of_them else {"bind.cpp"})
 
 
 def test_a_source_can_be_a_link(tmp_path: Path) -> None:
