@@ -297,7 +297,9 @@ def test_the_shares_follow_from_the_sources_alone() -> None:
     )
     made = [part_objects(units, BuildPart(number, 4)) for number in range(1, 5)]
     assert [part_objects(units[::-1], BuildPart(number, 4)) for number in range(1, 5)] == made
-    assert sorted(name for objects in made for name in objects) == sorted(item.object for item in units)
+    assert sorted(name for objects in made for name in objects) == sorted(
+        item.object for item in units
+    )
     assert [len(objects) for objects in made] == [11, 10, 10, 10]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
-from cli.runner import kci, kci_process
+from cli.runner import Result, kci, kci_process
 from conftest import AT_TOP
 from forked import fork_server
 from kci.cli.run import _report
@@ -47,36 +47,30 @@ def named(kernel: Path, name: str) -> Path:
 # --- exit codes ---
 
 
-def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
-    good, bad = noarch_kernel(tmp_path / "good"), noarch_kernel(tmp_path / "bad")
-    (named(bad, "with-a-link") / "gone.py").symlink_to("nowhere.py")
-    alone = kci_process("build", bad, "--variant", "torch-cpu", "--output", tmp_path / "out")
-    assert alone.code != 0
-    cache = str(tmp_path / "cache")
-    done = kci_process("run", good, bad, "--into", tmp_path / "trees", KCI_CACHE=cache)
+def test_the_worst_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
+    """A path that leads out of the kernel is refused for safety, which is worse than a link to
+    nothing.
+    """
+    names = ("good", "missing", "unsafe")
+    good, missing, unsafe = (noarch_kernel(tmp_path / name) for name in names)
+    (named(missing, "with-a-link") / "gone.py").symlink_to("nowhere.py")
+    (tmp_path / "secret.py").write_text("")
+    (named(unsafe, "unsafe") / "secret.py").symlink_to(tmp_path / "secret.py")
+    alone = kci_process("build", missing, "--variant", "torch-cpu", "--output", tmp_path / "out")
+    assert alone.code > 0
+
+    def run(*kernels: Path) -> Result:
+        cache = str(tmp_path / "cache")
+        return kci_process("run", *kernels, "--into", tmp_path / "trees", KCI_CACHE=cache)
+
+    done = run(good, missing)
     assert done.code == alone.code
     assert "2 variants of with-a-link failed:" in done.stderr
     assert done.stdout.count("failed") == done.stdout.count("built") == 2
     assert verify(tmp_path / "trees" / "just-python") == []
-
-
-def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
-    """A path that leads out of the kernel is refused for safety, which is worse than a link to
-    nothing.
-    """
-    missing, unsafe = noarch_kernel(tmp_path / "missing"), noarch_kernel(tmp_path / "unsafe")
-    (missing / "torch-ext/just_python/gone.py").symlink_to("nowhere.py")
-    (tmp_path / "secret.py").write_text("")
-    (named(unsafe, "unsafe") / "secret.py").symlink_to(tmp_path / "secret.py")
-
-    def code(tree: str, *kernels: Path) -> int:
-        cache = str(tmp_path / "cache")
-        return kci_process("run", *kernels, "--into", tmp_path / tree, KCI_CACHE=cache).code
-
-    worse = code("tree", unsafe)
-    assert worse > code("tree", missing) > 0
-    for kernels in ((missing, unsafe), (unsafe, missing)):
-        assert code("trees", *kernels) == worse
+    worse = {run(*kernels).code for kernels in ((missing, unsafe), (unsafe, missing))}
+    assert len(worse) == 1
+    assert worse.pop() > alone.code
 
 
 def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
