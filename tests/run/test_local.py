@@ -27,8 +27,6 @@ from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import BuildFailedError, MissingToolError
 from kci.plan.workspace import Choice, open_workspace
 from kci.run import build_leg, local
-from kci.run import build_leg as one_variant
-from kci.run import local as kept_builds
 from kci.run.local import (
     KEPT_BUILDS,
     Outcome,
@@ -285,7 +283,7 @@ def test_nobody_replaces_what_is_being_read(
         return reading
 
     monkeypatch.setattr(local, "verify_with_suppressions", watched(local.verify_with_suppressions))
-    monkeypatch.setattr(one_variant, "leg_for", watched(one_variant.leg_for))
+    monkeypatch.setattr(build_leg, "leg_for", watched(build_leg.leg_for))
     monkeypatch.setattr(build_leg, "verify", watched(build_leg.verify))
     ran = kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
     made = kci("build", kernel_dir, "--variant", "torch-cpu", "--output", tmp_path / "out")
@@ -301,7 +299,7 @@ def test_the_table_has_the_first_error_and_its_place(
     def failing(*_arguments: object, **_options: object) -> None:
         raise BuildFailedError("building it failed at c++ a.cpp\nsome note", diagnostics=[place])
 
-    monkeypatch.setattr(kept_builds, "make_variant_dir", failing)
+    monkeypatch.setattr(local, "make_variant_dir", failing)
     result = kci("run", kernel_dir, "--into", tmp_path / "tree", KCI_CACHE=str(tmp_path / "cache"))
     assert result.code == 4
     assert result.stdout.count("swiglu/a.cpp:7:3: error: 'x' was not declared") == len(NAMES)
@@ -399,7 +397,7 @@ def test_what_is_lacking_is_one_line_of_the_table(
         said = "cannot install torch\npip install torch\nCollecting torch\nERROR: no space left"
         raise MissingToolError(said)
 
-    monkeypatch.setattr(kept_builds, "make_variant_dir", lacks)
+    monkeypatch.setattr(local, "make_variant_dir", lacks)
     done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "cache"))
     assert done.code == 3
     assert "ERROR: no space left" in done.stdout
@@ -466,7 +464,7 @@ def test_variants_are_built_at_once_where_each_has_a_job_for_every_source(tmp_pa
     assert builds_at_once([], 8) == 1
 
 
-def test_one_variant_is_loaded_while_the_next_is_built(
+def test_build_leg_is_loaded_while_the_next_is_built(
     again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are built at once only if their compilers have room, and these have none."""
