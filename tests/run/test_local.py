@@ -464,7 +464,7 @@ def test_variants_are_built_at_once_where_each_has_a_job_for_every_source(tmp_pa
     assert builds_at_once([], 8) == 1
 
 
-def test_build_leg_is_loaded_while_the_next_is_built(
+def test_one_variant_is_loaded_while_the_next_is_built(
     again: Again, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are built at once only if their compilers have room, and these have none."""
