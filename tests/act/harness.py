@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from checkout import copy_checkout
+from forked_program import forked_program
 from kci.utils.atomic import locked
 from kci.workflows.render import REUSABLE_FILES
 from kci.workflows.rendered_files import find_pins
@@ -137,8 +138,15 @@ def installed(shared: Path, *actions: str) -> dict[str, str]:
         for action in actions:
             if not (root / f"complete-{action}").exists():
                 subprocess.run([*command, action], check=True, capture_output=True, env=with_uv)
+    # An environment of which nothing but its Python is asked for, and that is forked.
+    forked = shared / f"kci-forked-{os.getpid()}"
+    if not forked.exists():
+        (forked / "bin").mkdir(parents=True)
+        (forked / "bin" / "python").symlink_to(forked_program(str(root / "bin" / "python")))
+    for mark in root.glob("complete*"):
+        (forked / mark.name).touch()
     return {
-        "KCI_ACT_INSTALLED": str(root),
+        "KCI_ACT_INSTALLED": str(forked),
         "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh"),
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 
 from buildkit import noarch_kernel, program, wait_for, write_tree
 from cli.runner import ended, kci
+from forked_program import forked_program
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.snakemake import SNAKEFILE, render_snakemake
@@ -23,12 +23,15 @@ from split_kernel import SOURCES, VARIANT, SplitKernel
 from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing
 
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
-OWN = f"{shlex.quote(sys.executable)} -m kci"
 
 pytestmark = [
     pytest.mark.programs,
     pytest.mark.skipif(not SNAKEMAKE.exists(), reason="snakemake is not installed"),
 ]
+
+
+def own_kci() -> str:
+    return f"{forked_program()} -m kci"
 
 
 def git(folder: Path, *words: str) -> None:
@@ -44,11 +47,11 @@ def commit(folder: Path) -> None:
 
 
 def snakemake(
-    folder: Path, *words: str, kci: str = OWN, only: str = "*",
+    folder: Path, *words: str, kci: str = "", only: str = "*",
     environment: dict[str, str] | None = None,
 ):  # type: ignore[no-untyped-def] # fmt: skip
     """Snakemake as a user starts it in the repository's root."""
-    config = ("--config", f"kci={kci}", f"only={only}")
+    config = ("--config", f"kci={kci or own_kci()}", f"only={only}")
     return subprocess.Popen(
         [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), *config],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -145,7 +148,7 @@ def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: P
     tried = tmp_path / "tried"
     first = f"test -e {tried} || {{ touch {tried}; exit 4; }}"
     fails = f'case "$*" in *torch-cuda*) {first};; esac'
-    own = program(tmp_path, "own", f'{fails}\nexec {OWN} "$@"')
+    own = program(tmp_path, "own", f'{fails}\nexec {own_kci()} "$@"')
     code, said = run(repository, "--cores", "1", "--keep-going", kci=str(own))
     assert code == 1
     assert "build_just_python_torch_cuda" in said
@@ -159,7 +162,9 @@ def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: P
 
 def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_path: Path) -> None:
     waits = f'case "$*" in *torch-cuda*--pack*) touch {tmp_path}/waits; sleep 600;; esac'
-    first = snakemake(repository, kci=str(program(tmp_path, "own", f'{waits}\nexec {OWN} "$@"')))
+    first = snakemake(
+        repository, kci=str(program(tmp_path, "own", f'{waits}\nexec {own_kci()} "$@"'))
+    )
     wait_for((tmp_path / "waits").exists, "the leg to begin")
     other = repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar"
     wait_for(other.exists, "the other leg")
@@ -202,7 +207,7 @@ def test_no_name_becomes_a_part_of_a_shell_line(tmp_path: Path) -> None:
     rendered(folder, *HOSTILE)
     words = tmp_path / "words"
     note = f'printf "%s\\n" "$1" "$@" . >> {words}'
-    script = f'{note}\ntest "$1" = plan || exit 1\nexec {OWN} "$@"'
+    script = f'{note}\ntest "$1" = plan || exit 1\nexec {own_kci()} "$@"'
     noted = program(tmp_path, "noted", script)
     numbers = range(len(HOSTILE))
     artifacts = [f"kci-out/artifacts/kci-k-{number}-torch-cpu.tar" for number in numbers]
