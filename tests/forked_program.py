@@ -88,6 +88,8 @@ def _be(asking: socket.socket) -> NoReturn:
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
+        for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+            setattr(sys, name, os.fdopen(number, mode, 1, closefd=False))
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(f"/proc/{process}/cwd")
