@@ -76,7 +76,7 @@ def serve(address: str) -> None:
             with suppress(ChildProcessError):  # there is none
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
-    shutil.rmtree(Path(address).parent)
+    shutil.rmtree(Path(address).parent, ignore_errors=True)
 
 
 def _be(asking: socket.socket) -> NoReturn:
