@@ -124,15 +124,7 @@ class Project:
         notes.unlink(missing_ok=True)
         return found
 
-    def run(
-        self,
-        event: str,
-        *earlier: Run,
-        attempt: int = 1,
-        workflow: str = RELEASE,
-        job: str = "",
-        **payload: Any,
-    ) -> Run:
+    def run(self, event: str, *earlier: Run, attempt: int = 1, **payload: Any) -> Run:
         """Run the workflow; a push has everything that there is.
 
         A further attempt has what those before uploaded.
@@ -148,7 +140,7 @@ class Project:
             "GITHUB_RUN_ATTEMPT": str(attempt),
         }
         return run_workflow(
-            self.repository, workflow, event, scratch, job=job, checkout=self.checkout,
+            self.repository, RELEASE, event, scratch, checkout=self.checkout,
             env=self.env | numbers,
             earlier=earlier, payload=payload,
         )  # fmt: skip
@@ -276,21 +268,3 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
         "what the fork has compiled is compiled once more"
     )
     assert used(second)[2] == ("41", "43")
-
-
-def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
-    project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "split"\nparts = 2\n')
-    project.render()
-    run = project.run(
-        "workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="kernels"
-    )
-    leg = f"split {VARIANT}"
-    parts = [f"parts {leg}.part{number}of2" for number in (1, 2)]
-    assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "plan"], "success"), run.log
-    assert project.made().total() == OBJECTS, "the link compiles nothing"
-    results = [json.loads(path.read_text()) for path in run.artifacts.glob("*/*.torch-*.json")]
-    assert results
-    assert {result["variant"] for result in results} == {VARIANT}
-    outcomes = {result["torch"]: result["outcome"] for result in results}
-    assert outcomes.pop("2.13") == "passed"
-    assert set(outcomes.values()) <= {"passed", "skipped"}, "another torch cannot be had everywhere"
