@@ -174,7 +174,7 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
     entry = '[[lint.ignore]]\nrule = "KCI771"\npath = "{}"\nreason = "our users have numpy"\n'
     # Its sources, which the plan and the build ask about, and trees.
     ignored = entry.format("some/torch-ext/**") + entry.format(path)
-    (repository / "kci.toml").write_text(ignored)
+    (repository / "kci.toml").write_text(f"{ignored}[plan]\nload = []\n")
     plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
     built = runner.build(repository)
     assert built.code == 0, built.log
