@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import json
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from cli.runner import kci
 from kci.builders.native.objects import read_head
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.pack import read_leg
+from planning import git
 from split_kernel import sources
 
 pytestmark = [pytest.mark.torch, *NEEDS_ACT]
@@ -105,9 +105,6 @@ class Project:
         assert done.code == 0, done.stderr
         commit_all(self.repository)
 
-    def git(self, *words: str) -> None:
-        subprocess.run(["git", "-C", str(self.repository), *words], check=True)
-
     def settings(self, text: str) -> None:
         """More of kci.toml."""
         with (self.repository / "kci.toml").open("a") as file:
@@ -130,7 +127,7 @@ class Project:
         A further attempt has what those before uploaded.
         """
         if event == "push" and attempt == 1:
-            self.git("checkout", "--quiet", "main")
+            git(self.repository, "checkout", "--quiet", "main")
             commit_all(self.repository)
         self.count += attempt == 1
         scratch = self.place / f"scratch-{self.count}"
@@ -239,7 +236,7 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
     # it is newer.
     project.source(3).write_text("int small3() { return 33; }\n")
     commit_all(project.repository)
-    project.git("branch", "base", "HEAD~1")
+    git(project.repository, "branch", "base", "HEAD~1")
     fork = project.run(
         "pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels")
     )

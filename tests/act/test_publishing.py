@@ -48,12 +48,8 @@ def runner(
     hub: FakeHub, tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path, tmp_path: Path
 ) -> Runner:
     checkout = copy_actions(tmp_path_factory.mktemp("checkout"))
-    env = {
-        **installed(shared_by_workers, "publish"),
-        **hub_environment(hub, tmp_path / "home"),
-        "HF_TOKEN": TOKEN,
-    }
-    return Runner(checkout, env)
+    env = installed(shared_by_workers, "publish") | hub_environment(hub, tmp_path / "home")
+    return Runner(checkout, env | {"HF_TOKEN": TOKEN})
 
 
 @pytest.fixture
@@ -68,32 +64,37 @@ def repository(tmp_path: Path) -> Path:
 
 
 def action(
-    name: str, runner: Runner, scratch: Path, cwd: Path, records: Path | None = None, **inputs: str
+    name: str, runner: Runner, scratch: Path, cwd: Path, **inputs: str
 ) -> tuple[int, str, str]:
     """An action on its own: act runs no job that needs a called workflow which failed, whatever its
     `if` says.
     """
-    if records and not (scratch / "kci-records").exists():
-        (scratch / "kci-records").symlink_to(records)
     output = scratch / f"output-{name}-{len(list(scratch.iterdir()))}"
     env = {key: os.environ[key] for key in ("PATH", "HOME")} | runner.env
-    env |= {
-        "GITHUB_OUTPUT": str(output),
-        "RUNNER_TEMP": str(scratch),
-        "GITHUB_RUN_ID": "1",
-        "GITHUB_RUN_ATTEMPT": "1",
-    }
-    env |= inputs_of(**inputs)
+    env |= {"GITHUB_OUTPUT": str(output), "RUNNER_TEMP": str(scratch)}
+    env |= {"GITHUB_RUN_ID": "1", "GITHUB_RUN_ATTEMPT": "1", **inputs_of(**inputs)}
     python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
     command = [str(python), "-E", "-P", "-u", "-m", "kci.actions", name]
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr, output.read_text() if output.exists() else ""
 
 
-def releases(output: str) -> list[dict[str, str]]:
+def ready(
+    repository: Path, runner: Runner, run: Run, scratch: Path
+) -> tuple[list[dict[str, str]], str]:
+    """What a run that publishes would publish, and what its gate says; act leaves out both if a
+    called job failed.
+    """
+    (scratch / "kci-records").symlink_to(run.artifacts)
+    (step,) = read_yaml((repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
+    given = {**step["with"], "results": "plan=success"}
+    code, said, output = action("gate", runner, scratch, repository, **given)
+    assert code == 0, said
     (line,) = [line for line in output.splitlines() if line.startswith('{"include"')]
-    found: list[dict[str, str]] = json.loads(line)["include"]
-    return found
+    results = "plan=success kernels=failure ready=success publish=skipped"
+    code, said, _ = action("gate", runner, scratch, repository, results=results)
+    assert code == 1, "the gate is red"
+    return json.loads(line)["include"], said
 
 
 VARIANTS = {"some-kernel": ("torch-cpu", "torch-cuda"), "other-kernel": ("torch-cuda",)}
@@ -162,34 +163,6 @@ def newer_runs(scratch: Path, *ended: list[tuple[str, str]]) -> None:
         (scratch / f"publish-jobs-{90 + number}.json").write_text(json.dumps({"jobs": told}))
 
 
-def publish_what_is_ready(
-    run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]
-) -> None:
-    records = run.artifacts
-    (step,) = read_yaml((repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
-    given = {**step["with"], "results": "plan=success"}
-    code, said, output = action("gate", runner, scratch, repository, records=records, **given)
-    assert code == 0, said
-    ready = releases(output)
-    assert {item["kernel"] for item in ready} == expected
-    for item in ready:
-        folder = scratch / f"release-{item['kernel']}"
-        (folder / "tree").mkdir(parents=True)
-        tar = next(run.artifacts.glob(f"tree.{item['kernel']}.*/kci-tree.tar"))
-        (folder / "tree" / "kci-tree.tar").write_bytes(tar.read_bytes())
-        code, said, _ = action(
-            "publish", runner, scratch, repository, tree=str(folder), kernel=item["path"]
-        )
-        assert code == 0, said
-    results = "plan=success kernels=failure ready=success publish=success"
-    code, said, _ = action("gate", runner, scratch, repository, records=records, results=results)
-    assert code == 1
-    assert [name for name in NOT_READY if name in said] == NOT_READY
-
-
-NOT_READY = ["broken-kernel", "failing-kernel"]
-
-
 def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_published(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
@@ -209,9 +182,8 @@ def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_
     commit_all(repository)
     render(repository)
     scratch = place(tmp_path, "scratch")
-    machine = Runner(
-        runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))}
-    )
+    variables = {"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))}
+    machine = Runner(runner.checkout, runner.env, variables)
     run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
     names = ("some-kernel", "failing-kernel")
     succeeded = [job for name in names for job in (f"build {name} torch-cuda", f"merge {name}")]
@@ -227,7 +199,16 @@ def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_
     }, run.log
     assert "NameError: name 'not_defined' is not defined" in run.log
     assert "KCI785" in run.log
-    publish_what_is_ready(run, runner, repository, scratch, {"some-kernel"})
+    (release,), said = ready(repository, runner, run, scratch)
+    assert release["kernel"] == "some-kernel"
+    assert "broken-kernel" in said
+    assert "failing-kernel" in said
+    folder = scratch / "release" / "tree"
+    folder.mkdir(parents=True)
+    shutil.copy(run.artifacts / "tree.some-kernel.1" / "kci-tree.tar", folder)
+    given = {"tree": str(folder.parent), "kernel": release["path"]}
+    code, said, _ = action("publish", runner, scratch, repository, **given)
+    assert code == 0, said
     assert published(hub) == {"acme/some-kernel"}
 
 
@@ -237,12 +218,8 @@ def sigstore(repository: Path, hub: FakeHub) -> Iterator[OwnSigstore]:
     publishes them.
     """
     workflow = f"example/kernels/{PUBLISH}@refs/tags/v1.0"
-    claims = {
-        "repository": "example/kernels",
-        "job_workflow_ref": workflow,
-        "sha": "a" * 40,
-        "ref": "refs/tags/v1.0",
-    }
+    claims = {"repository": "example/kernels", "job_workflow_ref": workflow}
+    claims |= {"sha": "a" * 40, "ref": "refs/tags/v1.0"}
 
     def trusts(identity: str, resource: str) -> bool:
         said = running.read(identity, hub.url)
@@ -290,14 +267,9 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
             if path.startswith("build/"):
                 (tree / path.removeprefix("build/")).parent.mkdir(parents=True, exist_ok=True)
                 (tree / path.removeprefix("build/")).write_bytes(data)
-        workflow = ("--workflow", f"example/kernels/{PUBLISH}@refs/tags/v1.0")
-        trusted = (
-            "--repository",
-            "example/kernels",
-            *workflow,
-            "--trust-config",
-            repository / "sigstore.json",
-        )
+        workflow = f"example/kernels/{PUBLISH}@refs/tags/v1.0"
+        trusted = ("--repository", "example/kernels", "--workflow", workflow)
+        trusted += ("--trust-config", str(repository / "sigstore.json"))
         checked = kci("verify", tree, "--signatures", *trusted)
         assert checked.code == 0, checked.stdout + checked.stderr
         (tree / "torch-cuda" / "added.py").write_text("")
@@ -359,13 +331,8 @@ def test_without_a_signature_nothing_is_published(
 ) -> None:
     sigstore.spoil = lambda path, answer: (503, {}) if path == "/api/v1/log/entries" else answer
     scratch = place(tmp_path, "scratch")
-    inputs = {
-        "tier": "release",
-        "kernel": "other-kernel",
-        "only": "",
-        "backends": "",
-        "dry-run": "false",
-    }
+    inputs = {"tier": "release", "kernel": "other-kernel", "only": "", "backends": ""}
+    inputs["dry-run"] = "false"
     run = without_token(runner, sigstore).run(
         repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,13 +60,10 @@ def test_a_call_that_breaks_is_found(
     repository = tmp_path / "repository"
     package = add_kernel(repository, "relu") / "torch-ext" / "relu" / "__init__.py"
     workflow = recipe(repository, "api.yml")
-    commit_all(repository)
-    base = subprocess.run(
-        ["git", "-C", repository, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    )
+    base = commit_all(repository)
     package.write_text(package.read_text().replace("def double(x):", change))
     commit_all(repository)
-    payload = pull_request(repository, base.stdout.strip())
+    payload = pull_request(repository, base)
     scratch, checkout = place(tmp_path, "scratch"), place(tmp_path, "checkout")
     run = run_workflow(
         repository, workflow, "pull_request", scratch, checkout=checkout, payload=payload, own=""

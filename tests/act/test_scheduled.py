@@ -5,7 +5,6 @@ and is mended.
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from act.test_objects import COUNTED
 from act.test_workflow import add_kernel
 from buildkit import OLDER_SYSTEM, program, write_tree
 from cli.runner import ended, kci
+from planning import git
 from run.cuda_python import python_with_cuda
 from split_kernel import sources
 
@@ -72,7 +72,7 @@ class Scheduled:
         self.origin = folder / "origin.git"
         (self.repository / "catalog.toml").write_text(CATALOG)
         self.render(SETTINGS)
-        subprocess.run(["git", "init", "--quiet", "--bare", self.origin], check=True)
+        git(folder, "init", "--quiet", "--bare", str(self.origin))
         config = folder / "gitconfig"
         config.write_text(
             f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n'
@@ -109,18 +109,8 @@ class Scheduled:
 
     def history(self) -> list[dict[str, Any]]:
         """The files on the branch, oldest first."""
-        git = ["git", "-C", str(self.origin)]
-        listed = subprocess.run(
-            [*git, "ls-tree", "-r", "--name-only", "kci-history"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.split()
-        shown = (
-            subprocess.run([*git, "show", f"kci-history:{name}"], check=True, capture_output=True)
-            for name in listed
-        )
-        return [json.loads(done.stdout) for done in shown]
+        listed = git(self.origin, "ls-tree", "-r", "--name-only", "kci-history").split()
+        return [json.loads(git(self.origin, "show", f"kci-history:{name}")) for name in listed]
 
     def issues(self) -> list[tuple[str, str]]:
         """State and title of each issue."""
