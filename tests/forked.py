@@ -20,6 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
@@ -153,7 +154,7 @@ def _looked_at(environment: Mapping[str, str]) -> dict[str, str]:
 def serve() -> None:
     """Begin processes and wait for them, one request after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _import_all()
+    import_all()
     while line := sys.stdin.readline():
         request = json.loads(line)
         if "wait" in request:
@@ -172,12 +173,13 @@ def serve() -> None:
         print(process, flush=True)
 
 
-def _import_all() -> None:
+def import_all() -> None:
     """All of kci, and what it imports late; not what only some commands of few users need."""
     import kci
 
     for module in pkgutil.walk_packages(kci.__path__, "kci."):
-        importlib.import_module(module.name)
+        with suppress(ImportError):  # one is for the Python of a torch
+            importlib.import_module(module.name)
     for name in (
         "jinja2",
         "rich.console",
