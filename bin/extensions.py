@@ -34,6 +34,8 @@ from kci.utils.cache import default_cache
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "scaffold" / "extensions.toml"
 _LISTED = 20
 """So many sources are listed by name; of more, only the number stands in the table."""
+_HEADERS_OF_OTHERS = {"composable_kernel", "cutlass"}
+"""Folders of thousands of files, of which no setup.py makes a source."""
 
 
 class Taken(Struct, forbid_unknown_fields=True):
@@ -72,7 +74,12 @@ def unpacked(entry: Entry, place: Path) -> Path:
         kept.unlink()
         raise ValueError(f"{entry.url}: not the archive of the table")
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
-        archive.extractall(place, filter="data")
+        needed = (
+            item
+            for item in archive
+            if item.isdir() or _HEADERS_OF_OTHERS.isdisjoint(item.name.split("/"))
+        )
+        archive.extractall(place, needed, filter="data")
     (top,) = place.iterdir()
     return top
 

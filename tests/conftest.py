@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -116,6 +117,13 @@ def failure(
             return error.with_traceback(None)  # it holds frames, and with them sockets
         pytest.fail(f"{says!r} is not in {str(error)!r}")
     pytest.fail(f"no {kind.__name__}")
+
+
+def ran(*command: str | Path, cwd: Path = ROOT, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A program from beginning to end, however that is."""
+    pipe = subprocess.PIPE
+    usual = {"stdout": pipe, "stderr": pipe, "text": True, "check": False}
+    return subprocess.run(command, cwd=cwd, **usual | how)  # type: ignore[call-overload,no-any-return]
 
 
 def only(found: Sequence[Diagnostic], rule: str, *said: str) -> Diagnostic:

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import ROOT, write_noarch
+from conftest import ROOT, ran, write_noarch
 from planning import replace
 
 
@@ -56,21 +54,16 @@ def test_a_reader_that_has_gone_is_no_error(command: str) -> None:
     """
     reader, writer = os.pipe()
     os.close(reader)
-    done = program(sys.executable, "-m", "kci", *command.split(), stdout=writer)
+    done = ran(sys.executable, "-m", "kci", *command.split(), stdout=writer)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> None:
     with Path("/dev/full").open("w") as full:
-        done = program(sys.executable, "-m", "kci", "matrix", "examples/relu", stdout=full)
+        done = ran(sys.executable, "-m", "kci", "matrix", "examples/relu", stdout=full)
     assert done.returncode == 1
     assert done.stderr == "error: No space left on device\n"
-
-
-def program(*command: str, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    pipe = subprocess.PIPE
-    return subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=pipe, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +86,7 @@ def test_an_empty_name_is_not_taken_for_a_directory(
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_stream_that_the_caller_has_closed_leads_nowhere(closed: str, kernel_dir: Path) -> None:
     line = f'"$0" -m kci check "$1" {closed}; echo "code $?"'
-    done = program("sh", "-c", line, sys.executable, str(kernel_dir))
+    done = ran("sh", "-c", line, sys.executable, str(kernel_dir))
     assert "code 0\n" in done.stdout
     assert "Traceback" not in done.stderr
 
@@ -132,7 +125,7 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
         "'kci.config.type_errors'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
-    assert program(sys.executable, "-c", code).stderr.strip() == "[]"
+    assert ran(sys.executable, "-c", code).stderr.strip() == "[]"
 
 
 def test_ctrl_c_while_modules_are_imported_is_no_traceback() -> None:
@@ -142,7 +135,7 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback() -> None:
         "  if name == 'kci.cli': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Finder())\nprogram.start()\n"
     )
-    done = program(sys.executable, "-c", code)
+    done = ran(sys.executable, "-c", code)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
