@@ -122,8 +122,8 @@ def failure(
 def ran(*command: str | Path, cwd: Path = ROOT, **how: Any) -> subprocess.CompletedProcess[str]:
     """A program from beginning to end, however that is."""
     pipe = subprocess.PIPE
-    usual = {"stdout": pipe, "stderr": pipe, "text": True, "check": False}
-    return subprocess.run(command, cwd=cwd, **usual | how)  # type: ignore[call-overload,no-any-return]
+    usual = {"stdout": pipe, "stderr": pipe, "text": True}
+    return subprocess.run(command, cwd=cwd, check=False, **usual | how)  # type: ignore[call-overload,no-any-return]
 
 
 def only(found: Sequence[Diagnostic], rule: str, *said: str) -> Diagnostic:

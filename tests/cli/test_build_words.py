@@ -1,11 +1,12 @@
 """What `BuildOptions.arguments` says, the real command line reads: kci in a container builds the
-same.
+same. And a leg of several variants.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.runner import Result, kci
+from buildkit import files_in
+from cli.runner import Result, ended, kci
 from conftest import ROOT
 from kci.builders import BUILDERS
 from kci.builders.request import BuildOptions
@@ -123,3 +125,31 @@ def test_a_pack_that_cannot_be_written_is_told_before_anything_is_compiled(
     done = kci("build", SWIGLU, "--variant=torch-cpu", *words.split())
     assert (done.code, begun) == (3, [])
     assert "kci[zstd]" in done.stderr
+
+
+def built(*words: str | Path, names: Sequence[str]) -> Result:
+    """Build variants of an example."""
+    chosen = [f"--variant={name}" for name in names]
+    return kci("build", ROOT / "examples" / "swiglu", *chosen, *words)
+
+
+def test_several_variants_are_built_and_packed_one_by_one(tmp_path: Path) -> None:
+    names, out = ("torch-cpu", "torch-cuda"), tmp_path / "out"
+    done = built("--output", out, "--pack", tmp_path / "packed", names=(*names, "torch-cpu"))
+    assert done.code == 0, done.stderr
+    assert done.stdout.splitlines() == [str(out / name) for name in names]
+    assert files_in(tmp_path / "packed") == [f"kci-swiglu-{name}.tar" for name in names]
+    assert kci("merge", tmp_path / "packed", "--into", tmp_path / "tree").code == 0
+
+
+def test_one_artifact_cannot_hold_several_variants(tmp_path: Path) -> None:
+    (tmp_path / "file.tar").touch()
+    places = ("--output", tmp_path / "out", "--pack", tmp_path / "file.tar")
+    done = built(*places, names=("torch-cpu", "torch-cuda"))
+    ended(done, 2, "names a folder")
+
+
+def test_an_unknown_variant_stops_before_anything_is_built(tmp_path: Path) -> None:
+    done = built("--output", tmp_path / "out", names=("torch-cpu", "torch-nope"))
+    assert done.code == 2
+    assert not (tmp_path / "out").exists()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from buildkit import noarch_kernel, write_tree
-from cli.runner import kci
+from cli.runner import Result, kci
+from config.mistakes import FILES, KERNEL, WRONG
 from conftest import add_package, torch_toml, write_noarch
 from kci.cli import _output
 from kci.diagnostics import rules
@@ -209,3 +211,34 @@ def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
         assert done.code == 1
         assert "2 kernels are named" in done.stderr
         assert "kernels/b, kernels/c" in done.stderr
+
+
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Result]:
+    """Checks a build.toml whose files are there."""
+    empty = dict.fromkeys(FILES, "")
+    write_tree(tmp_path, empty | {"kci.toml": 'catalog = "2026-08-20"\n'})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+
+    def check(text: str) -> Result:
+        Path("build.toml").write_text(text)
+        return kci("check", "--color", "never")
+
+    return check
+
+
+def test_without_a_mistake_nothing_is_said(checked: Callable[[str], Result]) -> None:
+    result = checked(KERNEL)
+    assert (result.code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_every_mistake_is_said_once_with_its_place_and_what_to_do(
+    name: str, checked: Callable[[str], Result]
+) -> None:
+    said = checked(WRONG[name]).stderr
+    heads = [line for line in said.splitlines() if line.startswith("build.toml:")]
+    assert heads, said
+    assert len(heads) == len(set(heads)), said
+    assert "hint: " in said

@@ -1,8 +1,10 @@
-"""`kci matrix` and `kci catalog` as a user calls them."""
+"""`kci matrix` and `kci catalog` as a user calls them, and as docs/filters.md shows."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,20 @@ def test_a_tier_of_kci_toml_with_an_expression_and_pairwise(monorepo: Path) -> N
         for system in ("x86_64", "aarch64")
     }
     assert len(names("kernels/one", "--tier", "pairs")) < len(names("kernels/one"))
+
+
+PAGE = ROOT / "docs" / "filters.md"
+BLOCK = re.compile(r"^```console\n\$ kci (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+EXAMPLES = [(found[1], found[2]) for found in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.usefixtures("november")
+@pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
+def test_an_example_of_the_page(command: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = kci(*shlex.split(command))
+    assert done.stdout + done.stderr == shown
+
+
+def test_the_page_has_examples() -> None:
+    assert len(EXAMPLES) == PAGE.read_text(encoding="utf-8").count("```console") >= 7

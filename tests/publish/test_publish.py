@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import os
 import re
 import signal
@@ -31,7 +30,7 @@ from kci.errors import FindingsError, MissingToolError
 from kci.matrix.variants import parse_variant_name
 from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
-from kci.publish.hub import hub_client, publisher_access, reader_access
+from kci.publish.hub import publisher_access, reader_access
 from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import ATTEMPTS, PublishedBranch, Publisher, PublishState
 from kci.tree.identity import GitState, file_hash
@@ -137,8 +136,8 @@ def tree(tmp_path: Path) -> Path:
     return make_tree(tmp_path)
 
 
-def publish(tree: Path, *options: str | Path) -> Result:
-    return kci("publish", tree, "--repo-id", REPO, *options)
+def publish(tree: Path, *options: str | Path, **environment: str) -> Result:
+    return kci("publish", tree, "--repo-id", REPO, *options, **environment)
 
 
 def published(tree: Path, *options: str | Path) -> str:
@@ -181,9 +180,8 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tree: P
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "gated-norm version 1: 2 variants (kci)"
 
 
-def test_a_dry_run_needs_no_token_and_writes_nothing(
-    hub: FakeHub, anonymous: None, tree: Path
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_a_dry_run_needs_no_token_and_writes_nothing(hub: FakeHub, tree: Path) -> None:
     said = published(tree, "--dry-run", "-v")
     assert "would publish" in said
     assert "added: build/torch-cpu/data.bin" in said
@@ -450,48 +448,41 @@ def test_a_file_that_changes_after_it_was_verified_is_not_published(
 # --- who ---
 
 
-def test_without_a_token_the_exit_code_says_what_is_lacking(
-    hub: FakeHub, anonymous: None, tree: Path
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_without_a_token_the_exit_code_says_what_is_lacking(hub: FakeHub, tree: Path) -> None:
     refused(hub, tree, 3, "no token", "HF_TOKEN")
 
 
-def test_a_token_that_is_not_valid(
-    hub: FakeHub, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    said = publish(tree).stderr
+def test_a_token_that_is_not_valid(hub: FakeHub, tree: Path) -> None:
+    said = publish(tree, HF_TOKEN="hf_wrong").stderr
     assert ("the token is not valid" in said, "hf_wrong" in said) == (True, False)
 
 
 @pytest.mark.parametrize("token", ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\u00c9T"])
 def test_a_token_that_no_header_can_hold_is_refused_at_once(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+    hub: FakeHub, tmp_path: Path, token: str
 ) -> None:
-    monkeypatch.setenv("HF_TOKEN", token)
-    tree = make_tree(tmp_path)
-    coverage = kci("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
-    for done in (publish(tree), publish(tree, "--dry-run"), coverage):
+    publishing = ("publish", make_tree(tmp_path), "--repo-id", REPO)
+    coverage = ("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
+    for command in (publishing, (*publishing, "--dry-run"), coverage):
+        done = kci(*command, HF_TOKEN=token)
         ended(done, 2, "cannot be sent")
         assert "SECR" not in done.stderr
     assert hub.log == []
 
 
-def test_a_job_proves_who_it_is_and_needs_no_stored_token(
-    hub: FakeHub, anonymous: None, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_a_job_proves_who_it_is_and_needs_no_stored_token(hub: FakeHub, tree: Path) -> None:
     hub.trusted[f"identity for {hub.url}"] = f"kernels/{REPO}"
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     # As GitHub gives it: the URL has a query already.
-    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{hub.url}/identity?api-version=2.0")
-    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "request-token")
-    published(tree)
+    place = f"{hub.url}/identity?api-version=2.0"
+    asked = {"ACTIONS_ID_TOKEN_REQUEST_URL": place, "GITHUB_ACTIONS": "true"}
+    ended(publish(tree, **asked, ACTIONS_ID_TOKEN_REQUEST_TOKEN="request-token"), 0)
     assert "build/kci-manifest.json" in hub[REPO].files("v1")
 
 
-def test_who_has_logged_in_needs_no_variable(
-    anonymous: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_who_has_logged_in_needs_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_stored")
     assert (reader_access()(), publisher_access(REPO)()) == ("hf_stored", "hf_stored")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
@@ -500,21 +491,10 @@ def test_who_has_logged_in_needs_no_variable(
         publisher_access(REPO)
 
 
-def test_what_the_client_logs_has_no_password() -> None:
-    hub_client(token=False)
-    (handler, *_) = logging.getLogger("huggingface_hub").handlers
-    place = "https://me:SECR@mirror.example/x"
-    record = logging.LogRecord("", 30, "", 1, "asked %s", (place,), None)
-    assert handler.filter(record)
-    assert "SECR" not in record.getMessage()
-
-
-def test_an_identity_for_another_repository_gets_no_token(
-    hub: FakeHub, anonymous: None, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_an_identity_for_another_repository_gets_no_token(hub: FakeHub, tree: Path) -> None:
     hub.trusted["gitlab"] = "kernels/acme/other"
-    monkeypatch.setenv("HF_OIDC_ID_TOKEN", "gitlab")
-    ended(publish(tree), 1, "trusted publisher")
+    ended(publish(tree, HF_OIDC_ID_TOKEN="gitlab"), 1, "trusted publisher")
     assert hub[REPO].branches.keys() == {"main"}
 
 
