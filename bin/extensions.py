@@ -35,7 +35,7 @@ from kci.utils.cache import default_cache
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "scaffold" / "extensions.toml"
 _LISTED = 20
 """So many sources are listed by name; of more, only the number stands in the table."""
-_OF_OTHERS = re.compile("/(composable_kernel|cutlass)/(?!include/).")
+_OF_OTHERS = re.compile("[^/]+/csrc/(composable_kernel|cutlass)/(?!include/).")
 """Thousands of files of two projects, of which an extension needs the headers."""
 
 
@@ -75,7 +75,7 @@ def unpacked(entry: Entry, place: Path) -> Path:
         kept.unlink()
         raise ValueError(f"{entry.url}: not the archive of the table")
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
-        needed = (item for item in archive if not _OF_OTHERS.search(item.name))
+        needed = (item for item in archive if not _OF_OTHERS.match(item.name))
         archive.extractall(place, needed, filter="data")
     (top,) = place.iterdir()
     return top

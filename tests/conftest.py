@@ -337,6 +337,14 @@ def shared_by_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the test, in which commands run, and not on GitHub."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
 def no_git_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Git commands of a test must not see an outer repository through the environment."""
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):

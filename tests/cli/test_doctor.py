@@ -37,13 +37,12 @@ def test_what_is_missing_is_told_with_what_gets_it(bare: Bare) -> None:
 
 @pytest.mark.usefixtures("november")
 def test_without_a_network_and_a_place_to_write_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_report, "is_reachable", lambda _url: False)
     monkeypatch.setattr(machine_report.os, "access", lambda *_: False)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.chdir(tmp_path)
-    machine = examined(tmp_path / "cache")
+    machine = examined(here / "cache")
     assert machine["torch's index"].detail.endswith("nor http://127.0.0.1:9/simple can be reached")
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in machine["torch's index"].remedy
     assert machine["cache"].health == "missing"

@@ -73,11 +73,9 @@ def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> N
         "pack", "init", "render --output",
     ],
 )  # fmt: skip
-def test_an_empty_name_is_not_taken_for_a_directory(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("here")
+def test_an_empty_name_is_not_taken_for_a_directory(command: str) -> None:
     """`kci update "$KERNEL"`, where the variable is not set."""
-    monkeypatch.chdir(tmp_path)
     result = kci(*command.split(), "")
     assert (result.code, result.stdout) == (2, "")
     assert "the name is empty" in result.stderr

@@ -30,14 +30,13 @@ drop = ["cuda == 13.2"]
 
 
 @pytest.fixture
-def monorepo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None) -> Path:
+def monorepo(here: Path, no_git_environment: None) -> Path:
     for name in ("one", "two"):
         text = torch_toml(SOURCES, name, more='stable-abi = "2.11"\n')
-        write_tree(tmp_path / "kernels" / name, {"build.toml": text})
-    (tmp_path / "kci.toml").write_text(KCI_TOML)
-    git(tmp_path, "init", "-q", "-b", "main")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        write_tree(here / "kernels" / name, {"build.toml": text})
+    (here / "kci.toml").write_text(KCI_TOML)
+    git(here, "init", "-q", "-b", "main")
+    return here
 
 
 def names(*arguments: str) -> list[str]:
