@@ -147,6 +147,3 @@ def test_the_message_is_still_the_one_of_the_page(rule: str, tmp_path: Path) -> 
     said = kci("check", tmp_path).stderr
     pattern = ".*".join(re.escape(part.strip()) for part in question.split("..."))
     assert re.search(pattern, said), said
-
-
-# --- the site -------------------------------------------------------------------------------------

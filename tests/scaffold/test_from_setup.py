@@ -97,9 +97,15 @@ def both(runs: Runs) -> None:
     runs["cuda"] = SetupRun((of_cuda,))
 
 
-def test_an_extension_becomes_a_component_of_its_backend(here: Path, runs: Runs) -> None:
+@pytest.fixture
+def made(here: Path, runs: Runs) -> Result:
+    """The project, taken over for both backends."""
     both(runs)
-    ended(taken(here, PROJECT), 0)
+    return taken(here, PROJECT)
+
+
+def test_an_extension_becomes_a_component_of_its_backend(here: Path, made: Result) -> None:
+    ended(made, 0)
     build = read_kernel(here / "adder").build
     assert (build.general.backends, build.general.license) == (("cpu", "cuda"), "MIT")
     of_cpu, of_cuda = build.kernel["adder_cpu"], build.kernel["adder_cuda"]
@@ -115,9 +121,8 @@ def test_an_extension_becomes_a_component_of_its_backend(here: Path, runs: Runs)
     assert (here / "adder" / "LICENSE").exists()
 
 
-def test_sources_and_package_are_copied_as_they_are(here: Path, runs: Runs) -> None:
-    both(runs)
-    assert taken(here, PROJECT).code == 0
+@pytest.mark.usefixtures("made")
+def test_sources_and_package_are_copied_as_they_are(here: Path) -> None:
     assert (here / "adder" / "csrc" / "ops.cpp").read_text() == OPS
     package = here / "adder" / "torch-ext" / "adder"
     assert (package / "__init__.py").read_text() == PROJECT["adder/__init__.py"]
@@ -128,9 +133,7 @@ def test_sources_and_package_are_copied_as_they_are(here: Path, runs: Runs) -> N
     assert 'OPERATORS = [\n    "add",\n    "scale_",\n]' in tests
 
 
-def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
-    both(runs)
-    made = taken(here, PROJECT)
+def test_a_draft_says_what_is_left(here: Path, made: Result) -> None:
     left = todo(here)
     assert f"adder is a draft: {len(left)} things left" in made.stdout
     assert all(f"  {line}\n" in made.stdout for line in left)
