@@ -162,16 +162,8 @@ def _import_all() -> None:
 
     for module in pkgutil.walk_packages(kci.__path__, "kci."):
         importlib.import_module(module.name)
-    for name in [
-        "jinja2",
-        "rich.console",
-        "rich.progress",
-        "rich.table",
-        "yaml",
-        "tomlkit",
-        "uuid",
-        "zipfile",
-    ]:
+    late = ("jinja2", "rich.console", "rich.progress", "rich.table")
+    for name in (*late, "yaml", "tomlkit", "uuid", "zipfile"):
         importlib.import_module(name)
     gc.freeze()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, STABLE_CPU, copy_example
-from cli.runner import kci_process
+from cli.runner import ended, kci_process
 from conftest import ROOT, ran, read_yaml
 from kci.cli._output import table_lines
 from kci.cli.run import _LAYOUT
@@ -61,7 +61,7 @@ def test_the_readme_has_the_commands_that_these_tests_know() -> None:
 def test_the_kci_commands_work_as_shown_one_after_the_other(copy: Path, tmp_path: Path) -> None:
     for command in KCI_COMMANDS:
         result = kci_process(*command.split()[1:], cwd=copy, KCI_CACHE=str(tmp_path / "cache"))
-        assert result.code == 0, (command, result.stderr)
+        ended(result, 0)
         assert "Traceback" not in result.stderr, command
 
 
@@ -73,8 +73,7 @@ def test_the_matrix_is_the_one_shown(copy: Path) -> None:
 
 def test_the_session_uses_commands_and_columns_that_there_are(tmp_path: Path) -> None:
     lines = SESSION.splitlines()
-    made = kci_process(*lines[0].split()[2:], "-y", cwd=tmp_path)
-    assert made.code == 0, made.stderr
+    ended(kci_process(*lines[0].split()[2:], "-y", cwd=tmp_path), 0)
     assert kci_process("check", cwd=tmp_path / "softcap").stdout.strip() in lines
 
 

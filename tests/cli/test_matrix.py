@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import write_tree
-from cli.runner import kci, kci_process
+from cli.runner import ended, kci, kci_process
 from conftest import ROOT, torch_toml
 from planning import git
 
@@ -40,9 +40,7 @@ def monorepo(here: Path, no_git_environment: None) -> Path:
 
 
 def names(*arguments: str) -> list[str]:
-    done = kci("matrix", *arguments, "--format", "names", "-q")
-    assert done.code == 0, done.stderr
-    return done.stdout.split()
+    return ended(kci("matrix", *arguments, "--format", "names", "-q"), 0).split()
 
 
 def test_backends_behind_a_kernel_are_for_that_kernel(monorepo: Path) -> None:
@@ -81,9 +79,7 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
 )
 def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) -> None:
     backends, *more = arguments
-    done = kci("matrix", f"kernels/one{backends}", *more)
-    assert (done.code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert ended(kci("matrix", f"kernels/one{backends}", *more), 2, said) == ""
 
 
 @pytest.mark.parametrize(

@@ -332,10 +332,12 @@ def test_what_a_link_leads_to_is_not_taken_for_a_record(tmp_path: Path, name: st
     """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed
     on.
     """
-    elsewhere = tmp_path / "elsewhere"
-    check(
-        name, tmp_path, lambda path, good: path.symlink_to(elsewhere, elsewhere.write_bytes(good))
-    )
+
+    def lead_elsewhere(path: Path, good: bytes) -> None:
+        (tmp_path / "elsewhere").write_bytes(good)
+        path.symlink_to(tmp_path / "elsewhere")
+
+    check(name, tmp_path, lead_elsewhere)
 
 
 @pytest.mark.parametrize("lie", LIES_OF_A_LEG)

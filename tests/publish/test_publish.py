@@ -673,15 +673,11 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, tmp_path: Path) -> None:
     ended(publish(make_tree(tmp_path), "--kernel", kernel), 2, "version 2")
 
 
-def test_a_token_that_may_not_write(hub: FakeHub, tree: Path) -> None:
+def test_what_the_hub_does_not_allow_or_answer_is_said(hub: FakeHub, tree: Path) -> None:
     hub.fail("POST .*/branch/", 403)
     ended(publish(tree), 1, "approved")
-
-
-def test_a_dry_run_asks_once(hub: FakeHub, tree: Path) -> None:
     hub.fail("GET", None, times=100)
-    told = f"{REPO} cannot be read: no answer"
-    ended(publish(tree, "--dry-run"), 1, told)
+    ended(publish(tree, "--dry-run"), 1, f"{REPO} cannot be read: no answer")  # asked once
 
 
 def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tree: Path) -> None:

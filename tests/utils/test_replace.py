@@ -270,9 +270,7 @@ def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path
 def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     os.mkfifo(tmp_path / "made" / "pipe")
-    line = (
-        "import sys, pathlib; from kci.utils import atomic; atomic.flush(pathlib.Path(sys.argv[1]))"
-    )
+    line = "import pathlib; from kci.utils import atomic; atomic.flush(pathlib.Path('made'))"
     subprocess.run([sys.executable, "-c", line], cwd=tmp_path, check=True, timeout=60)
 
 
