@@ -123,7 +123,7 @@ def ran(*command: str | Path, cwd: Path = ROOT, **how: Any) -> subprocess.Comple
     """A program from beginning to end, however that is."""
     pipe = subprocess.PIPE
     usual = {"stdout": pipe, "stderr": pipe, "text": True}
-    return subprocess.run(command, cwd=cwd, check=False, **usual | how)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, cwd=cwd, check=False, **usual | how)
 
 
 def only(found: Sequence[Diagnostic], rule: str, *said: str) -> Diagnostic:

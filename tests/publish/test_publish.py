@@ -24,7 +24,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 
 from buildkit import write_tree
 from cli.runner import Result, ended, kci
-from conftest import only, refusal, write_noarch
+from conftest import failure, only, refusal, write_noarch
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, MissingToolError
 from kci.matrix.variants import parse_variant_name
@@ -415,8 +415,7 @@ def test_a_tree_that_was_changed_after_merging_is_refused(hub: FakeHub, tree: Pa
 def test_a_tree_that_poses_as_a_kernel_is_refused(tree: Path) -> None:
     (tree / "build.toml").write_text("")
     (tree / "torch-cpu" / "_ops.py").write_text("import os\n")
-    with pytest.raises(FindingsError, match=r"not a merged tree: it holds 'build\.toml'"):
-        read_release(tree)
+    failure(FindingsError, r"not a merged tree: it holds 'build\.toml'", read_release, tree)
 
 
 def test_a_file_that_changes_during_publishing_is_not_published(
@@ -424,8 +423,7 @@ def test_a_file_that_changes_during_publishing_is_not_published(
 ) -> None:
     file = read_release(tree).files["build/torch-cpu/data.bin"]
     (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
-    with pytest.raises(FindingsError, match="changed while it was published"):
-        file.content()
+    failure(FindingsError, "changed while it was published", file.content)
     monkeypatch.setattr(hub_branch, "_SMALL", 0)  # a large file is read by the client itself
     commit = functools.partial(HubKernel(REPO, lambda: TOKEN).commit, propose=False)
     with pytest.raises(FindingsError, match="changed while it was published"):
@@ -487,8 +485,7 @@ def test_who_has_logged_in_needs_no_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert (reader_access()(), publisher_access(REPO)()) == ("hf_stored", "hf_stored")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     assert reader_access()() is False
-    with pytest.raises(MissingToolError, match="there is no token"):
-        publisher_access(REPO)
+    failure(MissingToolError, "there is no token", publisher_access, REPO)
 
 
 @pytest.mark.usefixtures("anonymous")
@@ -548,8 +545,7 @@ def test_a_commit_that_did_not_land_is_made_again(
 def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tree: Path) -> None:
     hub.fail("POST .*/commit/", 500, times=100)
     waits: list[float] = []
-    with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
-        commit_goal(tree, waits.append)
+    failure(FindingsError, f"{ATTEMPTS} attempts", commit_goal, tree, waits.append)
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
@@ -584,11 +580,10 @@ def test_only_a_lost_connection_is_tried_again(
     monkeypatch.setattr(HfApi, "list_repo_refs", failing)
     monkeypatch.setenv("HTTPS_PROXY", "socks5://bob:s3cret@127.0.0.1:1")
     waits: list[float] = []
-    with pytest.raises(FindingsError) as caught:
-        commit_goal(tree, waits.append)
+    caught = failure(FindingsError, "", commit_goal, tree, waits.append)
     assert len(waits) == (ATTEMPTS - 1 if lost else 0)
-    assert str(error)[:20] in caught.value.message
-    assert ("HTTPS_PROXY" in caught.value.hint) is not lost
+    assert str(error)[:20] in caught.message
+    assert ("HTTPS_PROXY" in caught.hint) is not lost
 
 
 IN_AN_HOUR = "You have exceeded the rate limit. You can retry this action in about 1 hour."
@@ -608,10 +603,9 @@ def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
 ) -> None:
     hub.fail("POST .*/commit/", status, times=100, **headers)
     asks = f"asks for a pause of {seconds} seconds: {status}"
-    with pytest.raises(FindingsError, match=asks) as told:
-        commit_goal(tree)
+    told = failure(FindingsError, asks, commit_goal, tree)
     later = r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC"
-    assert re.match(later, told.value.hint)
+    assert re.match(later, told.hint)
     assert len(hub.asked("POST .*/commit/")) == 1
 
 
@@ -644,8 +638,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tr
 
 def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tree: Path) -> None:
     hub[REPO].ignored = (".bin",)
-    with pytest.raises(FindingsError, match=r"data\.bin differs"):
-        commit_goal(tree)
+    failure(FindingsError, r"data\.bin differs", commit_goal, tree)
 
 
 def test_publishing_again_makes_no_commit_and_uploads_nothing(hub: FakeHub, tree: Path) -> None:

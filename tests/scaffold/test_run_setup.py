@@ -10,6 +10,7 @@ import pytest
 
 from buildkit import quiet, runtime
 from cli.runner import ended, kci_process
+from conftest import failure
 from kci.config.model import CudaComponent
 from kci.config.reader import read_kernel
 from kci.errors import FindingsError
@@ -152,8 +153,7 @@ def test_what_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("for_cpu")
 def test_an_answer_that_is_a_link_is_not_followed() -> None:
     link = "os.symlink('/etc/passwd', os.path.abspath('../answers/cpu.json'))"
-    with pytest.raises(FindingsError, match="cannot be used"):
-        one_run(f"import os\n{link}\nos._exit(0)")
+    failure(FindingsError, "cannot be used", one_run, f"import os\n{link}\nos._exit(0)")
 
 
 def test_a_project_is_taken_over(tmp_path: Path, torch_cache: Path) -> None:

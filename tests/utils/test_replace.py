@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import failure
 from kci.errors import FindingsError
 from kci.utils import atomic
 from kci.utils.atomic import locked, replacing, sibling_path, write_atomic
@@ -104,8 +105,7 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
 
     monkeypatch.setattr(Path, "rename", rename)
     said: list[str] = []
-    with pytest.raises(FindingsError, match="Input/output"):
-        replaced(target, said, a="new")
+    failure(FindingsError, "Input/output", replaced, target, said, a="new")
     assert not target.exists()
     assert "cannot clean up" in said[0]
     with replacing(target, said.append):
@@ -185,14 +185,12 @@ def test_a_directory_of_many_files_is_flushed_whole_too(
     atomic.flush(tmp_path / "many")
     assert sorted(events) == sorted([*(f"f{number}" for number in range(100)), "inner", "many"])
     monkeypatch.setattr(os, "fsync", fail(5, "Input/output error"))
-    with pytest.raises(OSError, match="Input/output"):
-        atomic.flush(tmp_path / "many")
+    failure(OSError, "Input/output", atomic.flush, tmp_path / "many")
     # as file systems say of directories
     monkeypatch.setattr(os, "fsync", fail(22, "Invalid argument"))
     (tmp_path / "empty").mkdir()
     atomic.flush(tmp_path / "empty")
-    with pytest.raises(OSError, match="Invalid argument"):
-        atomic.flush(tmp_path / "many" / "inner" / "f0")
+    failure(OSError, "Invalid argument", atomic.flush, tmp_path / "many" / "inner" / "f0")
 
 
 def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +275,7 @@ def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is exchanged there")
 def test_an_exchange_that_fails_is_no_exchange(tmp_path: Path) -> None:
     one = fill(tmp_path / "one", a="1")
-    with pytest.raises(FileNotFoundError):
-        atomic._exchange(one, tmp_path / "gone")
+    failure(FileNotFoundError, "", atomic._exchange, one, tmp_path / "gone")
     assert contents(one) == {"a": "1"}
 
 
@@ -294,8 +291,7 @@ def test_two_renames_put_the_old_directory_back_when_the_second_fails(
         return real(self, to)
 
     monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(FindingsError, match="No space left"):
-        replaced(target, a="new")
+    failure(FindingsError, "No space left", replaced, target, a="new")
     assert contents(target) == {"a": "old"}
     assert names(target.parent) == ["build"]
 
@@ -314,8 +310,7 @@ def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
 
     monkeypatch.setattr(Path, "rename", rename)
 
-    with pytest.raises(KeyboardInterrupt):
-        replaced(target, a="new")
+    failure(KeyboardInterrupt, "", replaced, target, a="new")
     assert contents(target) == {"a": "old"}
     assert names(target.parent) == ["build"]
 

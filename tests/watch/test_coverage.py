@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 
 from cli.runner import ended, kci
-from conftest import torch_kernel, write_noarch
+from conftest import failure, torch_kernel, write_noarch
 from kci.cli import compat
 from kci.errors import MissingToolError
 from kci.matrix.catalog.rows import Catalog
@@ -246,6 +246,5 @@ def test_a_client_that_cannot_write_to_kernels_is_too_old(
     if good:
         assert hub_client(token=False) is not None
         return
-    with pytest.raises(MissingToolError, match=r"kci needs 2\.3 or newer") as caught:
-        hub_client(token=False)
-    assert "kci[hf]" in caught.value.hint
+    caught = failure(MissingToolError, r"kci needs 2\.3 or newer", hub_client, token=False)
+    assert "kci[hf]" in caught.hint

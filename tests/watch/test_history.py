@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cli.runner import kci
-from conftest import ids, only
+from conftest import failure, ids, only
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
@@ -202,8 +202,7 @@ def test_a_write_that_fails_leaves_no_half_file(
         real(path, raw)
 
     monkeypatch.setattr(history_module, "write_atomic", full)
-    with pytest.raises(OSError, match="No space left"):
-        append(tmp_path / "h", runs)
+    failure(OSError, "No space left", append, tmp_path / "h", runs)
     assert summary(tmp_path / "h") == [(1, 1, 0, 0)]
     monkeypatch.undo()
     assert len(append(tmp_path / "h", runs)) == 1
