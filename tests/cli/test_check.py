@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from buildkit import noarch_kernel, write_tree
-from cli.runner import Result, kci
+from cli.runner import Result, ended, kci
 from config.mistakes import FILES, KERNEL, WRONG
 from conftest import add_package, torch_toml, write_noarch
 from kci.cli import _output
