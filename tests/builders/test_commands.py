@@ -106,20 +106,12 @@ def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
 
 
 def test_a_cpp_source_of_a_cuda_build_sees_the_toolkit(toolkit: Toolkit) -> None:
+    """Unless it is in the system's directory, which is never named as an include."""
     command = compiled(unit("CXX"), CUDA, device=toolkit)
     assert {"-DCUDA_KERNEL", "-DUSE_CUDA=1", "cuda/include", "cuda/include/cccl"} <= set(command)
     assert not any("TORCH_TARGET_VERSION" in word or "gencode" in word for word in command)
-
-
-def test_the_system_directory_is_never_named_as_an_include() -> None:
     device = Toolkit("13.0", Path("/usr/bin/nvcc"), Path("/usr"))
-    command = compiled(unit("CXX"), CUDA, device=device)
-    assert not any("cuda/" in word for word in command)
-
-
-def test_the_compat_headers_come_before_those_of_the_system() -> None:
-    command = compiled(unit("CXX"), glibc_compat=True, headers=(CUTLASS,))
-    assert command[command.index("-isystem") + 1] == "compat"
+    assert not any("cuda/" in word for word in compiled(unit("CXX"), CUDA, device=device))
 
 
 @pytest.mark.parametrize("name", [CPU, "tvm-ffi01-cpu-x86_64-linux"])
@@ -131,8 +123,12 @@ def test_an_older_glibc_comes_before_every_other_library(name: str) -> None:
     assert not any("libdl" in word for word in linked(name))
 
 
-def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
-    command = compiled(unit("CXX"), headers=(CUTLASS,))
+def test_where_headers_come() -> None:
+    """The compat headers before those of the system, dependencies between a component's own and
+    csrc.
+    """
+    command = compiled(unit("CXX"), glibc_compat=True, headers=(CUTLASS,))
+    assert command[command.index("-isystem") + 1] == "compat"
     assert [word for word in command if word.startswith("-I")] == [
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include",
         "-Icutlass_3_8/tools/util/include",

@@ -5,9 +5,7 @@ again.
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +23,8 @@ from buildkit import (
     with_changes,
 )
 from kci.builders import build_variant
-from kci.builders.native.objects import read_head
+from kci.builders.native.builder import plan
+from kci.builders.native.objects import Objects, read_head
 from kci.builders.toolchains.compilers import find_compiler_cache
 from kci.matrix.variants import ObjectUse
 from planning import append, replace
@@ -96,107 +95,58 @@ def test_gcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert build(first).use == ObjectUse(0, 2)
 
 
-@pytest.mark.parametrize("by_flag", [True, False])
 def test_headers_outside_of_the_kernel(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_flag: bool
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Folders that a flag or a variable names: a header that is now found before the one that was
     read.
     """
-    kernel, folders = copy_kernel("bare", tmp_path / "place"), [tmp_path / "x", tmp_path / "y"]
-    for folder in folders:
-        folder.mkdir()
-    (folders[1] / "outside.h").write_text("#define OUTSIDE 1\n")
-    append(SOURCE, "\n#include <outside.h>\nint outside[] = {-1, OUTSIDE};\n")(kernel)
-    if by_flag:
-        flags = "".join(f'"-isystem", "{folder}", ' for folder in folders)
-        cpu = 'backend = "cpu"'
-        replace("build.toml", cpu, f"{cpu}\ncxx-flags = [{flags}]")(kernel)
-    else:
-        monkeypatch.setenv("CPATH", ":".join(map(str, folders)))
+    kernel, places = copy_kernel("bare", tmp_path / "place"), ("flag", "variable")
+    for place in places:
+        for folder in ("first", "later"):
+            (tmp_path / place / folder).mkdir(parents=True)
+        (tmp_path / place / "later" / f"{place}.h").write_text("-1")
+        append(SOURCE, f"\nint {place}[] = {{\n#include <{place}.h>\n}};\n")(kernel)
+    flags = "".join(f'"-isystem", "{tmp_path}/flag/{folder}", ' for folder in ("first", "later"))
+    replace("build.toml", 'd = "cpu"\n', f'd = "cpu"\ncxx-flags = [{flags}]\n')(kernel)
+    monkeypatch.setenv("CPATH", f"{tmp_path}/variable/first:{tmp_path}/variable/later")
     cold = build(kernel)
     assert build(kernel) == Made(ObjectUse(2, 0), cold.module)
-    (folders[0] / "outside.h").write_text("#define OUTSIDE 2\n")
-    changed = build(kernel)
-    assert changed.use == ObjectUse(0, 2), "a folder that is searched has a file more"
-    assert changed.module != cold.module
-    (folders[0] / "outside.h").write_text("#define OUTSIDE 3\n")
-    assert build(kernel).use == ObjectUse(1, 1), "another text in a file that was read"
+    made = {cold.module}
+    for text, use in (("2", ObjectUse(0, 2)), ("3", ObjectUse(1, 1))):
+        for place in places:
+            (tmp_path / place / "first" / f"{place}.h").write_text(text)
+            changed = build(kernel)
+            assert changed.use == use, "a folder that is searched has a file more, or another text"
+            made.add(changed.module)
+    assert len(made) == 5
 
 
 @NVCC
-def test_nvcc(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvcc(build: Build, tmp_path: Path) -> None:
+    """What the pass of one arch sees alone, in a source and in a header that no other pass reads:
+    `nvcc -E` shows the first arch only.
+    """
     first, second = two_places(tmp_path)
+    late = "include/late.h"
+    for kernel in (first, second):
+        replace("build.toml", '"include/bare.h"', f'"include/bare.h", "{late}"')(kernel)
+        replace("build.toml", '["9.0"]', '["8.0", "9.0"]')(kernel)
+        body = '\n#if __CUDA_ARCH__ >= 900\n#include "late.h"\n#endif\n'
+        append("csrc/bare.cu", f"__global__ void late(int* to) {{{body}}}\n")(kernel)
+        (kernel / late).write_text("*to = 1;\n")
     cold = build(first, STABLE_CUDA)
     assert cold.use == ObjectUse(0, 2)
     assert build(second, STABLE_CUDA) == Made(ObjectUse(2, 0), cold.module)
-    append("csrc/bare.cu", "\nint another() { return 1; }\n")(second)
-    assert build(second, STABLE_CUDA).use == ObjectUse(1, 1)
-    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
-    assert build(second, STABLE_CUDA).use == ObjectUse(0, 2), "what nvcc is told besides"
+    (second / late).write_text("*to = 2;\n")
+    edited = build(second, STABLE_CUDA)
+    assert edited.use == ObjectUse(1, 1)
+    assert edited.module != cold.module
 
 
-HOST = (
-    'extern "C" inline __attribute__((used)) int {name}() {{\n#if {seen}\nreturn {value};\n'
-    "#endif\nreturn 0;\n}}\n"
-)
-DEVICE = (
-    "#ifdef __CUDACC__\n__global__ void {name}(int* p) {{\n#if {seen}\n*p = {value};\n#endif\n}}\n"
-    "#endif\n"
-)
-EDITS = {
-    STABLE_CPU: [
-        (HOST, seen) for seen in ("defined(SEEN)", "!defined(SEEN)", "__has_include(<bare.h>)")
-    ],
-    STABLE_CUDA: [
-        (DEVICE, "__CUDA_ARCH__ == 800"),
-        (DEVICE, "__CUDA_ARCH__ >= 900"),
-        (HOST, "!defined(__CUDA_ARCH__)"),
-        (HOST, "defined(__CUDACC__)"),
-        (HOST, "defined(SEEN)"),
-    ],
-}
-PLACES = ("csrc/bare.cpp", "csrc/bare.cu", "include/bare.h", "include/late.h")
-
-
-@pytest.mark.parametrize("name", [STABLE_CPU, pytest.param(STABLE_CUDA, marks=NVCC)])
-def test_each_edit_is_compiled(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """Edits that one arch, the host, or one component sees, in sources and headers, against builds
-    without a cache.
-    """
-    kernel, chosen = copy_kernel("bare", tmp_path / "place"), random.Random(time.time_ns())
-    for old, new in (
-        ('"include/bare.h"]', '"include/bare.h", "include/late.h"]'),
-        ('["9.0"]', '["8.0", "9.0"]'),
-        ('d = "cpu"\n', 'd = "cpu"\ncxx-flags = ["-DSEEN"]\n'),
-    ):
-        replace("build.toml", old, new)(kernel)
-    texts = {place: (kernel / place).read_text() for place in PLACES[:3]}
-    texts["include/late.h"] = "#pragma once\n"
-    texts["include/bare.h"] += (
-        "\n#if defined(SEEN) || __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)\n"
-        '#include "late.h"\n#endif\n'
-    )
-
-    def write(place: str, edit: str) -> None:
-        (kernel / place).write_text(texts[place] + edit)
-
-    for place in PLACES:
-        write(place, "")
-    before = build(kernel, name)
-    compiled = [item for item in PLACES if name == STABLE_CUDA or not item.endswith("cu")]
-    for _ in range(2):
-        text, seen = chosen.choice(EDITS[name])
-        place = chosen.choice(compiled)
-        write(place, text.format(name="probe", seen=seen, value=chosen.randrange(1, 10**6)))
-        after = build(kernel, name)
-        with monkeypatch.context() as patch:
-            patch.setenv("KCI_COMPILER_CACHE", "off")
-            assert after.module == build(kernel, name).module, (place, seen)
-        write(place, "")
-    assert build(kernel, name) == Made(ObjectUse(2, 0), before.module)
+def key(kernel: Path, tmp_path: Path) -> str:
+    what = request(kernel, STABLE_CPU, tmp_path)
+    return Objects(plan(what, quiet), what, quiet).environment()["CCACHE_NAMESPACE"]
 
 
 @pytest.mark.parametrize(
@@ -208,17 +158,26 @@ def test_each_edit_is_compiled(
     ],
 )
 def test_what_an_assembler_reads_is_part_of_the_key(
-    build: Build, tmp_path: Path, read: str, directive: str
+    tmp_path: Path, read: str, directive: str
 ) -> None:
     kernel = copy_kernel("bare", tmp_path / "place")
     (kernel / "kci.toml").write_text(f'[[inputs]]\npaths = ["{read}"]\n')
     text = rf'asm(".section .rodata\n{directive} \"kernel/{read}\"\n.previous");'
     append(SOURCE, f"\n{text}\n")(kernel)
-    made = []
+    keys = []
     for value in (".byte 1\n", ".byte 2\n"):
         (kernel / read).write_text(value)
-        made.append(build(kernel).module)
-    assert made[0] != made[1]
+        keys.append(key(kernel, tmp_path))
+    assert keys[0] != keys[1]
+
+
+def test_variables_that_compilers_read_are_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = copy_kernel("bare", tmp_path / "place")
+    usual = key(kernel, tmp_path)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
+    assert key(kernel, tmp_path) != usual
 
 
 def test_a_header_that_appears_outside_is_seen(

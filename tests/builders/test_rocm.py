@@ -74,12 +74,10 @@ def test_a_variable_names_it(bare: Bare, here: Path, variable: str, inside: str)
     assert found() == Rocm("7.2", "7.2.1", here)
 
 
-def test_the_path_names_it_through_a_link(bare: Bare, here: Path) -> None:
+def test_the_path_names_it_by_a_link_or_by_a_script_that_is_asked(bare: Bare, here: Path) -> None:
     (bare.folder / "hipcc").symlink_to(here / "bin/hipcc")
     assert found().root == here
-
-
-def test_a_script_on_the_path_is_asked_where_it_belongs(bare: Bare, here: Path) -> None:
+    (bare.folder / "hipcc").unlink()
     bare.add("hipcc", "exit 1\n")
     bare.add("hipconfig", f'[ "$1" = --rocmpath ] && echo {here}\n')
     assert found().root == here
@@ -437,15 +435,12 @@ def test_each_source_is_compiled_for_the_archs_and_with_the_flags_of_its_compone
 def test_a_stable_abi_build_takes_the_cpu_wheel_and_a_full_one_that_of_its_rocm(
     asked: Request, tmp_path: Path
 ) -> None:
-    stable = builder.plan(asked, quiet)
-    assert stable.chain.environment.flavour == "cpu"
-    assert stable.translation is not None
-    assert stable.translation.torch_headers
     full = request(asked.kernel_dir, "torch213-cxx11-rocm71-x86_64-linux", tmp_path)
-    recipe = builder.plan(full, quiet)
-    assert recipe.chain.environment.flavour == "rocm7.1"
-    assert recipe.translation is not None
-    assert not recipe.translation.torch_headers
+    for what, flavour in ((asked, "cpu"), (full, "rocm7.1")):
+        recipe = builder.plan(what, quiet)
+        assert recipe.chain.environment.flavour == flavour
+        assert recipe.translation is not None
+        assert recipe.translation.torch_headers is (what is asked)
 
 
 def test_a_dry_run_shows_the_translation_and_changes_nothing(

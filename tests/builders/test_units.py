@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
-from buildkit import CUDA, quiet, request, write_tree
-from conftest import failure, write_torch
+from buildkit import CPU, CUDA, program, quiet, request, write_tree
+from conftest import failure, torch_toml, write_torch
 from kci.builders.kernel_files import resolve_inside, source_file
-from kci.builders.native.units import Sources, collect_units
+from kci.builders.native.recipe import part_objects
+from kci.builders.native.units import (
+    FlagContext,
+    Sources,
+    Unit,
+    collect_units,
+    expand_flag,
+    sources_with_name,
+)
+from kci.builders.request import BuildPart, Request, read_part
 from kci.config.reader import read_kernel
 from kci.config.values import Depend
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.selection import select
+from kci.plan.inputs.kernel_inputs import KernelInputs
+from kci.plan.inputs.source_tree import SourceTree
+from planning import append
 
 HEAD = """
 [general]
@@ -269,3 +281,151 @@ def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_
         found = collect_units(request(tmp_path, CUDA, tmp_path, variant=made), quiet)
         assert found.archs == made.archs
         assert ("10.3" in (made.archs or ())) is expected
+
+
+# --- parts ---
+
+
+def share(number: int, language: str = "CXX", archs: int = 0) -> Unit:
+    source, made = f"csrc/{number:03}.cpp", f"obj/{number:03}/{number}.o"
+    return Unit(PurePosixPath(source), source, made, language, (), (), archs=("8.0",) * archs)
+
+
+def test_the_shares_follow_from_the_sources_alone() -> None:
+    units = tuple(
+        share(number, "CUDA" if number % 3 else "CXX", number % 4) for number in range(41)
+    )
+    made = [part_objects(units, BuildPart(number, 4)) for number in range(1, 5)]
+    assert [part_objects(units[::-1], BuildPart(number, 4)) for number in range(1, 5)] == made
+    assert sorted(name for objects in made for name in objects) == sorted(
+        item.object for item in units
+    )
+    assert [len(objects) for objects in made] == [11, 10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "0/2", "3/2", "1/0", "01/2", "1/2/3", "-1/2", "1/99999", "a/b"]
+)
+def test_what_is_no_part(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a part"):
+        read_part(text)
+
+
+# --- CMake's generator expressions in flags (docs/builders.md) ---
+
+FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
+
+
+@pytest.mark.parametrize(
+    ("flag", "flags"),
+    [
+        ("-O2", ["-O2"]),
+        ("$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>", []),
+        ("$<$<CXX_COMPILER_ID:GNU,Clang>:-mavx2;-mfma>", ["-mavx2", "-mfma"]),
+        ("-D$<CXX_COMPILER_ID>=$<IF:$<PLATFORM_ID:Linux>,1,2>", ["-DGNU=1"]),
+        ("$<$<NOT:$<PLATFORM_ID:Windows>>:-fvisibility=hidden>", ["-fvisibility=hidden"]),
+        ("$<$<AND:$<CONFIG:release>,$<COMPILE_LANGUAGE:CXX,C>>:-a$<COMMA>b>", ["-a,b"]),
+        ("$<$<OR:$<CONFIG:Debug>,$<COMPILE_LANG_AND_ID:CXX,MSVC>>:-x>", []),
+        ("$<$<COMPILE_LANG_AND_ID:CXX,MSVC,GNU>:-x>", ["-x"]),
+        ("$<$<COMPILE_LANGUAGE:CUDA>:-x>", []),
+        ("$<$<BOOL:off>:-x>$<$<STREQUAL:a,a>:-y>", ["-y"]),
+        ("$<0:-x>", []),
+        ("$<1:-x>y>", ["-xy>"]),
+        ("$<IF:$<PLATFORM_ID:Linux>,$<1:-Wl,-z>,-w>", ["-Wl,-z"]),
+        ("$<0:$<TARGET_FILE:x>>", []),
+    ],
+)
+def test_what_a_flag_stands_for(flag: str, flags: list[str]) -> None:
+    assert list(expand_flag(flag, FACTS)) == flags
+
+
+UNKNOWN = "$< $<1:-x $<TARGET_FILE:x> $<CUDA_COMPILER_VERSION> $<:x> $<$<$< $<$<NOT:$<OF>>:x>"
+
+
+@pytest.mark.parametrize("flag", UNKNOWN.split())
+def test_what_is_not_known_is_refused(flag: str) -> None:
+    failure(ValueError, "generator expression", lambda: list(expand_flag(flag, FACTS)))
+
+
+def asked(tmp_path: Path, backend: str, flag: str, name: str) -> Request:
+    """A variant of a kernel of one source, with this flag."""
+    root = write_torch(tmp_path / "many", {backend: "a.cpp"})
+    append("build.toml", f'cxx-flags = ["-O2", "{flag}"]\n')(root)
+    return request(root, name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"), [("cpu", CPU), ("xpu", "torch213-cxx11-xpu20260-x86_64-linux")]
+)
+def test_the_flags_of_a_component_are_evaluated_for_the_variants_system(
+    tmp_path: Path, backend: str, name: str
+) -> None:
+    flag = "$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>$<$<PLATFORM_ID:Linux>:-DHERE>"
+    flag += "$<$<PLATFORM_ID:Darwin>:-DMAC>"
+    units = collect_units(asked(tmp_path, backend, flag, name), quiet).units
+    assert units[0].flags[:2] == ("-O2", "-DHERE")
+
+
+def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clang = program(tmp_path, "clang++", 'test "$1" = --version && echo "clang version 19.1.7"')
+    monkeypatch.setenv("NVCC_CCBIN", str(clang))
+    what = asked(tmp_path, "cuda", "-D$<CXX_COMPILER_ID>", CUDA)
+    assert collect_units(what, quiet).units[0].flags[:2] == ("-O2", "-DClang")
+
+
+@pytest.mark.rule("KCI506", triggers=True)
+def test_a_flag_that_cannot_be_evaluated_is_a_finding(tmp_path: Path) -> None:
+    says = r"does not know the generator expression \$<TARGET_FILE:x>"
+    what = asked(tmp_path, "cpu", "$<TARGET_FILE:x>", CPU)
+    failure(FindingsError, says, collect_units, what, quiet)
+
+
+# --- which sources are given the kernel's id: the rest is not compiled again when it changes ---
+
+NAMED_LISTED = 'csrc/a.cpp", "csrc/b.cpp", "csrc/b.h'
+BUILD = torch_toml({"cpu": NAMED_LISTED}, "some", "bind.cpp") + 'include = ["."]\n'
+NAMED = ("bind.cpp", "csrc/a.cpp", "csrc/b.cpp")
+NAMED_FILES = {
+    "build.toml": BUILD,
+    "bind.cpp": "REGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n",
+    "csrc/a.cpp": "",
+    "csrc/b.cpp": '#include "b.h"\n',
+    "csrc/b.h": "",
+}
+
+
+def named(root: Path, files: dict[str, str], link: tuple[str, str] | None = None) -> set[str]:
+    """The sources of a kernel in a repository; what is below `common/` beside it may be
+    included.
+    """
+    kernel = write_tree(root / "kernel", {**NAMED_FILES, **files})
+    common = write_tree(root, {"common/shared.h": files.pop("common/shared.h", "")})
+    if link is not None:
+        (kernel / link[0]).unlink(missing_ok=True)
+        (kernel / link[0]).symlink_to(link[1])
+    inputs = KernelInputs(read_kernel(kernel).build, kernel, SourceTree(common), ["common"])
+    return sources_with_name(inputs, request(kernel, CPU, root).variant, NAMED)
+
+
+@pytest.mark.parametrize(
+    ("files", "all_of_them"),
+    [
+        ({}, False),
+        ({"vendored/module.cpp": "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)"}, False),
+        ({"docs.md": "TORCH_EXTENSION_NAME"}, False),
+        ({"csrc/b.h": "// TORCH_EXTENSION_NAME"}, True),
+        ({"common/shared.h": "// TVM_FFI_EXTENSION_NAME"}, True),
+        ({"csrc/a.cpp": "#  include <../bind.cpp>\n"}, True),
+    ],
+)
+def test_a_mention_counts_for_all_that_may_include_it(
+    tmp_path: Path, files: dict[str, str], all_of_them: bool
+) -> None:
+    assert named(tmp_path, files) == (set(NAMED) if all_of_them else {"bind.cpp"})
+
+
+def test_a_source_can_be_a_link(tmp_path: Path) -> None:
+    files = {"real.cpp": NAMED_FILES["bind.cpp"]}
+    assert named(tmp_path, files, link=("bind.cpp", "real.cpp")) == {"bind.cpp"}

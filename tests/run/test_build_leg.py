@@ -92,21 +92,17 @@ def test_an_error_names_the_file_from_where_the_user_stands(
         assert f"file={place}/torch-ext/just_python/gone.py::" in failed.stdout + failed.stderr
 
 
-def test_a_variant_of_the_kernel_and_an_empty_place_may_be_replaced(tmp_path: Path) -> None:
-    variant = write_tree(tmp_path / "v", {"metadata.json": METADATA})
-    check_replaceable(variant, "relu")
-    check_replaceable(tmp_path / "missing", "relu")
-    (tmp_path / "empty").mkdir()
-    check_replaceable(tmp_path / "empty", "relu")
-
-
 METADATA = (
     '{"name": "relu", "id": "_relu_cpu_abc", "version": 1, "license": "MIT", "python-depends": [], '
     '"kernel-depends": [], "backend": {"type": "cpu"}}'
 )
 
 
-def test_nothing_else_is_replaced(tmp_path: Path) -> None:
+def test_a_variant_of_the_kernel_may_be_replaced_and_nothing_else(tmp_path: Path) -> None:
+    variant = write_tree(tmp_path / "v", {"metadata.json": METADATA})
+    (tmp_path / "empty").mkdir()
+    for place in (variant, tmp_path / "missing", tmp_path / "empty"):
+        check_replaceable(place, "relu")
     home = write_tree(tmp_path / "home", {"__init__.py": "", "thesis.txt": "years of work"})
     link = tmp_path / "link"
     link.symlink_to(home)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import Bare, files_in, quiet, write_tree
+from buildkit import Bare, files_in, program, quiet, write_tree
 from cli.runner import kci
 from conftest import ROOT, failure
 from kci.cli.test import _job
 from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.matrix.variants import parse_variant_name
 from kci.plan.hardware_tests import tree_under_test
 from kci.run import kernel_tests
 from kci.run.kernel_tests import (
@@ -25,7 +26,7 @@ from kci.run.kernel_tests import (
     run_kernel_tests,
     select_variants,
 )
-from kci.run.loader import python_path
+from kci.run.loader import LoaderEnvironment, probe, python_path, why_incompatible
 from kci.run.records import TestRecord
 from kci.tree.manifest import read_manifest
 from kci.utils.bounded_json import read_json
@@ -147,61 +148,51 @@ def test_a_keyword_selects_tests_and_makes_no_record(tmp_path: Path, python: Pat
     assert (done.code, (tmp_path / "record.json").exists()) == (2, False)
 
 
-SKIPPED = (
-    "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "skipped"),
-    [("def test_a(): pass\n", 0), ("", 0), (SKIPPED, 1)],
-    ids=["unmarked", "none", "skipped"],
-)
-def test_nothing_that_ran_is_no_pass(tmp_path: Path, python: Path, text: str, skipped: int) -> None:
-    report = outcome(tmp_path, GOOD, test_it=text)
-    assert (report.state, report.skipped) == (TestState.NOTHING_RAN, skipped)
-
-
-def test_a_variant_that_does_not_load_is_told(tmp_path: Path, python: Path) -> None:
-    files = {"__init__.py": "raise ImportError('undefined symbol: x')\n"}
-    report = outcome(tmp_path, files, test_it=TEST)
-    assert report.state is TestState.NOT_LOADED
-    assert "undefined symbol: x" in report.output
-
-
-LEAVES = "import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): {}\n"
+MARKED = "import os, pytest\n@pytest.mark.kernels_ci\n"
 LEAVES_AFTER = "import os\ndef pytest_unconfigure(): os._exit(0)\n"
 
 
 @pytest.mark.parametrize(
-    "tests",
+    ("tests", "state", "skipped"),
     [
-        {"test_it": LEAVES.format("os._exit(0)")},
-        {"test_it": LEAVES.format("assert 0"), "conftest": LEAVES_AFTER},
+        ({"test_it": "def test_a(): pass\n"}, TestState.NOTHING_RAN, 0),
+        ({"test_it": ""}, TestState.NOTHING_RAN, 0),
+        ({"test_it": f"{MARKED}@pytest.mark.skip\ndef test_a(): pass\n"}, TestState.NOTHING_RAN, 1),
+        ({"test_it": "import nothing_of_this_name\n"}, TestState.FAILED, 0),
+        ({"test_it": f"{MARKED}def test_a(): os._exit(0)\n"}, TestState.FAILED, 0),
+        ({"test_it": f"{MARKED}def test_a(): assert 0\n", "conftest": LEAVES_AFTER},
+            TestState.FAILED, 0),
+    ],
+    ids=["unmarked", "none", "skipped", "broken", "ended with 0", "ended with 0 after it failed"],
+)  # fmt: skip
+@pytest.mark.usefixtures("python")
+def test_what_did_not_run_to_its_end_is_no_pass(
+    tmp_path: Path, tests: dict[str, str], state: TestState, skipped: int
+) -> None:
+    report = outcome(tmp_path, GOOD, **tests)
+    assert (report.state, report.skipped) == (state, skipped)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise ImportError('undefined symbol: x')", "undefined symbol: x"),
+        ("import os; os._exit(0)", ""),
+        ("import triton", "triton"),  # torch for the CPU brings none
     ],
 )
-def test_a_process_that_a_test_ends_with_0_has_not_passed(
-    tmp_path: Path, python: Path, tests: dict[str, str]
-) -> None:
-    assert outcome(tmp_path, GOOD, **tests).state is TestState.FAILED
+@pytest.mark.usefixtures("python")
+def test_a_variant_that_does_not_load_is_told(tmp_path: Path, code: str, said: str) -> None:
+    report = outcome(tmp_path, {"__init__.py": f"{code}\n"}, test_it=TEST)
+    assert (report.state, said in report.output) == (TestState.NOT_LOADED, True)
 
 
-def test_a_process_that_a_kernel_ends_with_0_has_not_loaded(tmp_path: Path, python: Path) -> None:
-    files = {"__init__.py": "import os\nos._exit(0)\n"}
-    assert outcome(tmp_path, files, test_it=TEST).state is TestState.NOT_LOADED
-
-
-def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path, python: Path) -> None:
+@pytest.mark.usefixtures("python")
+def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
     fifo = tmp_path / "never"
     os.mkfifo(fifo)
-    waits = f"os.fork() or open({str(fifo)!r}).read()"
-    text = f"import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): {waits}\n"
+    text = f"{MARKED}def test_a(): os.fork() or open({str(fifo)!r}).read()\n"
     assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
-
-
-def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
-    report = outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n")
-    assert report.state is TestState.FAILED
 
 
 def test_what_a_kernel_declares_is_there_when_it_is_loaded(
@@ -221,12 +212,6 @@ def test_what_a_kernel_declares_is_there_when_it_is_loaded(
     replace("metadata.json", f"{key}]", f'{key}"einops"]')(variant)
     report = run_kernel_tests(variant, None, quiet, cache=tmp_path)
     assert report.state is TestState.NOTHING_RAN, report.output
-
-
-def test_a_kernel_for_the_cpu_has_no_more_than_its_users_have(tmp_path: Path, python: Path) -> None:
-    """torch for the CPU brings no triton."""
-    variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import triton\n"})
-    assert run_kernel_tests(variant, None, quiet, cache=tmp_path).state is TestState.NOT_LOADED
 
 
 def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
@@ -406,3 +391,52 @@ def test_a_job_tests_what_the_tree_has_of_its_variants(tmp_path: Path) -> None:
     there, told = _job(tmp_path / "tree", [CPU, CUDA])
     assert there == (CPU,)
     assert told == tree_under_test(read_manifest(tmp_path / "tree").digests, [CPU])
+
+
+# --- what a Python can load, and which variants are for it ---
+
+CUDA_AND_ROCM = {
+    (("2.13.1",), "13.1", "cuda"): {
+        True: "torch-cpu torch-universal torch-cuda torch213-cxx11-cu130 torch-stable-abi211-cu130",
+        False: "torch-rocm torch213-cxx11-cu132 torch213-cxx11-cu126 torch212-cxx11-cu130 "
+        "torch-stable-abi214-cu130",
+    },
+    # Builds of the night, and those of AMD: versions may have more than numbers.
+    (("2.15.0.dev20261020", "2.15.0a0"), "7.1.25424-4179531dcd", "rocm"): {
+        True: "torch-rocm torch215-cxx11-rocm71 torch-stable-abi215-rocm71",
+        False: "torch215-cxx11-rocm72 torch215-cxx11-rocm70 torch214-cxx11-rocm71",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("torches", "toolkit", "backend", "name", "fits"),
+    [
+        (*machine, f"{name}-x86_64-linux" if name.count("-") > 1 else name, fits)
+        for machine, answers in CUDA_AND_ROCM.items()
+        for fits, names in answers.items()
+        for name in names.split()
+    ],
+)
+def test_which_environment_can_load_a_variant(
+    monkeypatch: pytest.MonkeyPatch, torches: tuple[str, ...], toolkit: str, backend: str,
+    name: str, fits: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("kci.run.loader.this_system", lambda: "x86_64-linux")
+    for torch in torches:
+        environment = LoaderEnvironment(torch=torch, toolkit=toolkit, backend=backend)
+        assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
+
+
+def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kci.run.loader._SECONDS", 0.1)
+    hangs = program(tmp_path, "python", "exec sleep 60\n")
+    failure(MissingToolError, "does not answer", probe, hangs)
+
+
+def test_a_python_that_cannot_load_kernels(tmp_path: Path) -> None:
+    for python in (tmp_path / "none", program(tmp_path, "python", "echo hello\n")):
+        failure(MissingToolError, "does not answer", probe, python)
+    answer = 'kci-load-result:{"lacks": "No module named torch"}'
+    lacks = program(tmp_path, "python", f"echo '{answer}'\n")
+    failure(MissingToolError, "cannot load kernels: No module named torch", probe, lacks)

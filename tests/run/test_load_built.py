@@ -29,7 +29,7 @@ from kci.run.records import kernel_record
 from kci.tree.manifest import Loading, read_manifest
 from kci.tree.merge import merge
 from kci.tree.pack import pack, read_leg
-from planning import leg
+from planning import leg, replace
 from run.cuda_python import python_that_loads
 from variants import CPU, CUDA, leg_of, make_variant
 
@@ -54,6 +54,13 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         raise MissingToolError("the index cannot be reached")
 
     monkeypatch.setattr(kernel_tests, "ensure_runtime", refuse)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kernel of Python only, and a cache of its own."""
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    return write_noarch(tmp_path / "kernel")
 
 
 def loaded(directory: Path, run: str = "", torch: str = "2.13", **changes: object) -> Loading:
@@ -130,24 +137,22 @@ def test_the_bytecode_of_torch_is_written_by_the_first_load(
     loaded(make_variant(tmp_path / "other", files=alone))
 
 
+FOREIGN = "import torch\ntorch.library.Library({!r}).define('fused(Tensor x) -> Tensor')\n"
+LAYERS = [
+    ("(nn.Module):\n    def __init__(self): pass\n", "has a constructor"),
+    ("(nn.Module):\n    def other(self): pass\n", "has members that nn.Module lacks: other"),
+    (":\n    def forward(self, x): pass\n", "is not a torch.nn.Module"),
+    (": pass\n__all__ = ['Bad']\n", "is not a torch.nn.Module"),
+]
+
+
 @pytest.mark.usefixtures("python")
 @pytest.mark.rule("KCI788", triggers=True)
-@pytest.mark.parametrize(
-    ("layers", "said"),
-    [
-        ("(nn.Module):\n    def __init__(self): pass\n", "has a constructor"),
-        ("(nn.Module):\n    def other(self): pass\n", "has members that nn.Module lacks: other"),
-        (":\n    def forward(self, x): pass\n", "is not a torch.nn.Module"),
-        (": pass\n__all__ = ['Bad']\n", "is not a torch.nn.Module"),
-    ],
-)
+@pytest.mark.parametrize(("layers", "said"), LAYERS)
 def test_a_layer_that_kernelize_refuses_is_an_error(tmp_path: Path, layers: str, said: str) -> None:
     files = {"__init__.py": "from . import layers\n", "layers.py": f"{LAYER}class Bad{layers}"}
     directory = make_variant(tmp_path / "tree", files=dict(files))
     failure(FindingsError, re.escape(f"{CPU}: layers.Bad {said}"), loaded, directory)
-
-
-FOREIGN = "import torch\ntorch.library.Library({!r}).define('fused(Tensor x) -> Tensor')\n"
 
 
 @pytest.mark.usefixtures("python")
@@ -210,12 +215,8 @@ def test_what_needs_the_driver_of_a_gpu_is_not_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("python")
-@pytest.mark.rule("KCI786", triggers=False)
-def test_a_kernel_that_is_loaded_says_with_what(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    kernel = write_noarch(tmp_path / "kernel")
+@pytest.mark.rule("KCI786", "KCI217", triggers=False)
+def test_a_kernel_that_is_loaded_says_with_what(kernel: Path, tmp_path: Path) -> None:
     for state in ("built", "reused"):
         done = kci("run", kernel)
         took = ["0", "s"] if state == "built" else []
@@ -231,11 +232,8 @@ def test_a_kernel_that_is_loaded_says_with_what(
 
 
 @pytest.mark.usefixtures("python")
-def test_a_kernel_that_cannot_be_imported_is_red(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    kernel = write_noarch(tmp_path / "kernel", code="LIMIT = undefined_name\n")
+def test_a_kernel_that_cannot_be_imported_is_red(kernel: Path, tmp_path: Path) -> None:
+    (kernel / "torch-ext/some_kernel/__init__.py").write_text("LIMIT = undefined_name\n")
     done = kci("run", kernel)
     assert (done.code, done.stdout.split()[-1]) == (1, "defined"), done
     assert "KCI785" not in done.stdout
@@ -248,10 +246,8 @@ def test_a_kernel_that_cannot_be_imported_is_red(
 @pytest.mark.usefixtures("no_torch")
 @pytest.mark.rule("KCI786", triggers=True)
 def test_without_a_network_a_run_says_so_and_publishing_and_the_gate_refuse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    kernel = write_noarch(tmp_path / "kernel")
     done = kci("run", kernel)
     assert (done.code, done.stdout.count("not loaded")) == (0, 2), done
     tree = kernel / "build"
@@ -285,9 +281,8 @@ def test_a_plan_knows_what_has_to_be_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_torch")
-def test_kci_toml_leaves_backends_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
-    kernel = write_noarch(tmp_path / "kernel", backends=("cpu", "metal"))
+def test_kci_toml_leaves_backends_out(kernel: Path) -> None:
+    replace("build.toml", '"cpu"', '"cpu", "metal"')(kernel)
     (kernel / "kci.toml").write_text('[plan]\nload = ["cuda"]\n')
     done = kci("run", kernel, KCI_RUN="7")
     assert done.code == 0, done

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
-from cli.runner import kci, kci_process
+from cli.runner import Result, kci, kci_process
 from conftest import AT_TOP
 from forked import fork_server
 from kci.cli.run import _report
@@ -47,36 +47,30 @@ def named(kernel: Path, name: str) -> Path:
 # --- exit codes ---
 
 
-def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
-    good, bad = noarch_kernel(tmp_path / "good"), noarch_kernel(tmp_path / "bad")
-    (named(bad, "with-a-link") / "gone.py").symlink_to("nowhere.py")
-    alone = kci_process("build", bad, "--variant", "torch-cpu", "--output", tmp_path / "out")
-    assert alone.code != 0
-    cache = str(tmp_path / "cache")
-    done = kci_process("run", good, bad, "--into", tmp_path / "trees", KCI_CACHE=cache)
+def test_the_worst_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
+    """A path that leads out of the kernel is refused for safety, which is worse than a link to
+    nothing.
+    """
+    names = ("good", "missing", "unsafe")
+    good, missing, unsafe = (noarch_kernel(tmp_path / name) for name in names)
+    (named(missing, "with-a-link") / "gone.py").symlink_to("nowhere.py")
+    (tmp_path / "secret.py").write_text("")
+    (named(unsafe, "unsafe") / "secret.py").symlink_to(tmp_path / "secret.py")
+    alone = kci_process("build", missing, "--variant", "torch-cpu", "--output", tmp_path / "out")
+    assert alone.code > 0
+
+    def run(*kernels: Path) -> Result:
+        cache = str(tmp_path / "cache")
+        return kci_process("run", *kernels, "--into", tmp_path / "trees", KCI_CACHE=cache)
+
+    done = run(good, missing)
     assert done.code == alone.code
     assert "2 variants of with-a-link failed:" in done.stderr
     assert done.stdout.count("failed") == done.stdout.count("built") == 2
     assert verify(tmp_path / "trees" / "just-python") == []
-
-
-def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
-    """A path that leads out of the kernel is refused for safety, which is worse than a link to
-    nothing.
-    """
-    missing, unsafe = noarch_kernel(tmp_path / "missing"), noarch_kernel(tmp_path / "unsafe")
-    (missing / "torch-ext/just_python/gone.py").symlink_to("nowhere.py")
-    (tmp_path / "secret.py").write_text("")
-    (named(unsafe, "unsafe") / "secret.py").symlink_to(tmp_path / "secret.py")
-
-    def code(tree: str, *kernels: Path) -> int:
-        cache = str(tmp_path / "cache")
-        return kci_process("run", *kernels, "--into", tmp_path / tree, KCI_CACHE=cache).code
-
-    worse = code("tree", unsafe)
-    assert worse > code("tree", missing) > 0
-    for kernels in ((missing, unsafe), (unsafe, missing)):
-        assert code("trees", *kernels) == worse
+    worse = {run(*kernels).code for kernels in ((missing, unsafe), (unsafe, missing))}
+    assert len(worse) == 1
+    assert worse.pop() > alone.code
 
 
 def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
@@ -177,28 +171,20 @@ def two_at_once(place: Path, *arguments: str | Path) -> None:
     assert codes == [0, 0], [output.read_text() for output in said]
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(
-    "again", [False, True], ids=["into an empty folder", "over an older build"]
+    "words", [["build", "--variant", "torch-cpu", "--output"], ["run", "--into"]]
 )
-def test_two_builds_at_once_of_one_variant(tmp_path: Path, again: bool) -> None:
+def test_two_at_once_of_one_kernel(tmp_path: Path, words: list[str], again: bool) -> None:
+    """Into a place where nothing is, and over an older build."""
     kernel, out = noarch_kernel(tmp_path / "k"), tmp_path / "out"
-    for number in range(ROUNDS):
+    names = [*AT_TOP, *NAMES] if words[0] == "run" else ["torch-cpu"]
+    for number in range(ROUNDS // 2):
         if not again:
             shutil.rmtree(out, ignore_errors=True)
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once(tmp_path, "build", kernel, "--variant", "torch-cpu", "--output", out)
-        assert [path.name for path in out.iterdir()] == ["torch-cpu"]
-        assert (out / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
-        assert verify(out / "torch-cpu") == []
-
-
-def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    for number in range(ROUNDS):
-        (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once(tmp_path, "run", kernel)
-        tree = kernel / "build"
-        assert sorted(path.name for path in tree.iterdir()) == [*AT_TOP, *NAMES]
-        for name in NAMES:
-            assert (tree / name / "__init__.py").read_text() == f"NUMBER = {number}\n"
-        assert verify(tree) == []
+        two_at_once(tmp_path, words[0], kernel, *words[1:], out)
+        assert sorted(path.name for path in out.iterdir()) == names
+        for code in out.glob("*/__init__.py"):
+            assert code.read_text() == f"NUMBER = {number}\n"
+        assert verify(out if words[0] == "run" else out / "torch-cpu") == []

@@ -1,7 +1,7 @@
 """A real container engine: podman, in an image of Debian 12 that `bin/container_image.sh` makes.
 
-The stand-in of test_container.py shows which command kci gives; this shows that an engine does with
-it what kci says.
+test_container.py shows which command kci gives; this shows that an engine does with it what kci
+says.
 """
 
 from __future__ import annotations
@@ -110,14 +110,19 @@ def test_what_the_container_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         touch {tmp_path}/o/x && echo wrote output
         touch "$KCI_CACHE/x" && echo wrote cache
         test -e {ROOT} && echo sees the checkout
+        touch "$HOME/x" && echo wrote home
+        pwd
+        echo "${{A_SECRET-unset}}"
         ls /sys/class/net
         grep -E '^(CapEff|CapPrm|NoNewPrivs)' /proc/self/status | tr -d '\\t'
         id -u
     """
+    monkeypatch.setenv("A_SECRET", "x")
     said = said_in_it(script, tmp_path, monkeypatch)
     none = "0" * 16
     rights = [f"CapPrm:{none}", f"CapEff:{none}", "NoNewPrivs:1", str(os.getuid())]
-    assert said[:-1] == ["wrote output", "wrote cache", "lo", *rights]
+    wrote = ["wrote output", "wrote cache", "wrote home"]
+    assert said[:-1] == [*wrote, str(tmp_path / "k"), "unset", "lo", *rights]
 
 
 KILLED = """

@@ -58,12 +58,33 @@ RELU, NORM = record("relu", CPU, CUDA), record("rms-norm", CPU)
 FAILURE = VariantFailure("relu", CUDA, CUDA, 1, "relu.cu(3): error: no", "kci build relu")
 
 
-def test_all_is_well() -> None:
-    assert judge(planned(), records(RELU, NORM)) == []
+FAULTY = FaultyKernel("kernels/x", "", "unknown key", (finding("KCI101", "unknown key"),))
+LEFT = UnplannedVariant("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
+NOBODY_CAN = msgspec.structs.replace(LEFT, rule="KCI303")  # the plan says so
+NO_TREE = record("relu", CPU, CUDA, complete=False, error="no good")
+AGAIN = record("rms-norm", CPU, attempt=2)
 
 
-def test_nothing_to_do_is_well() -> None:
-    assert judge(planned(legs=()), {}) == []
+@pytest.mark.parametrize(
+    ("plan", "found", "missing"),
+    [
+        ({}, (RELU, NORM), []),
+        ({"legs": ()}, (), []),
+        ({}, (RELU,), ["rms-norm / merge"]),
+        ({"attempt": 2}, (RELU, AGAIN), ["relu / merge"]),
+        ({}, (RELU, AGAIN), []),  # only what failed ran again
+        ({"faulty": (FAULTY,)}, (RELU, NORM), ["plan"]),
+        ({"left_out": (LEFT,)}, (RELU, NORM), [CUDA]),
+        ({"left_out": (NOBODY_CAN,)}, (RELU, NORM), []),
+        ({}, (NO_TREE, NORM), ["relu / merge"]),
+        ({}, (msgspec.structs.replace(NO_TREE, present=(CPU,)), NORM),
+            [CUDA, "relu / merge"]),
+    ],
+)  # fmt: skip
+def test_what_is_missing(
+    plan: dict[str, Any], found: tuple[KernelRecord, ...], missing: list[str]
+) -> None:
+    assert [row.variant or row.job for row in judge(planned(**plan), records(*found))] == missing
 
 
 def test_a_variant_that_failed_is_listed_with_its_words_and_its_command() -> None:
@@ -80,40 +101,15 @@ def test_a_leg_without_a_word_was_cancelled_or_lost() -> None:
     assert row.replay == f"kci build --variant={CUDA} --container=none --tier=release relu"
 
 
-def test_a_kernel_without_a_record_did_not_get_to_its_merge() -> None:
-    (row,) = judge(planned(), records(RELU))
-    assert (row.kernel, row.variant, row.job) == ("rms-norm", "", "rms-norm / merge")
-
-
-def test_a_record_of_an_older_run_of_everything_does_not_count() -> None:
-    found = records(RELU, record("rms-norm", CPU, attempt=2))
-    assert [row.kernel for row in judge(planned(attempt=2), found)] == ["relu"]
-    assert judge(planned(), found) == [], "only what failed ran again"
-
-
-def test_a_tree_that_is_no_good() -> None:
-    told = "the merged tree does not meet the requirements"
-    (row,) = judge(planned(), records(record("relu", CPU, CUDA, complete=False, error=told), NORM))
-    assert (row.job, row.error) == ("relu / merge", told)
-    rows = judge(planned(), records(record("relu", CPU, complete=False, error=told), NORM))
-    assert [row.job for row in rows] == [f"relu / {CUDA}", "relu / merge"]
-    lacking = record("relu", CPU, CUDA, complete=False, missing=("other",))
-    (row,) = judge(planned(), records(lacking, NORM))
-    assert "other" in row.error
-
-
-def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
-    said = "unknown key `nme`"
-    faulty = FaultyKernel("kernels/x", "", said, (finding("KCI101", said),))
-    (row,) = judge(planned(faulty=(faulty,)), records(RELU, NORM))
-    assert row == GateRow("kernels/x", "", "plan", said, "kci check kernels/x")
-
-
-def test_what_a_fork_does_not_get_is_not_green() -> None:
-    left = UnplannedVariant("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
-    assert [row.variant for row in judge(planned(left_out=(left,)), records(RELU, NORM))] == [CUDA]
-    nobody_can = msgspec.structs.replace(left, rule="KCI303")
-    assert judge(planned(left_out=(nobody_can,)), records(RELU, NORM)) == [], "the plan says so"
+def test_the_words_of_a_tree_that_is_no_good_and_of_a_kernel_with_an_error() -> None:
+    for broken, word in (
+        (NO_TREE, "no good"),
+        (record("relu", CPU, CUDA, complete=False, missing=("other",)), "other"),
+    ):
+        (row,) = judge(planned(), records(broken, NORM))
+        assert word in row.error
+    (row,) = judge(planned(faulty=(FAULTY,)), records(RELU, NORM))
+    assert row == GateRow("kernels/x", "", "plan", "unknown key", "kci check kernels/x")
 
 
 def test_several_variants_of_one_leg() -> None:

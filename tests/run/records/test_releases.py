@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import KernelPlan, Plan, SkippedVariant
@@ -45,56 +46,64 @@ def judge(*uploaded: Any) -> list[gate.GateRow]:
 
 def names(
     plan: Plan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None
-) -> Any:
+) -> list[str]:
+    """The runs whose trees can be published, of the kernel `a`."""
     uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
     found = gate.publishable_kernels(uploads, "77")
     assert {item.digest for item in found} <= {MANIFEST.digest}, "the very tree that was judged"
-    return [(item.kernel, item.run) for item in found]
+    assert {item.kernel for item in found} <= {"a"}
+    return [item.run for item in found]
 
 
-def test_a_complete_kernel_can_be_published() -> None:
-    assert names(run_plan(), {"a": GOOD}) == [("a", "77")]
+def but(**keys: Any) -> dict[str, KernelRecord]:
+    return {"a": msgspec.structs.replace(GOOD, **keys)}
 
 
-def test_one_that_is_incomplete_or_left_no_record_or_an_old_one_cannot() -> None:
-    assert names(run_plan(), {}) == []
-    assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, complete=False)}) == []
-    assert names(run_plan(), {"a": msgspec.structs.replace(GOOD, manifest=None)}) == [], (
-        "it does not say of which tree"
-    )
-    assert names(run_plan(attempt=2), {"a": GOOD}) == []
+BUILT, TESTED = run_plan(), run_plan(tests=(TEST,))
+SKIPPED = run_plan(legs=(), skipped=SAME)
+INDEX, OLDER = (
+    TreeIndex({"a": TreePlace("41", 1, msgspec.structs.replace(MANIFEST, version=version))})
+    for version in (MANIFEST.version, 2)
+)
 
 
-def test_one_whose_tests_failed_or_never_ran_cannot() -> None:
-    plan = run_plan(tests=(TEST,))
-    assert names(plan, {"a": GOOD}, PASSED) == [("a", "77")]
-    assert names(plan, {"a": GOOD}, FAILED) == []
-    assert names(plan, {"a": GOOD}, OTHER) == [], "what passed is not what would be published"
-    assert names(plan, {"a": GOOD}) == []
+@pytest.mark.parametrize(
+    ("plan", "records", "tests", "index", "run"),
+    [
+        (BUILT, but(), None, None, ["77"]),
+        (BUILT, {}, None, None, []),
+        (BUILT, but(complete=False), None, None, []),
+        (BUILT, but(manifest=None), None, None, []),  # it does not say of which tree
+        (run_plan(attempt=2), but(), None, None, []),
+        (run_plan(legs=()), {}, None, INDEX, []),  # nothing of it was planned
+        (TESTED, but(), PASSED, None, ["77"]),
+        (TESTED, but(), FAILED, None, []),
+        (TESTED, but(), OTHER, None, []),  # what passed is not what would be published
+        (TESTED, but(), None, None, []),
+        (SKIPPED, {}, None, INDEX, ["41"]),
+        (SKIPPED, {}, None, None, []),
+        (SKIPPED, {}, None, OLDER, []),
+        # A kernel that was only fetched is published if it is the tree that passed.
+        (SKIPPED, but(), None, INDEX, ["41"]),
+        (SKIPPED, but(manifest=OTHER_MANIFEST), None, INDEX, []),
+        (SKIPPED, but(complete=False, manifest=None), None, INDEX, []),
+    ],
+)
+def test_which_kernels_can_be_published(
+    plan: Plan, records: dict[str, KernelRecord], tests: Any, index: TreeIndex, run: list[str]
+) -> None:
+    assert names(plan, records, tests, index) == run
 
 
 def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one() -> None:
     plan = run_plan(legs=(), skipped=SAME, tests=(CARRIED,))
-    index = TreeIndex({"a": TreePlace("41", 1, MANIFEST)})
-    assert names(plan, {}, PASSED, index) == [("a", "41")]
+    index = INDEX
+    assert names(plan, {}, PASSED, index) == ["41"]
     for tests in (FAILED, OTHER, {}):
         assert names(plan, {}, tests, index) == []
         assert [row.job for row in judge(plan, {}, tests, index)] == ["a / test cuda-x86_64-linux"]
     assert judge(plan, {}, PASSED, index) == []
     assert len(judge(plan, {}, PASSED, TreeIndex())) == 1, "there is no such tree"
-
-
-def test_what_an_earlier_run_has_unchanged_is_published_from_there() -> None:
-    plan = run_plan(legs=(), skipped=SAME)
-    assert names(plan, {}, index=TreeIndex({"a": TreePlace("41", 1, MANIFEST)})) == [("a", "41")]
-    assert names(plan, {}) == []
-    older = msgspec.structs.replace(MANIFEST, version=2)
-    assert names(plan, {}, index=TreeIndex({"a": TreePlace("41", 1, older)})) == []
-
-
-def test_a_kernel_of_which_nothing_was_planned_is_not_published() -> None:
-    index = TreeIndex({"a": TreePlace("41", 1, MANIFEST)})
-    assert names(run_plan(legs=()), {}, index=index) == []
 
 
 def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
@@ -118,13 +127,3 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
         (unbuilt, {}, "a / test cuda-x86_64-linux"),  # no job has run it
     ):
         assert [item.job for item in judge(what, records)] == [job]
-
-
-def test_a_kernel_that_was_only_fetched_is_published_if_it_is_the_tree_that_passed() -> None:
-    plan = run_plan(legs=(), skipped=SAME)
-    index = TreeIndex({"a": TreePlace("41", 5, MANIFEST)})
-    assert names(plan, {"a": GOOD}, None, index) == [("a", "41")]
-    other = msgspec.structs.replace(GOOD, manifest=OTHER_MANIFEST)
-    assert names(plan, {"a": other}, None, index) == []
-    lost = msgspec.structs.replace(GOOD, complete=False, manifest=None)
-    assert names(plan, {"a": lost}, None, index) == []

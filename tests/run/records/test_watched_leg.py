@@ -27,45 +27,46 @@ RUN = blank_result(7, attempt=2, catalog="one", commit="c0ffee", log="https://ex
 Answers = dict[str, TestState | MissingToolError]
 
 
-def watched(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    build: Callable[..., object] | None = None,
-    answers: Answers | None = None,
-    output: str = "",
-    variant: str = STABLE,
-) -> list[LegResult]:
+Watched = Callable[..., list[LegResult]]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """The results of rms-norm's stable ABI, with a build and a loader that answer what they are
     told to.
     """
-    workspace = open_workspace([ROOT / "examples" / "rms-norm"], catalog="2026-09-17")
 
-    def built(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
-        return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
+    def watched(
+        build: object = None, answers: Answers | None = None, output: str = "", name: str = STABLE
+    ) -> list[LegResult]:
+        workspace = open_workspace([ROOT / "examples" / "rms-norm"], catalog="2026-09-17")
 
-    def tested(
-        _directory: Path, _sources: Path, _log: object, *, cache: Path, torch: str
-    ) -> TestReport:
-        answer = (answers or {}).get(torch, TestState.PASSED)
-        if isinstance(answer, MissingToolError):
-            raise answer
-        return TestReport("rms-norm", variant, answer, output=output)
+        def built(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
+            if isinstance(build, Exception):
+                raise build
+            return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(scheduled_leg, "build_leg", build or built)
-    monkeypatch.setattr(scheduled_leg, "run_kernel_tests", tested)
-    options = BuildOptions(tmp_path)
-    request = leg_request(workspace, tmp_path / "out", options, name=variant, tier="compat")
-    return watch_leg(workspace, request, RUN, "kci build", quiet)
+        def tested(*_: object, cache: Path, torch: str) -> TestReport:
+            answer = (answers or {}).get(torch, TestState.PASSED)
+            if isinstance(answer, MissingToolError):
+                raise answer
+            return TestReport("rms-norm", name, answer, output=output)
+
+        monkeypatch.setattr(scheduled_leg, "build_leg", built)
+        monkeypatch.setattr(scheduled_leg, "run_kernel_tests", tested)
+        options = BuildOptions(tmp_path)
+        request = leg_request(workspace, tmp_path / "out", options, name=name, tier="compat")
+        return watch_leg(workspace, request, RUN, "kci build", quiet)
+
+    return watched
 
 
 def outcomes(results: list[LegResult]) -> dict[str, LegOutcome]:
     return {result.torch: result.outcome for result in results}
 
 
-def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = watched(tmp_path, monkeypatch)
+def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(watched: Watched) -> None:
+    results = watched()
     assert outcomes(results) == dict.fromkeys(["2.11", "2.12", "2.13", "2.14"], LegOutcome.PASSED)
     first = results[0]
     assert (first.run, first.attempt, first.catalog, first.commit) == (7, 2, "one", "c0ffee")
@@ -73,16 +74,14 @@ def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(
     assert first.replay.endswith("--torch=2.11 build"), "the build of the replay writes to build/"
 
 
-def test_each_torch_has_a_result_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_torch_has_a_result_of_its_own(watched: Watched) -> None:
     answers: Answers = {
         "2.12": TestState.NOT_LOADED,
         "2.13": MissingToolError("no torch"),
         "2.14": TestState.NOTHING_RAN,
     }
     output = "Traceback\n  File x\nImportError: undefined symbol: gone"
-    results = watched(tmp_path, monkeypatch, answers=answers, output=output)
+    results = watched(answers=answers, output=output)
     assert [(torch, str(outcome)) for torch, outcome in outcomes(results).items()] == [
         ("2.11", "passed"), ("2.12", "failed"), ("2.13", "skipped"), ("2.14", "passed"),
     ]  # fmt: skip
@@ -92,21 +91,15 @@ def test_each_torch_has_a_result_of_its_own(
     assert "File x" in failure.excerpt
 
 
-def test_what_a_test_says_is_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_test_says_is_the_error(watched: Watched) -> None:
     output = "tests/t.py:3\nE       assert 1 == 2\nFAILED tests/t.py::test_x\n1 failed"
-    (failed, *_) = watched(tmp_path, monkeypatch, answers={"2.11": TestState.FAILED}, output=output)
+    (failed, *_) = watched(answers={"2.11": TestState.FAILED}, output=output)
     assert failed.error.splitlines()[0] == "error: failed: assert 1 == 2"
 
 
-def test_a_build_that_fails_leaves_the_other_torches_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_that_fails_leaves_the_other_torches_unknown(watched: Watched) -> None:
     said = "the compiler refused:\nin a.cpp\na.cpp:3: error: no member named 'x'"
-
-    def build(*_: object) -> BuiltLeg:
-        raise BuildFailedError(said)
-
-    results = watched(tmp_path, monkeypatch, build)
+    results = watched(BuildFailedError(said))
     skipped = dict.fromkeys(["2.11", "2.12", "2.13"], LegOutcome.SKIPPED)
     assert outcomes(results) == {"2.14": LegOutcome.FAILED, **skipped}
     (run,) = group_results(results)
@@ -114,27 +107,19 @@ def test_a_build_that_fails_leaves_the_other_torches_unknown(
     assert len(run.unknown) == 3
 
 
-def test_a_machine_that_lacks_something_says_nothing_about_the_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def build(*_: object) -> BuiltLeg:
-        raise MissingToolError("nvcc is not installed")
-
-    assert set(outcomes(watched(tmp_path, monkeypatch, build)).values()) == {LegOutcome.SKIPPED}
+def test_a_machine_that_lacks_something_says_nothing_about_the_kernel(watched: Watched) -> None:
+    lacking = watched(MissingToolError("nvcc is not installed"))
+    assert set(outcomes(lacking).values()) == {LegOutcome.SKIPPED}
 
 
-def test_what_cannot_be_loaded_here_is_built(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = watched(tmp_path, monkeypatch, variant="torch-stable-abi211-cu130-x86_64-linux")
+def test_what_cannot_be_loaded_here_is_built(watched: Watched) -> None:
+    results = watched(name="torch-stable-abi211-cu130-x86_64-linux")
     assert [(result.outcome, result.torch) for result in results] == [(LegOutcome.PASSED, "2.14")]
     assert results[0].compute.startswith("13.0")
 
 
-def test_results_are_files_that_can_be_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = watched(tmp_path, monkeypatch)
+def test_results_are_files_that_can_be_recorded(tmp_path: Path, watched: Watched) -> None:
+    results = watched()
     paths = write_results(tmp_path / "results", results)
     assert len(paths) == len(set(paths)) == 4
     read, problems = read_results([tmp_path / "results"])
