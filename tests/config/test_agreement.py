@@ -196,9 +196,8 @@ def beyond_a_schema(found: Diagnostic) -> bool:
         or any(text in message for text in ("git URL", "too large", "has the scheme"))
         or (found.rule == "KCI104" and ".version" in message)
         or "expected a version" in message  # white space that only one of the two knows
-        or (
-            found.rule == "KCI104" and "general.name" in message
-        )  # `$` matches before a final newline in Python
+        # `$` matches before a final newline in Python
+        or (found.rule == "KCI104" and "general.name" in message)
     )
 
 
@@ -209,9 +208,8 @@ def test_schema_and_reader_have_the_same_verdict() -> None:
         accepted = True
         try:
             diagnostics = parse_kernel(raw).diagnostics
-            accepted = all(
-                one.rule != "KCI111" for one in diagnostics
-            )  # kci reads the kebab spelling, too
+            # kci reads the kebab spelling, too
+            accepted = all(one.rule != "KCI111" for one in diagnostics)
         except FindingsError as error:
             found, accepted = error.diagnostics, False
         try:
@@ -222,15 +220,11 @@ def test_schema_and_reader_have_the_same_verdict() -> None:
         verdicts[valid] += 1
         if valid and not accepted:
             assert all(map(beyond_a_schema, found)), (raw.decode(), found)
-        elif (
-            accepted and not valid
-        ):  # a URL that browsers put up with, such as one with a tab in its scheme
-            general = {
-                key: part
-                for key, part in data["general"].items()
-                if key not in ("upstream", "source")
-            }
-            assert VALIDATOR.is_valid({**data, "general": general}), raw.decode()
+        elif accepted and not valid:
+            # a URL that browsers put up with, such as one with a tab in its scheme
+            urls = ("upstream", "source")
+            rest = {key: part for key, part in data["general"].items() if key not in urls}
+            assert VALIDATOR.is_valid({**data, "general": rest}), raw.decode()
     assert min(verdicts.values()) > many(100)
 
 
@@ -239,9 +233,8 @@ def test_an_editor_s_own_validator_agrees(tmp_path: Path) -> None:
     if taplo is None:
         pytest.skip("taplo (PyPI) is not installed")
     files = sorted(ROOT.glob("examples/*/build.toml"))
-    files += [
-        path for path in sorted(mutations.DATA.glob("*.toml")) if not path.stem.startswith("v3")
-    ]
+    seeds = sorted(mutations.DATA.glob("*.toml"))
+    files += [path for path in seeds if not path.stem.startswith("v3")]
     command = [taplo, "check", "--schema", CHECKED_IN.as_uri()]
     subprocess.run([*command, *files], cwd=tmp_path, check=True)
     wrong = tmp_path / "build.toml"

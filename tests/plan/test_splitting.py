@@ -53,9 +53,8 @@ def test_a_part_compiles_a_share_and_the_link_takes_all_of_them() -> None:
     (whole,) = made(limits=[]).legs
     *parts, link = sorted(made().legs, key=lambda item: (item.role is Role.LINK, item.part))
     assert [item.name for item in parts] == [f"{NAME}.part{number}of4" for number in range(1, 5)]
-    assert [(item.part, item.parts, item.variants, item.takes) for item in parts] == [
-        (number, 4, (), ()) for number in range(1, 5)
-    ]
+    said = [(item.part, item.parts, item.variants, item.takes) for item in parts]
+    assert said == [(number, 4, (), ()) for number in range(1, 5)]
     assert {item.variant for item in [*parts, link]} == {link.name} == {NAME}
     assert (link.part, link.parts, link.variants) == (None, 4, (NAME,))
     assert link.takes == tuple(item.name for item in parts)

@@ -207,17 +207,12 @@ def test_a_cache_of_another_root_or_of_rubbish_says_nothing(
 
 def test_another_time_is_seen_where_it_differs(tmp_path: Path) -> None:
     now = SourceTree(write(tmp_path / "r", a_h="now", same_h="same", new__x_h="new", file_h="f"))
-    then = PatchedTree(
-        now,
-        {
-            "a.h": (EntryKind.FILE, b"then"),
-            "new/x.h": None,
-            "old/y.h": (EntryKind.FILE, b"gone"),
-            "link": (EntryKind.LINK, b"old/y.h"),
-            "file.h": None,
-            "file.h/inside": (EntryKind.FILE, b"it was a folder"),
-        },
-    )
+    was: dict[str, tuple[EntryKind, bytes] | None] = {
+        "a.h": (EntryKind.FILE, b"then"), "old/y.h": (EntryKind.FILE, b"gone"),
+        "link": (EntryKind.LINK, b"old/y.h"), "new/x.h": None, "file.h": None,
+        "file.h/inside": (EntryKind.FILE, b"it was a folder"),
+    }  # fmt: skip
+    then = PatchedTree(now, was)
     assert then.content("a.h") == b"then"
     assert then.digest("a.h") != now.digest("a.h")
     assert then.digest("same.h") == now.digest("same.h")
