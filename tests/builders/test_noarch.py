@@ -209,7 +209,7 @@ def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) ->
     assert {"__init__.pyi", "notes.txt"} <= {*every}
 
 
-# --- a build sees the listed files and no others: the compilers find them by the paths they were given ---
+# --- a build sees the listed files and no others ---
 
 SOURCES = {"cpu": "csrc/a.cpp", "cuda": 'csrc/b.cu", "csrc/b.h'}
 BUILD = torch_toml(SOURCES, "some", "torch-ext/bind.cpp")
