@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -116,6 +117,13 @@ def failure(
             return error.with_traceback(None)  # it holds frames, and with them sockets
         pytest.fail(f"{says!r} is not in {str(error)!r}")
     pytest.fail(f"no {kind.__name__}")
+
+
+def ran(*command: str | Path, cwd: Path = ROOT, **how: Any) -> subprocess.CompletedProcess[str]:
+    """A program from beginning to end, however that is."""
+    pipe = subprocess.PIPE
+    usual = {"stdout": pipe, "stderr": pipe, "text": True}
+    return subprocess.run(command, cwd=cwd, check=False, **usual | how)
 
 
 def only(found: Sequence[Diagnostic], rule: str, *said: str) -> Diagnostic:
@@ -326,6 +334,14 @@ def shared_by_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the processes of one test run have in common, and no other run."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the test, in which commands run, and not on GitHub."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    return tmp_path
 
 
 @pytest.fixture

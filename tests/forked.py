@@ -20,6 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict
@@ -104,26 +105,11 @@ class ForkServer:
         """How it ended: the exit code, or the signal as a negative number."""
         return self._ask({"wait": process})
 
-    def run(
-        self,
-        *arguments: str | Path,
-        script: Path | None = None,
-        folder: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> tuple[int, str, str]:
-        """A process from beginning to end: how it ended, stdout and stderr."""
+    def run(self, *arguments: str | Path, **how: Any) -> tuple[int, str, str]:
+        """A process from beginning to end, as for `start`: how it ended, stdout and stderr."""
         with tempfile.TemporaryDirectory(prefix="kci-forked-") as place:
             output, errors = Path(place) / "stdout", Path(place) / "stderr"
-            ended = self.wait(
-                self.start(
-                    *arguments,
-                    output=output,
-                    errors=errors,
-                    script=script,
-                    folder=folder,
-                    environment=environment,
-                )
-            )
+            ended = self.wait(self.start(*arguments, output=output, errors=errors, **how))
             return ended, output.read_text(encoding="utf-8"), errors.read_text(encoding="utf-8")
 
     def can_have(self, environment: Mapping[str, str]) -> bool:
@@ -153,7 +139,7 @@ def _looked_at(environment: Mapping[str, str]) -> dict[str, str]:
 def serve() -> None:
     """Begin processes and wait for them, one request after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _import_all()
+    import_all()
     while line := sys.stdin.readline():
         request = json.loads(line)
         if "wait" in request:
@@ -165,29 +151,21 @@ def serve() -> None:
             os.close(opened)
             _be(request, opens)
         os.close(opens)
-        os.read(
-            opened, 1
-        )  # until its output is open: a terminal that nobody has open is at its end
+        # until its output is open: a terminal that nobody has open is at its end
+        os.read(opened, 1)
         os.close(opened)
         print(process, flush=True)
 
 
-def _import_all() -> None:
+def import_all() -> None:
     """All of kci, and what it imports late; not what only some commands of few users need."""
     import kci
 
     for module in pkgutil.walk_packages(kci.__path__, "kci."):
-        importlib.import_module(module.name)
-    for name in (
-        "jinja2",
-        "rich.console",
-        "rich.progress",
-        "rich.table",
-        "yaml",
-        "tomlkit",
-        "uuid",
-        "zipfile",
-    ):
+        with suppress(ImportError):  # one is for the Python of a torch
+            importlib.import_module(module.name)
+    late = ("jinja2", "rich.console", "rich.progress", "rich.table")
+    for name in (*late, "yaml", "tomlkit", "uuid", "zipfile"):
         importlib.import_module(name)
     gc.freeze()
 

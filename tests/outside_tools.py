@@ -127,16 +127,9 @@ def npm_packages(name: str, *packages: str, scripts: bool = False) -> Path:
     wanted = " ".join(packages)
     with locked(place):
         if not complete.exists() or complete.read_text() != wanted:
-            command = [
-                npm,
-                "install",
-                "--no-audit",
-                "--no-fund",
-                "--loglevel=error",
-                "--fetch-retries=5",
-                *packages,
-            ]
-            command += [] if scripts else ["--ignore-scripts"]
+            options = ["--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=5"]
+            options += [] if scripts else ["--ignore-scripts"]
+            command = [npm, "install", *options, *packages]
             done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
             if done.returncode:
                 missing(f"npm cannot install {wanted}: {done.stderr.strip()[-200:]}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from checkout import copy_checkout
+from conftest import ran
 from kci.builders.toolchains.downloads import install, pip_install, run_uv, uv
 from kci.utils.atomic import locked
 
@@ -40,13 +40,6 @@ def installed_from_a_wheel(shared: Path) -> Path:
 def outside(*command: str | Path, cwd: Path, **environment: str) -> str:
     """What a command says that knows nothing of this checkout."""
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env=clean | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran(*command, cwd=cwd, env=clean | environment)
     assert done.returncode == 0, (command, done.stdout + done.stderr)
     return done.stdout

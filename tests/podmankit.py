@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, ran
 from kci.utils.atomic import locked
 from kci.utils.cache import default_cache
 
@@ -46,9 +46,7 @@ def podman_for_tests(
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     if subprocess.run(["podman", "image", "exists", IMAGE], check=False).returncode != 0:
         pytest.skip(f"podman has no image {IMAGE} (bin/container_image.sh makes it)")
-    tried = subprocess.run(
-        ["podman", "run", "--rm", IMAGE, "true"], capture_output=True, text=True, check=False
-    )
+    tried = ran("podman", "run", "--rm", IMAGE, "true")
     if tried.returncode != 0:
         pytest.skip(f"podman does not run containers here: {tried.stderr.strip()[-200:]}")
     with locked(default_cache() / "test-tools" / "podman"):
@@ -59,13 +57,9 @@ def podman_for_tests(
 
 def containers() -> set[str]:
     """The containers that kci or a test of it has made."""
-    done = subprocess.run(
-        ["podman", "ps", "--all", "--format", "{{.Names}}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {name for name in done.stdout.split() if name.startswith("kci-")}
+    listed = ["podman", "ps", "--all", "--format", "{{.Names}}"]
+    names = subprocess.check_output(listed, text=True).split()
+    return {name for name in names if name.startswith("kci-")}
 
 
 def wheels_for_container() -> Path:

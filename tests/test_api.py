@@ -6,13 +6,12 @@ import ast
 import contextlib
 import io
 import re
-import subprocess
 import sys
 
 import pytest
 
 import kci
-from conftest import ROOT
+from conftest import ROOT, ran
 
 PAGE = ROOT / "docs" / "api.md"
 NAMES = [
@@ -49,10 +48,7 @@ def test_another_name_is_not() -> None:
 
 def test_importing_kci_imports_nothing_else() -> None:
     script = "import sys, kci; print([name for name in sys.modules if name.startswith('kci.')])"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "['kci.version']"
+    assert ran(sys.executable, "-c", script).stdout.strip() == "['kci.version']"
 
 
 def blocks() -> list[tuple[str, str]]:
@@ -82,28 +78,16 @@ SCRIPTS = ("card_child.py", "hipify_script.py", "load_script.py")
 
 def test_rooms_below_the_command_line_neither_print_nor_know_click() -> None:
     for file in sorted((ROOT / "src" / "kci").rglob("*.py")):
-        if (
-            file.relative_to(ROOT / "src" / "kci").parts[0] in ("cli", "actions")
-            or file.name in SCRIPTS
-        ):
+        room = file.relative_to(ROOT / "src" / "kci").parts[0]
+        if room in ("cli", "actions") or file.name in SCRIPTS:
             continue
         text = file.read_text(encoding="utf-8")
         if not re.search(r"\b(print|click|rich)\b", text):
             continue
-        tree = ast.parse(text)
-        calls = {
-            node.func.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        imports = {
-            alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        }
-        imports |= {
-            node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-        }
+        nodes = [*ast.walk(ast.parse(text))]
+        calls = {getattr(node.func, "id", "") for node in nodes if isinstance(node, ast.Call)}
+        named = (node.names for node in nodes if isinstance(node, ast.Import))
+        imports = {alias.name for names in named for alias in names}
+        imports |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
         assert "print" not in calls, file
         assert not {name.partition(".")[0] for name in imports} & {"click", "rich"}, file

@@ -4,13 +4,12 @@ person runs them.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from conftest import ROOT, ran
+
 FILES = sorted(path.name for path in (ROOT / "benchmarks").glob("*.py"))
 NEEDS = {
     "action_start.py": [pytest.mark.network],
@@ -21,7 +20,6 @@ NEEDS = {
 @pytest.mark.programs
 @pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, [])) for name in FILES])
 def test_it_runs_in_its_smallest_form(name: str) -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / name), "--smallest"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = ran(sys.executable, ROOT / "benchmarks" / name, "--smallest")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()

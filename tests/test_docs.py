@@ -1,11 +1,16 @@
-"""The generated pages of docs/ are what their sources say."""
+"""The pages of docs/ are what their sources say, and every link and citation leads somewhere, none
+to a lost document.
+"""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from checkout import checkout_files
 from conftest import ROOT
 from forked import fork_server
 from kci.diagnostics import rules
@@ -19,25 +24,17 @@ def test_generated_pages_are_up_to_date() -> None:
 
 
 def test_every_rule_is_on_the_page_of_its_family() -> None:
-    pages = sorted((ROOT / "docs" / "rules").glob("*.md"))
-    texts = [page.read_text(encoding="utf-8") for page in pages]
-    found = [
-        rule
-        for text in texts
-        for rule in re.findall(r"^\| <a id=\"kci[0-9]{3}\"></a>(KCI[0-9]{3}) ", text, re.MULTILINE)
-    ]
+    pages = (ROOT / "docs" / "rules").glob("*.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    found = re.findall(r"^\| <a id=\"kci[0-9]{3}\"></a>(KCI[0-9]{3}) ", text, re.MULTILINE)
     assert sorted(found) == sorted(rules())
 
 
 def test_no_link_is_called_by_the_name_of_a_file() -> None:
     """Readers of the site do not know the files of docs/."""
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
-    named = [
-        (page.name, link)
-        for page in pages
-        for link in re.findall(r"\[[a-z-]+\.md\]", page.read_text(encoding="utf-8"))
-    ]
-    assert named == []
+    called = re.compile(r"\[[a-z-]+\.md\]")
+    assert [page.name for page in pages if called.search(page.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(
@@ -46,3 +43,85 @@ def test_no_link_is_called_by_the_name_of_a_file() -> None:
 def test_a_search_of_the_pages_finds(words: str) -> None:
     texts = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
     assert any(re.search(words, text, re.MULTILINE) for text in texts)
+
+
+ENDINGS = (".md", ".py", ".toml", ".yml", ".j2", ".sh", ".txt")
+CITATION = re.compile(r"docs/([a-z-]+\.md)#([A-Za-z0-9_-]+)")
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+
+
+def texts() -> list[Path]:
+    files = [ROOT / name for name in checkout_files() if name.endswith(ENDINGS)]
+    return [file for file in files if file != Path(__file__)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link into a page may name: its explicit anchors, and those that GitHub makes of
+    headings.
+    """
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def explicit(page: Path) -> set[str]:
+    text = page.read_text(encoding="utf-8")
+    return set(re.findall(r'^<a id="([^"]+)"></a>$', text, flags=re.MULTILINE))
+
+
+def test_citations_name_an_anchor_that_exists() -> None:
+    cited = {
+        (str(file.relative_to(ROOT)), page, anchor)
+        for file in texts()
+        for page, anchor in CITATION.findall(file.read_text(encoding="utf-8"))
+    }
+    assert len(cited) > 50
+    lost = [where for where in sorted(cited) if where[2] not in anchors(ROOT / "docs" / where[1])]
+    assert lost == []
+    outlive_a_heading = explicit(ROOT / "docs" / "format.md")
+    assert {where[2] for where in cited if where[1] == "format.md"} <= outlive_a_heading
+
+
+def test_every_section_of_the_format_has_an_anchor_of_its_own() -> None:
+    lines = (ROOT / "docs" / "format.md").read_text(encoding="utf-8").splitlines()
+    sections = (pair for pair in pairwise(lines) if pair[1].startswith("##"))
+    assert [line for before, line in sections if "<a id=" not in before] == []
+    found = re.findall(r'<a id="([^"]+)">', "\n".join(lines))
+    assert len(found) == len(set(found))
+
+
+PAGES = [
+    file for file in texts() if file.suffix == ".md" and "tests" not in file.relative_to(ROOT).parts
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in LINK.findall(text):
+        if "://" not in target and not target.startswith("mailto:"):
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+def quoted() -> list[str]:
+    return re.findall(r"`([^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+
+
+def test_the_files_that_the_recipes_name_exist() -> None:
+    roots = (ROOT, ROOT / "src" / "kci", ROOT / "src" / "kci" / "matrix" / "catalog" / "data")
+    named = {name for name in quoted() if re.fullmatch(r"[\w./-]+(\.(py|toml|md|yml)|/)", name)}
+    assert len(named) > 20
+    lost = {name for name in named if not any((root / name).exists() for root in roots)}
+    assert lost == {"build.toml", "kci.toml"}, "those two are users' files"
+
+
+def test_the_names_that_the_recipes_give_exist() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    names = [name for name in quoted() if re.fullmatch(r"_?[A-Z][A-Za-z_]{4,}", name)]
+    assert len(names) >= 5
+    lost = {name for name in names if not re.search(rf"\b{name}\b", code)}
+    assert lost <= {"KCI_CACHE"}

@@ -6,6 +6,7 @@ import ast
 import pkgutil
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 from conftest import ROOT, load_script
@@ -23,21 +24,24 @@ def modules() -> list[Path]:
     ]
 
 
+def twice(names: Iterable[tuple[str, Path]]) -> dict[str, list[str]]:
+    """The names that are in several modules."""
+    by_name = defaultdict(list)
+    for name, path in names:
+        by_name[name].append(str(path.relative_to(SOURCE)))
+    return {name: paths for name, paths in by_name.items() if len(paths) > 1}
+
+
 def test_no_two_rooms_have_a_module_of_the_same_name() -> None:
     """A command or an action may be called like the one module that does its work."""
-    by_name = defaultdict(list)
-    for path in modules():
-        if path.parent.name not in ("cli", "actions"):
-            by_name[path.stem].append(str(path.relative_to(SOURCE)))
-    assert {name: paths for name, paths in by_name.items() if len(paths) > 1} == {}
+    rooms = (path for path in modules() if path.parent.name not in ("cli", "actions"))
+    assert twice((path.stem, path) for path in rooms) == {}
 
 
 def test_no_two_types_have_the_same_name() -> None:
-    by_name = defaultdict(list)
-    for path in [*modules(), *SOURCE.rglob("__init__.py")]:
-        for name in re.findall(r"^ *class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            by_name[name].append(str(path.relative_to(SOURCE)))
-    assert {name: paths for name, paths in by_name.items() if len(paths) > 1} == {}
+    texts = {path: path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    types = re.compile(r"^ *class (\w+)", re.MULTILINE)
+    assert twice((name, path) for path, text in texts.items() for name in types.findall(text)) == {}
 
 
 def test_a_room_says_what_it_is_for() -> None:

@@ -26,23 +26,16 @@ AN_ADDRESS = re.compile(
 
 
 def tracked(*endings: str) -> dict[str, str]:
-    return {
-        name: (ROOT / name).read_text(encoding="utf-8")
-        for name in checkout_files()
-        if name.endswith(endings)
-    }
+    names = (name for name in checkout_files() if name.endswith(endings))
+    return {name: (ROOT / name).read_text(encoding="utf-8") for name in names}
 
 
 def test_the_address_is_spelled_only_where_it_cannot_be_read() -> None:
     texts = tracked(".py", ".toml", ".md", ".json", ".yml", ".yaml", ".j2", ".cff")
-    spelled = {
-        name: set(AN_ADDRESS.findall(text))
-        for name, text in texts.items()
-        if not name.startswith("tests/")
-    }
-    assert {name: found for name, found in spelled.items() if found} == {
-        name: {REPOSITORY} for name in CANNOT_READ_IT
-    }
+    found = {name: set(AN_ADDRESS.findall(text)) for name, text in texts.items()}
+    spelled = {name for name in found if found[name] and not name.startswith("tests/")}
+    assert spelled == CANNOT_READ_IT
+    assert set().union(*map(found.get, spelled)) == {REPOSITORY}
 
 
 def test_no_other_line_of_the_code_names_the_repository() -> None:

@@ -5,8 +5,9 @@ The tests for all systems are chosen by `-m portable`.
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from conftest import ran
 
 ONLY_POSIX = ["fcntl", "grp", "posix", "pwd", "resource", "termios"]
 
@@ -36,8 +37,6 @@ for module in pkgutil.walk_packages(kci.__path__, "kci."):
 
 
 def test_every_module_is_imported_without_posix() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False
-    )
+    done = ran(sys.executable, "-c", IMPORT_ALL)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 100

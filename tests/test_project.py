@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from buildkit import only_these, program, write_tree
 from checkout import checkout_files
-from conftest import ROOT
+from conftest import ROOT, ran
 from outside_tools import allowed_skips
 from own_wheel import installed_from_a_wheel, outside
 
@@ -56,11 +56,9 @@ def test_the_import_contract_fails_against_the_flow(
         (tmp_path / "src" / "kci" / room / "planted.py").write_text(
             f'"""Planted."""\n\n{statement}\n'
         )
-    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
+    linter = Path(sys.executable).parent / "lint-imports"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = ran(linter, "--no-cache", cwd=tmp_path, env=environment)
     assert (done.returncode == 0) == (planted is not AGAINST_THE_FLOW), done.stdout + done.stderr
     refused = {room for room in planted if f"kci.{room}.planted" in done.stdout}
     assert refused == (set(planted) if planted is AGAINST_THE_FLOW else set())
@@ -121,23 +119,14 @@ def test_the_wheel_alone_does_what_the_checkout_does(
     def run(*command: str | Path, cwd: Path = tmp_path) -> str:
         return outside(*command, cwd=cwd, KCI_CACHE=str(tmp_path / "cache"))
 
-    assert run(kci, "matrix", kernel, "--format", "names").split() == [
-        "torch-cpu",
-        "torch-cuda",
-        "torch-rocm",
-    ]
+    names = run(kci, "matrix", kernel, "--format", "names").split()
+    assert names == ["torch-cpu", "torch-cuda", "torch-rocm"]
     run(kci, "render", kernel, "--output", tmp_path / "repo")
     assert "kci/build@v1" in (tmp_path / "repo" / ".github" / "workflows" / "kci.yml").read_text()
     assert run(kci, "run", kernel).count("built") == 3
     run(kci, "verify", kernel / "build")
-    for command in (
-        "plan",
-        "check",
-        "explain",
-        "catalog show",
-        "build . --variant torch-cpu",
-        "compat coverage",
-    ):
+    more = ("plan", "check", "explain", "catalog show", "compat coverage")
+    for command in (*more, "build . --variant torch-cpu"):
         run(kci, *command.split(), cwd=kernel)
     assert "| variant |" in run(kci, "matrix", kernel, "--format", "markdown")
 
@@ -162,6 +151,7 @@ def test_nothing_is_binary_but_the_tables_of_exports() -> None:
     }
 
 
+PYTEST = f"{sys.executable} -m pytest -q -n 0 -p no:cacheprovider -p no:randomly".split()
 SKIPPED = {
     "tree/verify/test_verify_fatbin.py::test_a_gpu_variant_without_device_code": "needs gcc",
     "builders/test_objects.py::test_nvcc": "there is no nvcc",
@@ -173,67 +163,33 @@ def test_a_skip_that_nothing_allows_fails_where_all_is_required(
     tmp_path: Path, tools: str, failed: list[str]
 ) -> None:
     environment = {**os.environ, "PATH": str(tmp_path), "KCI_TEST_TOOLS": tools}
-    chosen = [str(ROOT / "tests" / name) for name in SKIPPED]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        "-rs",
-        *chosen,
-    ]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = ran(*PYTEST, "-rs", *(ROOT / "tests" / name for name in SKIPPED), env=environment)
     assert done.returncode == len(failed), done.stdout
     for reason in SKIPPED.values():
         assert f": {reason}" in done.stdout
         assert (f"skipped: {reason}" in done.stdout) is (reason in failed)
 
 
+LEAVES = """
+import os, subprocess, sys, tempfile
+def test_it():
+    tempfile.mkdtemp()
+    code = "import tempfile; print(tempfile.mkdtemp())"
+    made = subprocess.check_output([sys.executable, '-c', code], text=True)
+    assert made.startswith(os.environ['TMPDIR'])
+"""
+
+
 def test_a_run_of_the_tests_leaves_no_temporary_files(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
-    left = "import os, subprocess, sys, tempfile\n\ndef test_it():\n    tempfile.mkdtemp()\n"
-    left += '    code = "import tempfile; print(tempfile.mkdtemp())"\n'
-    left += (
-        "    made = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, "
-        "check=True).stdout\n"
-    )
-    left += "    assert made.startswith(os.environ['TMPDIR'])\n"
-    here = write_tree(tmp_path / "tests", {"test_left.py": left})
+    here = write_tree(tmp_path / "tests", {"test_left.py": LEAVES})
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")
     }
     environment |= {"TMPDIR": str(tmp_path / "temporary"), "PYTEST_DEBUG_TEMPROOT": str(tmp_path)}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-        "-n",
-        "0",
-    ]
-    command += [
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        "--rootdir",
-        str(here),
-        "-p",
-        "conftest",
-        str(here / "test_left.py"),
-    ]
     environment["PYTHONPATH"] = str(ROOT / "tests")
-    done = subprocess.run(
-        command, cwd=here, env=environment, capture_output=True, text=True, check=False
-    )
+    words = (*PYTEST, "-p", "conftest", "-c", ROOT / "pyproject.toml", "--rootdir", here)
+    done = ran(*words, here / "test_left.py", cwd=here, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list((tmp_path / "temporary").iterdir())
 
@@ -249,17 +205,10 @@ def test_every_skip_that_is_allowed_is_there() -> None:
     for file in (ROOT / "tests").rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and ast.unparse(call.func).endswith((".skip", ".skipif")):
-                reasons.add(
-                    written(
-                        next(
-                            (key.value for key in call.keywords),
-                            call.args[0] if call.args else None,
-                        )
-                    )
-                )
-    assert [
-        allowed.pattern for allowed in allowed_skips() if not any(map(allowed.fullmatch, reasons))
-    ] == []
+                given = (*(key.value for key in call.keywords), *call.args, None)
+                reasons.add(written(given[0]))
+    unused = [one.pattern for one in allowed_skips() if not any(map(one.fullmatch, reasons))]
+    assert unused == []
 
 
 @pytest.mark.parametrize(
@@ -275,8 +224,6 @@ def test_ci_ends_red_where_a_test_leaves_files_in_the_checkout(
     programs = only_these(monkeypatch, tmp_path, "bash", "git", "dirname", "touch")
     program(programs, "id", "echo 1000")
     program(programs, "make", f'if [ "$1" = test ]; then {leaves}; fi')
-    done = subprocess.run(
-        ["bash", repository / ".ci" / "run"], capture_output=True, text=True, check=False
-    )
+    done = ran("bash", repository / ".ci" / "run")
     assert done.returncode == code, done.stderr
     assert ("this run has left files in the checkout" in done.stderr) is bool(code)

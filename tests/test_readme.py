@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from cli.runner import kci_process
-from conftest import ROOT, read_yaml
+from buildkit import CPU, STABLE_CPU, copy_example
+from cli.runner import ended, kci_process
+from conftest import ROOT, ran, read_yaml
 from kci.cli._output import table_lines
 from kci.cli.run import _LAYOUT
 from test_examples import accepted_by_the_reference
@@ -49,26 +48,20 @@ def session() -> list[tuple[list[str], str]]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The examples, where commands may write."""
-    place = tmp_path / "readme"
-    shutil.copytree(
-        ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("build", "__pycache__")
-    )
-    return place
+    return copy_example("", tmp_path / "readme" / "examples").parent
 
 
 def test_the_readme_has_the_commands_that_these_tests_know() -> None:
     assert {command.split()[0] for command in COMMANDS} == {"make", "kci"}
-    assert [command for command in COMMANDS if command.startswith("make")] == [
-        "make demo",
-        "make test",
-    ]
+    made = [command for command in COMMANDS if command.startswith("make")]
+    assert made == ["make demo", "make test"]
     assert len(KCI_COMMANDS) >= 6
 
 
 def test_the_kci_commands_work_as_shown_one_after_the_other(copy: Path, tmp_path: Path) -> None:
     for command in KCI_COMMANDS:
         result = kci_process(*command.split()[1:], cwd=copy, KCI_CACHE=str(tmp_path / "cache"))
-        assert result.code == 0, (command, result.stderr)
+        ended(result, 0)
         assert "Traceback" not in result.stderr, command
 
 
@@ -80,8 +73,7 @@ def test_the_matrix_is_the_one_shown(copy: Path) -> None:
 
 def test_the_session_uses_commands_and_columns_that_there_are(tmp_path: Path) -> None:
     lines = SESSION.splitlines()
-    made = kci_process(*lines[0].split()[2:], "-y", cwd=tmp_path)
-    assert made.code == 0, made.stderr
+    ended(kci_process(*lines[0].split()[2:], "-y", cwd=tmp_path), 0)
     assert kci_process("check", cwd=tmp_path / "softcap").stdout.strip() in lines
 
 
@@ -113,23 +105,15 @@ def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -
 
 @pytest.mark.torch
 def test_make_demo_does_the_main_job(copy: Path, torch_cache: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(copy / "examples" / "demo.py")],
-        cwd=copy, env={**os.environ, "KCI_CACHE": str(torch_cache)}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    environment = {**os.environ, "KCI_CACHE": str(torch_cache)}
+    done = ran(sys.executable, copy / "examples" / "demo.py", cwd=copy, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     table = {tuple(row[:2]): row[2:5] for row in rows if row[2:3] in (["built"], ["reused"])}
-    for kernel, variant in [
-        ("relu", "torch213-cxx11-cpu-x86_64-linux"),
-        ("rms-norm", "torch-stable-abi211-cpu-x86_64-linux"),
-    ]:
+    for kernel, variant in (("relu", CPU), ("rms-norm", STABLE_CPU)):
         assert table[kernel, variant][1:] == ["yes", "yes"]
     for kernel in ("relu", "rms-norm", "swiglu"):
-        merged = [name for (of, name), _ in table.items() if of == kernel]
-        assert accepted_by_the_reference(copy / "build" / "demo" / kernel / "build") == sorted(
-            merged
-        )
+        merged = sorted(name for of, name in table if of == kernel)
+        assert accepted_by_the_reference(copy / "build" / "demo" / kernel / "build") == merged
         assert re.search(rf"^{kernel}  .* ok$", done.stdout, flags=re.MULTILINE), done.stdout
     assert "examples/demo.py" in (ROOT / "Makefile").read_text()

@@ -56,19 +56,11 @@ def test_a_rule_says_what_why_and_how_to_mend_it(rule) -> None:
         assert re.fullmatch(r"\S.*\.", text), text
 
 
-def test_names_of_rules_are_unique() -> None:
+def test_no_name_and_no_rule_is_defined_twice() -> None:
     names = [rule.name for rule in rules().values()]
-    assert len(names) == len(set(names))
-
-
-def test_no_rule_is_defined_twice() -> None:
-    files = sorted((ROOT / "src" / "kci" / "rules").glob("*.toml"))
-    ids = [
-        rule
-        for file in files
-        for rule in re.findall(r"^\[(KCI[0-9]+)\]", file.read_text(), re.MULTILINE)
-    ]
-    assert len(ids) == len(set(ids))
+    files = (ROOT / "src" / "kci" / "rules").glob("*.toml")
+    ids = re.findall(r"(?m)^\[(KCI[0-9]+)\]", "\n".join(file.read_text() for file in files))
+    assert [len(names), len(ids)] == [len(set(names)), len(set(ids))]
 
 
 def test_every_rule_that_the_code_names_exists() -> None:

@@ -31,12 +31,8 @@ def make_wheel(
 def torch_wheel(folder: Path, version: str = "2.13.0", cuda: str | None = None) -> None:
     """A wheel with nothing of torch but what it says it is."""
     text = f"__version__ = {version!r}\ncuda: object = {cuda!r}\nhip = None\n"
-    make_wheel(
-        folder,
-        "torch",
-        version,
-        {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text},
-    )
+    files = {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text}
+    make_wheel(folder, "torch", version, files)
 
 
 def only_wheels(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

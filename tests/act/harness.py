@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from checkout import copy_checkout
+from forked_program import forked_program
 from kci.utils.atomic import locked
 from kci.workflows.render import REUSABLE_FILES
 from kci.workflows.rendered_files import find_pins
+from planning import git
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"
@@ -126,10 +128,8 @@ def installed(shared: Path, *actions: str) -> dict[str, str]:
     """
     root, checkout = shared / "kci-of-the-actions", shared / "kci-checkout"
     command = [sys.executable, "-I", str(checkout / "actions" / "install.py"), str(root)]
-    with_uv = {
-        **os.environ,
-        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]]),
-    }
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    with_uv = os.environ | {"PATH": path}
     with locked(root):
         if not (root / "complete").exists():
             copy_checkout(checkout)
@@ -137,30 +137,29 @@ def installed(shared: Path, *actions: str) -> dict[str, str]:
         for action in actions:
             if not (root / f"complete-{action}").exists():
                 subprocess.run([*command, action], check=True, capture_output=True, env=with_uv)
+    # An environment of which nothing but its Python is asked for, and that is forked.
+    forked = shared / f"kci-forked-{os.getpid()}"
+    if not forked.exists():
+        (forked / "bin").mkdir(parents=True)
+        (forked / "bin" / "python").symlink_to(forked_program(str(root / "bin" / "python")))
+    for mark in root.glob("complete*"):
+        (forked / mark.name).touch()
     return {
-        "KCI_ACT_INSTALLED": str(root),
+        "KCI_ACT_INSTALLED": str(forked),
         "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh"),
     }
 
 
-def commit_all(repository: Path) -> None:
-    """Make the directory a git repository with one more commit that holds everything in it."""
-    git = [
-        "git",
-        "-C",
-        str(repository),
-        "-c",
-        "user.name=test",
-        "-c",
-        "user.email=test@example.invalid",
-    ]
+def commit_all(repository: Path) -> str:
+    """Make the directory a git repository with one more commit that holds everything in it; that
+    commit.
+    """
     if not (repository / ".git").exists():
-        subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
-        subprocess.run(
-            [*git, "remote", "add", "origin", "https://github.com/example/kernels"], check=True
-        )
-    subprocess.run([*git, "add", "--all"], check=True)
-    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=test"], check=True)
+        git(repository, "init", "--quiet", "--initial-branch=main")
+        git(repository, "remote", "add", "origin", "https://github.com/example/kernels")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--allow-empty", "--message=test")
+    return git(repository, "rev-parse", "HEAD")
 
 
 def pull_request(
@@ -176,24 +175,9 @@ def pull_request(
         known_base: what GitHub says that commit is, which it looks up at pushes to the pull request
         only.
     """
-    git = [
-        "git",
-        "-C",
-        str(repository),
-        "-c",
-        "user.name=test",
-        "-c",
-        "user.email=test@example.invalid",
-    ]
-    head = subprocess.run(
-        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
-    ).stdout.strip()
-    subprocess.run([*git, "checkout", "--quiet", "--detach", base], check=True)
-    subprocess.run(
-        [*git, "merge", "--quiet", "--no-ff", "--message=test", head],
-        check=True,
-        capture_output=True,
-    )
+    head = git(repository, "rev-parse", "HEAD")
+    git(repository, "checkout", "--quiet", "--detach", base)
+    git(repository, "merge", "--quiet", "--no-ff", "--message=test", head)
     of = {"sha": known_base or base, "ref": "main"}
     return {"pull_request": {"head": {"repo": {"full_name": by}, "sha": head}, "base": of}}
 
@@ -209,7 +193,6 @@ def run_workflow(
     env: dict[str, str] | None = None,
     earlier: Sequence[Run] = (),
     variables: dict[str, str] | None = None,
-    job: str = "",
     own: str = "kci/build@v1",
     secrets: dict[str, str] | None = None,
 ) -> Run:
@@ -228,7 +211,6 @@ def run_workflow(
         earlier: the runs on the branch before this one, oldest first; their artifacts can be
         fetched.
         variables: the repository's variables, for `vars`.
-        job: the only job to run, with those that it needs; empty for all.
         own: the repository of kci's own actions, and what follows it in the workflow; empty if it
         uses none.
         secrets: the repository's secrets, beside GitHub's own.
@@ -239,82 +221,55 @@ def run_workflow(
     store.mkdir(exist_ok=True)
     event_file = scratch / "event.json"
     event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
-    files = [
-        *sorted((repository / workflow).parent.glob("*.yml")),
-        *sorted(checkout.glob("**/action.yml")),
-    ]
-    files += sorted((checkout / ".github").glob("workflows/*.yml"))
+    places = (repository / workflow).parent, checkout / ".github" / "workflows"
+    files = [file for place in places for file in sorted(place.glob("*.yml"))]
+    files += sorted(checkout.glob("**/action.yml"))
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     # act refuses the queue of a concurrency group, and heeds no group at all.
     read = scratch / Path(workflow).name
-    read.write_text(
-        re.sub(r"^ +queue: max\n", "", (repository / workflow).read_text(), flags=re.MULTILINE)
-    )
-    command = [
-        act,
-        event,
-        "--workflows",
-        str(read),
-        "--eventpath",
-        str(event_file),
-        "--json",
-        "--no-skip-checkout",
-    ]
-    command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
-    command += ["--job", job] if job else []
-    command += ["--no-cache-server", "--concurrent-jobs", "2"]
-    command += ["--local-repository", f"{own}={checkout}"] if own else []
-    command += ["--var", "KCI_CONTAINER=none"]
-    command += [
-        word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")
-    ]
-    command += [
-        word
-        for key, value in {"GITHUB_TOKEN": TOKEN, **(secrets or {})}.items()
-        for word in ("--secret", f"{key}={value}")
-    ]
+    given = (repository / workflow).read_text()
+    read.write_text(re.sub(r"^ +queue: max\n", "", given, flags=re.MULTILINE))
+    command = [act, event, "--workflows", str(read), "--eventpath", str(event_file), "--json"]
+    command += ["--no-skip-checkout", "--no-cache-server", "--concurrent-jobs", "2"]
+    options = [("--platform", f"{label}=-self-hosted") for label in PLATFORMS]
+    options += [("--local-repository", f"{own}={checkout}")] if own else []
+    told = {"KCI_CONTAINER": "none", **(variables or {})}
+    options += [("--var", f"{key}={value}") for key, value in told.items()]
+    told = {"GITHUB_TOKEN": TOKEN, **(secrets or {})}
+    options += [("--secret", f"{key}={value}") for key, value in told.items()]
     pinned = {(action, pin.sha) for action, pin in find_pins(text)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
-    for pin in sorted(pinned | tagged):
-        name = pin[0].rpartition("/")[2]
-        command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
-    places = {
-        "KCI_ACT_REPOSITORY": str(repository),
-        "KCI_ACT_STORE": str(store),
-        "KCI_ACT_PYTHON": sys.executable,
-    }
+    for action, version in sorted(pinned | tagged):
+        place = STAND_INS / action.rpartition("/")[2]
+        options.append(("--local-repository", f"{action}@{version}={place}"))
     runs = scratch / "runs"
     shutil.rmtree(runs, ignore_errors=True)  # of an earlier attempt
     runs.mkdir()
+    pushed = ""
     for number, run in enumerate(earlier, start=FIRST_RUN):
         (runs / str(number)).symlink_to(run.artifacts)
-    last = max(
-        (str(number) for number, run in enumerate(earlier, FIRST_RUN) if run.event == "push"),
-        default="",
-    )
-    places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
-    places |= github_names(repository, event, payload or {}) | {
-        "KCI_ACT_WORKFLOW": str(repository / workflow)
-    }
-    places["GITHUB_WORKFLOW_REF"] = f"example/kernels/{workflow}@{places['GITHUB_REF']}"
+        pushed = str(number) if run.event == "push" else pushed
     used = set(re.findall(r"uses: (kci/build(?:/[a-z-]+)*)@v1\b", text))
-    places["KCI_ACT_ACTIONS"] = " ".join(sorted(name.replace("/", "-") for name in used))
-    for key, value in {**places, **(env or {})}.items():
-        command += ["--env", f"{key}={value}"]
+    names = github_names(repository, event, payload or {})
+    told = {
+        "KCI_ACT_REPOSITORY": str(repository),
+        "KCI_ACT_STORE": str(store),
+        "KCI_ACT_PYTHON": sys.executable,
+        "KCI_ACT_RUNS": str(runs),
+        "KCI_ACT_EARLIER_RUN": pushed,
+        "KCI_ACT_WORKFLOW": str(repository / workflow),
+        "KCI_ACT_ACTIONS": " ".join(sorted(name.replace("/", "-") for name in used)),
+        "GITHUB_WORKFLOW_REF": f"example/kernels/{workflow}@{names['GITHUB_REF']}",
+        **names, **(env or {}),
+    }  # fmt: skip
+    options += [("--env", f"{key}={value}") for key, value in told.items()]
+    command += [word for option in options for word in option]
     path = os.pathsep.join([str(STAND_INS / "bin"), str(STAND_INS / "here"), os.environ["PATH"]])
-    surroundings = {
-        **os.environ,
-        "PATH": path,
-        "XDG_CACHE_HOME": str(scratch / "cache"),
-        "DOCKER_HOST": "",
-    }
-    surroundings |= {
-        "GOGC": "off",
-        "GOMEMLIMIT": "500MiB",
-    }  # act needs 50 MB, and spends a third of its time on less
-    # Jobs that run side by side note in one unguarded map where local actions are; on one thread
-    # none is interrupted there. On several, Go ends act: "concurrent map writes".
-    surroundings["GOMAXPROCS"] = "1"
+    surroundings = os.environ | {"PATH": path, "XDG_CACHE_HOME": str(scratch / "cache")}
+    # act needs 50 MB, and spends a third of its time on less. Jobs that run side by side note in
+    # one unguarded map where local actions are; on one thread none is interrupted there. On
+    # several, Go ends act: "concurrent map writes".
+    surroundings |= {"DOCKER_HOST": "", "GOGC": "off", "GOMEMLIMIT": "500MiB", "GOMAXPROCS": "1"}
     done = subprocess.run(
         command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False
     )
@@ -326,18 +281,12 @@ def github_names(repository: Path, event: str, payload: dict[str, Any]) -> dict[
     """What a run is about; act asks git anew for all of it at each step, which takes it longer than
     all else.
     """
-    head = subprocess.run(
-        ["git", "-C", str(repository), "rev-parse", "HEAD"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
     ref = "refs/pull/1/merge" if event == "pull_request" else payload.get("ref", "refs/heads/main")
     return {
         "GITHUB_REPOSITORY": "example/kernels",
         "GITHUB_REPOSITORY_OWNER": "example",
         "GITHUB_REF": ref,
-        "SHA_REF": head.stdout.strip(),
+        "SHA_REF": git(repository, "rev-parse", "HEAD"),
     }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import json
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from cli.runner import kci
 from kci.builders.native.objects import read_head
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.pack import read_leg
+from planning import git
 from split_kernel import sources
 
 pytestmark = [pytest.mark.torch, *NEEDS_ACT]
@@ -105,9 +105,6 @@ class Project:
         assert done.code == 0, done.stderr
         commit_all(self.repository)
 
-    def git(self, *words: str) -> None:
-        subprocess.run(["git", "-C", str(self.repository), *words], check=True)
-
     def settings(self, text: str) -> None:
         """More of kci.toml."""
         with (self.repository / "kci.toml").open("a") as file:
@@ -124,21 +121,13 @@ class Project:
         notes.unlink(missing_ok=True)
         return found
 
-    def run(
-        self,
-        event: str,
-        *earlier: Run,
-        attempt: int = 1,
-        workflow: str = RELEASE,
-        job: str = "",
-        **payload: Any,
-    ) -> Run:
+    def run(self, event: str, *earlier: Run, attempt: int = 1, **payload: Any) -> Run:
         """Run the workflow; a push has everything that there is.
 
         A further attempt has what those before uploaded.
         """
         if event == "push" and attempt == 1:
-            self.git("checkout", "--quiet", "main")
+            git(self.repository, "checkout", "--quiet", "main")
             commit_all(self.repository)
         self.count += attempt == 1
         scratch = self.place / f"scratch-{self.count}"
@@ -148,7 +137,7 @@ class Project:
             "GITHUB_RUN_ATTEMPT": str(attempt),
         }
         return run_workflow(
-            self.repository, workflow, event, scratch, job=job, checkout=self.checkout,
+            self.repository, RELEASE, event, scratch, checkout=self.checkout,
             env=self.env | numbers,
             earlier=earlier, payload=payload,
         )  # fmt: skip
@@ -247,7 +236,7 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
     # it is newer.
     project.source(3).write_text("int small3() { return 33; }\n")
     commit_all(project.repository)
-    project.git("branch", "base", "HEAD~1")
+    git(project.repository, "branch", "base", "HEAD~1")
     fork = project.run(
         "pull_request", first, **pull_request(project.repository, "base", by="somebody/kernels")
     )
@@ -276,21 +265,3 @@ def test_objects_are_made_in_parts_and_main_takes_none_of_a_fork(project: Projec
         "what the fork has compiled is compiled once more"
     )
     assert used(second)[2] == ("41", "43")
-
-
-def test_a_scheduled_run_compiles_in_parts_too(project: Project) -> None:
-    project.settings('[schedule]\ntier = "release"\n[[limits]]\nkernel = "split"\nparts = 2\n')
-    project.render()
-    run = project.run(
-        "workflow_dispatch", workflow=".github/workflows/kci-compat.yml", job="kernels"
-    )
-    leg = f"split {VARIANT}"
-    parts = [f"parts {leg}.part{number}of2" for number in (1, 2)]
-    assert run.jobs == dict.fromkeys([*parts, f"link {leg}", "plan"], "success"), run.log
-    assert project.made().total() == OBJECTS, "the link compiles nothing"
-    results = [json.loads(path.read_text()) for path in run.artifacts.glob("*/*.torch-*.json")]
-    assert results
-    assert {result["variant"] for result in results} == {VARIANT}
-    outcomes = {result["torch"]: result["outcome"] for result in results}
-    assert outcomes.pop("2.13") == "passed"
-    assert set(outcomes.values()) <= {"passed", "skipped"}, "another torch cannot be had everywhere"

@@ -1,20 +1,21 @@
-"""The scheduled workflow of a kernel of C++ and of kernels of Python, run after run: an API goes,
+"""The scheduled workflow of a kernel of C++ and of one of Python, run after run: an API goes,
 and is mended.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, run_workflow
+from act.test_objects import COUNTED
 from act.test_workflow import add_kernel
 from buildkit import OLDER_SYSTEM, program, write_tree
-from cli.runner import kci
+from cli.runner import ended, kci
+from planning import git
 from run.cuda_python import python_with_cuda
 from split_kernel import sources
 
@@ -35,40 +36,43 @@ torch = "2.13"
 backend = "cpu"
 systems = ["x86_64-linux"]
 bundled = false
+
+[[row]]
+torch = "2.13"
+backend = "cuda"
+compute = ["13.4"]
+systems = ["x86_64-linux"]
+bundled = false
 """
 SETTINGS = """
 catalog = "catalog.toml"
 
 [[schedule.issues.tell]]
 who = ["@acme/kernels"]
+
+[test.cuda.x86_64-linux]
+labels = ["self-hosted", "h100"]
 """
 COMPAT = ".github/workflows/kci-compat.yml"
 AFTER = ["keep-schedule-enabled", "plan", "plan-retry", "record", "report"]
-LEGS = ["build split torch213-cxx11-cpu-x86_64-linux", "build some-kernel torch-cpu"]
+SPLIT = "split torch213-cxx11-cpu-x86_64-linux"
+LEGS = ["build some-kernel torch-cuda", "watch-test some-kernel cuda-x86_64-linux", *AFTER]
+PARTS = [f"parts {SPLIT}.part1of2", f"parts {SPLIT}.part2of2", f"link {SPLIT}"]
+OBJECTS = 2
 TEST = "import pytest\n@pytest.mark.kernels_ci\ndef test_it():\n    import split\n"
 
 
 class Scheduled:
     """A repository whose scheduled workflow is run again and again."""
 
-    def __init__(
-        self,
-        folder: Path,
-        shared: Path,
-        cache: Path,
-        catalog: str = CATALOG,
-        settings: str = SETTINGS,
-    ) -> None:
+    def __init__(self, folder: Path, shared: Path, cache: Path) -> None:
         """Render and commit what is in `repository`."""
         self.folder = folder
         self.repository = folder / "repository"
         self.origin = folder / "origin.git"
-        (self.repository / "catalog.toml").write_text(catalog)
-        (self.repository / "kci.toml").write_text(settings)
-        rendered = kci("render", "--output", self.repository, self.repository)
-        assert rendered.code == 0, rendered.stderr
-        commit_all(self.repository)
-        subprocess.run(["git", "init", "--quiet", "--bare", self.origin], check=True)
+        (self.repository / "catalog.toml").write_text(CATALOG)
+        self.render(SETTINGS)
+        git(folder, "init", "--quiet", "--bare", str(self.origin))
         config = folder / "gitconfig"
         config.write_text(
             f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n'
@@ -82,11 +86,15 @@ class Scheduled:
         }
         self.count = 0
 
-    def run(self, *, job: str = "", **variables: str) -> Run:
+    def render(self, settings: str) -> None:
+        (self.repository / "kci.toml").write_text(settings)
+        ended(kci("render", "--output", self.repository, self.repository), 0)
+        commit_all(self.repository)
+
+    def run(self, **variables: str) -> Run:
         """One scheduled run.
 
         Args:
-            job: the only job to run, with those that it needs; empty for all.
             variables: the repository's.
         """
         self.count += 1
@@ -96,23 +104,13 @@ class Scheduled:
         return run_workflow(
             self.repository, COMPAT, "schedule", scratch, checkout=self.checkout,
             env={**self.env, **number},
-            variables=variables, job=job,
+            variables=variables,
         )  # fmt: skip
 
     def history(self) -> list[dict[str, Any]]:
         """The files on the branch, oldest first."""
-        git = ["git", "-C", str(self.origin)]
-        listed = subprocess.run(
-            [*git, "ls-tree", "-r", "--name-only", "kci-history"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.split()
-        shown = (
-            subprocess.run([*git, "show", f"kci-history:{name}"], check=True, capture_output=True)
-            for name in listed
-        )
-        return [json.loads(done.stdout) for done in shown]
+        listed = git(self.origin, "ls-tree", "-r", "--name-only", "kci-history").split()
+        return [json.loads(git(self.origin, "show", f"kci-history:{name}")) for name in listed]
 
     def issues(self) -> list[tuple[str, str]]:
         """State and title of each issue."""
@@ -139,85 +137,61 @@ class Scheduled:
 
 
 @pytest.mark.torch
-def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
+def test_what_broke_becomes_an_issue_and_a_repair_closes_it(
     torch_cache: Path, shared_by_workers: Path, tmp_path: Path
 ) -> None:
-    """With a real compiler; the second look opens the issue in the run that broke."""
-    files = sources(["one"], "struct Tensor {{}};\nvoid {name}(Tensor &input) {{ ; }}\n")
-    files["build.toml"] = files["build.toml"].replace('stable-abi = "2.11"\n', "")
-    kernel = write_tree(tmp_path / "repository" / "split", files | {"tests/test_it.py": TEST})
-    add_kernel(tmp_path / "repository", "some-kernel", ("cpu",))
-    source = kernel / "csrc" / "one.cpp"
-    good = source.read_text()
-    source.write_text(good.replace("{ ;", "{ input.removed_in_this_torch();"))
-    place = Scheduled(tmp_path, shared_by_workers, torch_cache)
-    place.env["CXX"] = str(program(tmp_path, "older-g++", f'{OLDER_SYSTEM}exec g++ "$@"'))
-
-    first = place.run()
-    ran = [*LEGS, *AFTER]
-    assert first.jobs == dict.fromkeys(ran, "success"), first.log
-    run, again = sorted(place.history(), key=lambda item: item.get("look", 1))
-    assert [item["leg"] for item in again["failed"]] == [item["leg"] for item in run["failed"]]
-    assert run["passed"] == ["some-kernel torch-cpu x86_64-linux 2.13 -"]
-    (failure,) = run["failed"]
-    assert failure["leg"] == "split torch213-cxx11-cpu-x86_64-linux x86_64-linux 2.13 -"
-    assert "has no member named" in failure["error"]
-    assert "removed_in_this_torch" in failure["error"]
-    assert failure["replay"].startswith("kci build --variant=torch213-cxx11-cpu-x86_64-linux")
-    ((state, title),) = place.issues()
-    assert state == "open"
-    assert title.startswith("split: ")
-    assert "removed_in_this_torch" in title
-    assert "cc @acme/kernels" in place.bodies()[0]
-    assert place.changes() == ["POST"]
-
-    source.write_text(good)
-    commit_all(place.repository)
-    second = place.run()
-    assert second.ok, second.log
-    assert place.changes() == ["PATCH"]
-    assert [state for state, _ in place.issues()] == ["closed"]
-    assert place.bodies()[0].count("Every leg below passes again.") == 1
-    last = place.history()[-1]
-    assert (last["run"], len(last["passed"]), last.get("failed", [])) == (2, 2, [])
-    assert "with torch 2.13: passed, 1 passed" in second.log
-
-
-def test_what_a_machine_with_a_gpu_found_gets_into_the_history(
-    shared_by_workers: Path, tmp_path: Path
-) -> None:
-    """A kernel's tests fail as long as their file says so.
+    """An API goes from torch, for a real compiler, and a test fails on a machine with a GPU. The
+    second look opens the issues in the run that broke.
 
     The machine that tests is this one under its label, and its Python says of itself that it has
     torch for CUDA.
     """
-    test_file = (
-        add_kernel(tmp_path / "repository", "some-kernel", ("cuda",)) / "tests" / "test_it.py"
-    )
-    test_file.parent.mkdir()
-    test_file.write_text("BROKEN = True")
-    catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
-    settings = f'{SETTINGS}\n[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "h100"]\n'
-    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog, settings)
+    files = sources(["one"], "struct Tensor {{}};\nvoid {name}(Tensor &input) {{ ; }}\n")
+    files["build.toml"] = files["build.toml"].replace('stable-abi = "2.11"\n', "")
+    kernel = write_tree(tmp_path / "repository" / "split", files | {"tests/test_it.py": TEST})
+    other = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",))
+    test_file = write_tree(other, {"tests/test_it.py": "BROKEN = True"}) / "tests" / "test_it.py"
+    source = kernel / "csrc" / "one.cpp"
+    good = source.read_text()
+    source.write_text(good.replace("{ ;", "{ input.removed_in_this_torch();"))
+    place = Scheduled(tmp_path, shared_by_workers, torch_cache)
+    counted = f"{OLDER_SYSTEM}{COUNTED.replace('HERE', str(tmp_path))}"
+    place.env["CXX"] = str(program(tmp_path, "counted-g++", counted))
     python = str(python_with_cuda(tmp_path))
     built = "some-kernel torch-cuda x86_64-linux 2.13 13.4"
     on_hardware = "some-kernel torch-cuda x86_64-linux+hardware 2.14 13.0"
 
-    broken = place.run(KCI_TEST_PYTHON=python)
-    ran = ["build some-kernel torch-cuda", *AFTER]
-    ran += ["watch-test some-kernel cuda-x86_64-linux"]
-    assert broken.jobs == dict.fromkeys(ran, "success"), broken.log
+    first = place.run(KCI_TEST_PYTHON=python)
+    assert first.jobs == dict.fromkeys([f"build {SPLIT}", *LEGS], "success"), first.log
     run, again = sorted(place.history(), key=lambda item: item.get("look", 1))
-    assert [failure["leg"] for failure in again["failed"]] == [on_hardware]
-    assert ([failure["leg"] for failure in run["failed"]], run["passed"]) == (
-        [on_hardware],
-        [built],
-    )
-    assert [state for state, _ in place.issues()] == ["open"]
+    failed = {failure["leg"]: failure for failure in run["failed"]}
+    removed = "split torch213-cxx11-cpu-x86_64-linux x86_64-linux 2.13 -"
+    assert failed.keys() == {item["leg"] for item in again["failed"]} == {removed, on_hardware}
+    assert run["passed"] == [built]
+    assert "has no member named" in failed[removed]["error"]
+    assert "removed_in_this_torch" in failed[removed]["error"]
+    replay = "kci build --variant=torch213-cxx11-cpu-x86_64-linux"
+    assert failed[removed]["replay"].startswith(replay)
+    told = {title.partition(": ")[0]: (state, title) for state, title in place.issues()}
+    assert {name: state for name, (state, _) in told.items()} == {
+        "split": "open", "some-kernel": "open",
+    }  # fmt: skip
+    assert "removed_in_this_torch" in told["split"][1]
+    assert all("cc @acme/kernels" in body for body in place.bodies())
+    assert place.changes() == ["POST", "POST"]
+    (tmp_path / "made").unlink()
 
+    source.write_text(good)
     test_file.write_text("")
-    commit_all(place.repository)
-    good = place.run(KCI_TEST_PYTHON=python)
-    assert good.jobs == dict.fromkeys(ran, "success"), good.log
-    assert place.history()[-1]["passed"] == sorted([built, on_hardware])
-    assert [state for state, _ in place.issues()] == ["closed"]
+    place.render(f'{SETTINGS}[[limits]]\nkernel = "split"\nparts = 2\n')
+    second = place.run(KCI_TEST_PYTHON=python)
+    assert second.jobs == dict.fromkeys([*PARTS, *LEGS], "success"), second.log
+    made = (tmp_path / "made").read_text().split()
+    assert len(made) == len(set(made)) == OBJECTS, "the link compiles nothing"
+    assert place.changes() == ["PATCH", "PATCH"]
+    assert [state for state, _ in place.issues()] == ["closed", "closed"]
+    assert all(body.count("Every leg below passes again.") == 1 for body in place.bodies())
+    last = place.history()[-1]
+    assert (last["run"], last.get("failed", [])) == (2, [])
+    assert last["passed"] == sorted([built, on_hardware, removed])
+    assert "with torch 2.13: passed, 1 passed" in second.log

@@ -30,41 +30,28 @@ class Talk:
         self.repository = folder / "repository"
         self.kernel = add_kernel(self.repository, backends=("cpu",))
         (self.repository / "kci.toml").write_text(settings)
-        commit_all(self.repository)
-        render(self.repository)
+        self.base = render(self.repository)
         self.state = folder / "github.json"
         env = {**installed(shared), "KCI_ACT_ISSUES": str(self.state)}
         self.runner = Runner(copy_actions(folder / "checkout"), env)
-        self.known: dict[str, Any] = {
-            "issues": [],
-            "requests": [],
-            "runs": [],
-            "pulls": [],
-            "artifacts": {},
-        }
+        lists = ("issues", "requests", "runs", "pulls")
+        self.known: dict[str, Any] = {name: [] for name in lists} | {"artifacts": {}}
         self.count = 40
 
     def propose(self, base: str) -> Run:
         """A run for the newest commit of the pull request, which GitHub then tells about."""
         self.count += 1
         payload = pull_request(self.repository, base, by=FORK["full_name"])
-        run = self.runner.run(
-            self.repository,
-            RELEASE,
-            "pull_request",
-            place(self.folder, f"run-{self.count}"),
-            **payload,
-        )
+        scratch = place(self.folder, f"run-{self.count}")
+        run = self.runner.run(self.repository, RELEASE, "pull_request", scratch, **payload)
         sha = payload["pull_request"]["head"]["sha"]
         known = self.told() if self.state.exists() else self.known
-        known["runs"].append(
-            {
-                "id": self.count, "event": "pull_request", "path": RELEASE, "head_sha": sha,
-                "head_branch": "topic",
-                "head_repository": FORK, "run_attempt": 1,
-                "conclusion": "success" if run.ok else "failure",
-            }
-        )  # fmt: skip
+        ended = {
+            "id": self.count, "event": "pull_request", "path": RELEASE, "head_sha": sha,
+            "head_branch": "topic", "head_repository": FORK, "run_attempt": 1,
+            "conclusion": "success" if run.ok else "failure",
+        }  # fmt: skip
+        known["runs"].append(ended)
         known["pulls"] = [{"number": 7, "state": "open", "head": {"sha": sha, "repo": FORK}}]
         known["artifacts"][str(self.count)] = str(run.artifacts)
         self.state.write_text(json.dumps(known))
@@ -83,20 +70,11 @@ class Talk:
         )
 
 
-def head(repository: Path) -> str:
-    import subprocess
-
-    command = ["git", "-C", str(repository), "rev-parse", "HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, shared_by_workers: Path) -> None:
     """Its run cannot write that; another does, that runs nothing of the pull request."""
     talk = Talk(tmp_path, shared_by_workers, SETTINGS)
-    base, good = (
-        head(talk.repository),
-        (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").read_text(),
-    )
+    base, package = talk.base, talk.kernel / "torch-ext" / "some_kernel"
+    good = (package / "__init__.py").read_text()
     break_package(talk.kernel)
     commit_all(talk.repository)
     broken = talk.propose(base)
@@ -110,8 +88,8 @@ def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, shared_by_work
     assert "gh pr checkout 7 && kci build --variant=torch-cpu --container=auto some-kernel" in body
     assert talk.told()["comments"][0]["user"]["login"] == "github-actions[bot]"
 
-    (talk.kernel / "torch-ext" / "some_kernel" / "gone.py").unlink()
-    (talk.kernel / "torch-ext" / "some_kernel" / "__init__.py").write_text(good + "# more\n")
+    (package / "gone.py").unlink()
+    (package / "__init__.py").write_text(good + "# more\n")
     commit_all(talk.repository)
     repaired = talk.propose(base)
     assert repaired.ok, repaired.log

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from act.harness import (
 )
 from cli.runner import kci
 from conftest import AT_TOP, ROOT, read_yaml, write_noarch
+from planning import git
 
 pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
@@ -114,8 +114,8 @@ def one_leg(tmp_path: Path) -> Path:
     return place
 
 
-def render(repository: Path, *options: str) -> None:
-    """Write the workflows and commit all.
+def render(repository: Path, *options: str) -> str:
+    """Write the workflows and commit all; the commit.
 
     What is built is not loaded: that takes longer than all else of a job.
     """
@@ -124,7 +124,7 @@ def render(repository: Path, *options: str) -> None:
     settings.write_text(told if "\nload = " in told else f"{told}\n[plan]\nload = []\n")
     done = kci("render", "--output", repository, *options, repository)
     assert done.code == 0, done.stderr
-    commit_all(repository)
+    return commit_all(repository)
 
 
 def dispatch(only: str = "", backends: str = "", tier: str = "release") -> dict[str, Any]:
@@ -250,16 +250,6 @@ def test_the_workflow_around_the_actions_does_what_the_page_says(
     assert run.log.count("Install what kci depends on") == len(run.jobs)
 
 
-def head_commit(repository: Path) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(repository), "rev-parse", "HEAD"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip()
-
-
 def break_package(kernel: Path) -> None:
     """What `kci check` does not see and the build does."""
     package = next((kernel / "torch-ext").iterdir())
@@ -299,19 +289,15 @@ def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(
 ) -> None:
     """GitHub's word for the base is as old as the last push to the pull request."""
     add_kernel(one_leg, "other-kernel", ("cpu",))
-    render(one_leg)
-    begun = head_commit(one_leg)
+    begun = render(one_leg)
     (one_leg / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").write_text(
         "def half(x):\n    return x / 2\n"
     )
     commit_all(one_leg)
-    subprocess.run(
-        ["git", "-C", str(one_leg), "checkout", "--quiet", "-b", "meanwhile", begun], check=True
-    )
+    git(one_leg, "checkout", "--quiet", "-b", "meanwhile", begun)
     break_package(one_leg / "other-kernel")
-    commit_all(one_leg)
-    newest = head_commit(one_leg)
-    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", "main"], check=True)
+    newest = commit_all(one_leg)
+    git(one_leg, "checkout", "--quiet", "main")
     change = pull_request(one_leg, newest, known_base=begun)
     run = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "merge"), **change)
     ran = ["build some-kernel torch-cpu", "kci", "merge some-kernel", "plan"]
@@ -368,12 +354,10 @@ def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
     one_leg: Path, runner: Runner, tmp_path: Path
 ) -> None:
     (one_leg / "kci.toml").write_text(DISPATCHED)
-    render(one_leg)
-    base = head_commit(one_leg)
+    base = render(one_leg)
     package = one_leg / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py"
     package.write_text("def double(x):\n    return 2 * x\n")
-    commit_all(one_leg)
-    commit = head_commit(one_leg)
+    commit = commit_all(one_leg)
     fork = pull_request(one_leg, base, "somebody/kernels")
     pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **fork)
     assert pull.jobs == {"kci": "success", "plan": "success"}, (
@@ -384,7 +368,7 @@ def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
     )
 
     # The file and the commit to compare with are those of the default branch.
-    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", base], check=True)
+    git(one_leg, "checkout", "--quiet", base)
     inputs = {"inputs": {"commit": commit}}
     own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
     assert own.jobs == dict.fromkeys([LEGS[0], "merge some-kernel", "plan", "status"], "success"), (
@@ -416,10 +400,8 @@ def test_a_pull_request_of_the_repository_says_that_it_has_built_all(
     one_leg: Path, runner: Runner, tmp_path: Path
 ) -> None:
     (one_leg / "kci.toml").write_text(DISPATCHED.partition("[runners")[0])
-    render(one_leg)
-    base = head_commit(one_leg)
-    commit_all(one_leg)
-    commit = head_commit(one_leg)
+    base = render(one_leg)
+    commit = commit_all(one_leg)
     run = runner.run(
         one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **pull_request(one_leg, base)
     )

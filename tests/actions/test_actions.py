@@ -60,19 +60,29 @@ class Runner:
 
 
 @pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_checkout(tmp_path_factory.mktemp("checkout"))
-
-
-@pytest.fixture(scope="session")
-def runner(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
     return Runner(checkout, tmp_path_factory.mktemp("temp"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def first(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Done]:
+    """The first action of the job, which also installs kci, and the second one."""
+    repository = kernels(tmp_path_factory.mktemp("repository"))
+    for name in ("json", "click", "kci", "common"):
+        (repository / f"{name}.py").write_text("raise SystemExit('imported from the repository')\n")
+    extra = {"PYTHONPATH": str(repository)}
+    return runner.run("plan", repository, extra=extra), runner.run("plan", repository, extra=extra)
+
+
+def kernels(place: Path) -> Path:
+    (place / "kci.toml").write_text("[plan]\nload = []\n")
+    return write_noarch(place / "some", backends=("cpu", "cuda")).parent
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    (tmp_path / "kci.toml").write_text("[plan]\nload = []\n")
-    return write_noarch(tmp_path / "some", backends=("cpu", "cuda")).parent
+    return kernels(tmp_path)
 
 
 def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> None:
@@ -152,17 +162,10 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     assert "::error file=some/build.toml,line=2,col=8::torch-cpu was not built" in built.log
 
 
-def test_modules_in_the_repository_are_not_imported(
-    checkout: Path, repository: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    for name in ("json", "click", "kci", "common"):
-        (repository / f"{name}.py").write_text("raise SystemExit('imported from the repository')\n")
-    # A job of its own: the first action of a job also installs kci.
-    runner = Runner(checkout, tmp_path_factory.mktemp("temp"))
-    for expected in (True, False):
-        done = runner.run("plan", repository, extra={"PYTHONPATH": str(repository)})
+def test_modules_in_the_repository_are_not_imported(first: tuple[Done, Done]) -> None:
+    for done, installs in zip(first, (True, False), strict=True):
         assert done.code == 0, done.log
-        assert ("::group::Install" in done.log) == expected
+        assert ("::group::Install" in done.log) == installs
 
 
 @pytest.mark.parametrize("path", ["some/build/**", "other/build/**"])
@@ -174,7 +177,7 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
     entry = '[[lint.ignore]]\nrule = "KCI771"\npath = "{}"\nreason = "our users have numpy"\n'
     # Its sources, which the plan and the build ask about, and trees.
     ignored = entry.format("some/torch-ext/**") + entry.format(path)
-    (repository / "kci.toml").write_text(ignored)
+    (repository / "kci.toml").write_text(f"{ignored}[plan]\nload = []\n")
     plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
     built = runner.build(repository)
     assert built.code == 0, built.log

@@ -1,11 +1,12 @@
 """What `BuildOptions.arguments` says, the real command line reads: kci in a container builds the
-same.
+same. And a leg of several variants.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.runner import Result, kci
+from buildkit import files_in
+from cli.runner import Result, ended, kci
 from conftest import ROOT
 from kci.builders import BUILDERS
 from kci.builders.request import BuildOptions
@@ -46,7 +48,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[LegRequest, Result]:
+def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> LegRequest:
     """What `kci build` makes of a command line, without building it."""
     asked: list[LegRequest] = []
 
@@ -56,9 +58,8 @@ def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[LegRequest,
 
     monkeypatch.setattr(build, "build_leg", built)
     monkeypatch.setattr(build, "build_part", built)
-    done = kci("build", *words)
-    assert asked, done.stderr
-    return asked[0], done
+    ended(kci("build", *words), 0)
+    return asked[0]
 
 
 @given(st.builds(BuildOptions, **VALUES))
@@ -69,9 +70,7 @@ def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
         monkeypatch.setenv("KCI_RUN", options.run)
         monkeypatch.setenv("KCI_ATTEMPT", str(options.attempt))
         words = (str(SWIGLU), "--variant=torch-cpu", *options.arguments())
-        request, done = requested(monkeypatch, *words)
-    assert done.code == 0, done.stderr
-    assert request.options == options
+        assert requested(monkeypatch, *words).options == options
 
 
 def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +83,7 @@ def test_the_time_is_that_of_all_variants_together(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(build, "build_leg", built)
     monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=lambda: next(times)))
     names = ("torch-cpu", "torch-cuda", "torch-rocm")
-    done = kci("build", SWIGLU, *(f"--variant={name}" for name in names), "--stop-after=5")
-    assert done.code == 0, done.stderr
+    ended(kci("build", SWIGLU, *(f"--variant={name}" for name in names), "--stop-after=5"), 0)
     assert asked == [5.0, 3.0, 0.0]
 
 
@@ -95,11 +93,9 @@ def test_what_runs_in_a_container_is_what_was_asked_for(
     words = [str(SWIGLU), "--variant=torch-cpu", f"--output={tmp_path}/o"]
     words += ["--pack", str(tmp_path / "p.tar")]
     words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y"]
-    outside, _ = requested(monkeypatch, *words)
-    said = kci("build", *words, "--container=image:1", "--dry-run")
-    assert said.code == 0, said.stderr
-    line = shlex.split(said.stdout)
-    inside, _ = requested(monkeypatch, *line[line.index("build") + 1 :])
+    outside = requested(monkeypatch, *words)
+    line = shlex.split(ended(kci("build", *words, "--container=image:1", "--dry-run"), 0))
+    inside = requested(monkeypatch, *line[line.index("build") + 1 :])
     assert inside == msgspec.structs.replace(outside, kernel=inside.kernel)
     assert inside.kernel.build == outside.kernel.build
 
@@ -120,6 +116,31 @@ def test_a_pack_that_cannot_be_written_is_told_before_anything_is_compiled(
     monkeypatch.setattr(build_leg, "build_variant", lambda *args: begun.append(args))
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.chdir(tmp_path)
-    done = kci("build", SWIGLU, "--variant=torch-cpu", *words.split())
-    assert (done.code, begun) == (3, [])
-    assert "kci[zstd]" in done.stderr
+    ended(kci("build", SWIGLU, "--variant=torch-cpu", *words.split()), 3, "kci[zstd]")
+    assert begun == []
+
+
+def built(*words: str | Path, names: Sequence[str]) -> Result:
+    """Build variants of an example."""
+    chosen = [f"--variant={name}" for name in names]
+    return kci("build", ROOT / "examples" / "swiglu", *chosen, *words)
+
+
+def test_several_variants_are_built_and_packed_one_by_one(tmp_path: Path) -> None:
+    names, out = ("torch-cpu", "torch-cuda"), tmp_path / "out"
+    done = built("--output", out, "--pack", tmp_path / "packed", names=(*names, "torch-cpu"))
+    assert ended(done, 0).splitlines() == [str(out / name) for name in names]
+    assert files_in(tmp_path / "packed") == [f"kci-swiglu-{name}.tar" for name in names]
+    assert kci("merge", tmp_path / "packed", "--into", tmp_path / "tree").code == 0
+
+
+def test_one_artifact_cannot_hold_several_variants(tmp_path: Path) -> None:
+    (tmp_path / "file.tar").touch()
+    places = ("--output", tmp_path / "out", "--pack", tmp_path / "file.tar")
+    done = built(*places, names=("torch-cpu", "torch-cuda"))
+    ended(done, 2, "names a folder")
+
+
+def test_an_unknown_variant_stops_before_anything_is_built(tmp_path: Path) -> None:
+    ended(built("--output", tmp_path / "out", names=("torch-cpu", "torch-nope")), 2)
+    assert not (tmp_path / "out").exists()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from buildkit import noarch_kernel, write_tree
-from cli.runner import kci
+from cli.runner import Result, ended, kci
+from config.mistakes import FILES, KERNEL, WRONG
 from conftest import add_package, torch_toml, write_noarch
 from kci.cli import _output
 from kci.diagnostics import rules
@@ -26,23 +28,21 @@ GONE = BUILD.splitlines().index('src = ["csrc/norm.cu"]') + 1
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(here: Path) -> Path:
     """One error (a source that is missing), one warning (the licence), one note (12.0 at CUDA
     12.6).
     """
-    (tmp_path / ".git").mkdir()
+    (here / ".git").mkdir()
     files = {"build.toml": BUILD, "torch-ext/binding.cpp": ""}
-    add_package(write_tree(tmp_path / "kernels" / "a b", files))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    add_package(write_tree(here / "kernels" / "a b", files))
+    return here
 
 
 def test_text_has_findings_on_stderr_and_the_sum_on_stdout(repository: Path) -> None:
-    result = kci("check", "--color", "never")
-    assert result.code == 1
-    assert "kernels/a b/build.toml:5:11: warning[KCI141]" in result.stderr
-    assert f"kernels/a b/build.toml:{GONE}:8: error[KCI136]" in result.stderr
-    assert result.stdout == "1 file checked: 1 error, 1 warning, 0 infos\n"
+    place = "kernels/a b/build.toml"
+    found = (f"{place}:5:11: warning[KCI141]", f"{place}:{GONE}:8: error[KCI136]")
+    said = ended(kci("check", "--color", "never"), 1, *found)
+    assert said == "1 file checked: 1 error, 1 warning, 0 infos\n"
 
 
 def test_json_is_the_documented_shape_and_alone_on_stdout(repository: Path) -> None:
@@ -150,18 +150,14 @@ NOARCH = (
 )
 
 
-def four_kernels(place: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def four_kernels(place: Path, text: str = NOARCH) -> None:
     for name in "abcd":
         folder = write_noarch(place / "kernels" / name, f"norm-{name}")
         (folder / "build.toml").write_text(text.replace("norm", f"norm-{name}", 1))
-    monkeypatch.chdir(place)
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
 
 
-def test_many_findings_of_one_cause_are_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    four_kernels(tmp_path, monkeypatch, NOARCH)
+def test_many_findings_of_one_cause_are_one(here: Path) -> None:
+    four_kernels(here)
     one = kci("check", "kernels")
     assert one.stderr.count("KCI107") == 1
     assert "upgraded in memory (in 4 files, this is the first)" in one.stderr
@@ -175,37 +171,64 @@ def test_many_findings_of_one_cause_are_one(
 
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_a_slow_command_says_how_far_it_is(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    four_kernels(tmp_path, monkeypatch, NOARCH)
-    (tmp_path / "kci.toml").touch()  # one repository
+    four_kernels(here)
+    (here / "kci.toml").touch()  # one repository
     clock = itertools.count(0, 3)
     monkeypatch.setattr(_output, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     assert "checked 3 of 4 kernels" in kci(command, "kernels").stderr
     assert "of 4 kernels" not in kci(command, "kernels", "-q").stderr
 
 
-def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    four_kernels(tmp_path, monkeypatch, NOARCH.replace("[general]", "[general]\nwrong = 1"))
+def test_errors_are_never_one(here: Path) -> None:
+    four_kernels(here, NOARCH.replace("[general]", "[general]\nwrong = 1"))
     assert kci("check").stderr.count("error[") == 4
 
 
-def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_selection_that_keeps_nothing_and_a_name_of_two_kernels_are_errors(here: Path) -> None:
     """As for matrix and plan."""
     component = '[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["a.cpp"]\n'
     part = f'[torch]\nminver = "2.99"\n{component}'
-    four_kernels(tmp_path, monkeypatch, NOARCH.replace("[torch-noarch]", part))
+    four_kernels(here, NOARCH.replace("[torch-noarch]", part))
     for name in "abcd":
-        (tmp_path / "kernels" / name / "a.cpp").touch()
+        (here / "kernels" / name / "a.cpp").touch()
     for words in (["check", "kernels/a"], ["matrix", "kernels/a"], ["plan", "kernels/a"]):
         done = kci(*words)
         assert (done.code, "KCI217" in done.stderr) == (1, True), done
-    (tmp_path / "kernels" / "b" / "build.toml").write_text(NOARCH.replace("norm", "norm-c", 1))
-    add_package(tmp_path / "kernels" / "b")
+    (here / "kernels" / "b" / "build.toml").write_text(NOARCH.replace("norm", "norm-c", 1))
+    add_package(here / "kernels" / "b")
     for command in ("check", "plan"):
         done = kci(command, "kernels")
         assert done.code == 1
         assert "2 kernels are named" in done.stderr
         assert "kernels/b, kernels/c" in done.stderr
+
+
+@pytest.fixture
+def checked(here: Path) -> Callable[[str], Result]:
+    """Checks a build.toml whose files are there."""
+    empty = dict.fromkeys(FILES, "")
+    write_tree(here, empty | {"kci.toml": 'catalog = "2026-08-20"\n'})
+
+    def check(text: str) -> Result:
+        Path("build.toml").write_text(text)
+        return kci("check", "--color", "never")
+
+    return check
+
+
+def test_without_a_mistake_nothing_is_said(checked: Callable[[str], Result]) -> None:
+    result = checked(KERNEL)
+    assert (result.code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_every_mistake_is_said_once_with_its_place_and_what_to_do(
+    name: str, checked: Callable[[str], Result]
+) -> None:
+    said = checked(WRONG[name]).stderr
+    heads = [line for line in said.splitlines() if line.startswith("build.toml:")]
+    assert heads, said
+    assert len(heads) == len(set(heads)), said
+    assert "hint: " in said

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import Bare, noarch_kernel, write_tree
-from cli.runner import kci
+from cli.runner import ended, kci
 from conftest import ROOT, failure
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
@@ -37,13 +37,12 @@ def test_what_is_missing_is_told_with_what_gets_it(bare: Bare) -> None:
 
 @pytest.mark.usefixtures("november")
 def test_without_a_network_and_a_place_to_write_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_report, "is_reachable", lambda _url: False)
     monkeypatch.setattr(machine_report.os, "access", lambda *_: False)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.chdir(tmp_path)
-    machine = examined(tmp_path / "cache")
+    machine = examined(here / "cache")
     assert machine["torch's index"].detail.endswith("nor http://127.0.0.1:9/simple can be reached")
     assert "PIP_INDEX_URL or PIP_FIND_LINKS" in machine["torch's index"].remedy
     assert machine["cache"].health == "missing"
@@ -63,13 +62,12 @@ def test_nvcc_and_a_gcc_that_is_too_new_for_it(bare: Bare) -> None:
 
 def test_with_kernels_it_says_what_is_built_here_and_what_to_set_on_github(tmp_path: Path) -> None:
     noarch_kernel(tmp_path / "kernel")
-    told = kci("doctor", tmp_path / "kernel", KCI_CACHE=str(tmp_path / "cache"))
-    assert told.code == 0, told.stderr
-    assert "2 of 2 variants are for this system" in told.stdout
-    assert "cuda 13.0" in told.stdout
-    assert "rocm" not in told.stdout, "only what the kernel declares"
-    assert "require the status check `kci`" in told.stdout
-    assert "self-hosted" not in told.stdout
+    told = ended(kci("doctor", tmp_path / "kernel", KCI_CACHE=str(tmp_path / "cache")), 0)
+    assert "2 of 2 variants are for this system" in told
+    assert "cuda 13.0" in told
+    assert "rocm" not in told, "only what the kernel declares"
+    assert "require the status check `kci`" in told
+    assert "self-hosted" not in told
     own = '[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n'
     (tmp_path / "kernel" / "kci.toml").write_text(own)
     assert "register the self-hosted runners" in kci("doctor", tmp_path / "kernel").stdout

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from act.test_workflow import add_kernel, break_package
-from cli.runner import Result, kci
+from cli.runner import Result, ended, kci
 
 VARIANTS = ("torch-cpu", "torch-cuda")
 
@@ -26,9 +26,8 @@ def kernel(tmp_path: Path) -> Path:
 def planned(kernel: Path, *more: str | Path) -> Path:
     folder = kernel.parent / "records"
     folder.mkdir(exist_ok=True)
-    done = kci("plan", kernel, "--format", "json", "--allow-empty", *more)
-    assert done.code == 0, done.stderr
-    (folder / "kci-plan.json").write_text(done.stdout)
+    said = ended(kci("plan", kernel, "--format", "json", "--allow-empty", *more), 0)
+    (folder / "kci-plan.json").write_text(said)
     return folder / "kci-plan.json"
 
 
@@ -62,8 +61,7 @@ def test_all_is_there_and_the_next_plan_builds_only_what_changed(kernel: Path) -
     assert merged(kernel).code == 0
     trees = kernel.parent / "kept/kci-trees.json"
     done = gate(kernel, "--trees", trees, "--junit", kernel.parent / "gate.xml", KCI_RUN="7")
-    assert done.code == 0, done.stderr
-    assert done.stdout == "all that was planned is there: 2 variants of 1 kernel\n"
+    assert ended(done, 0) == "all that was planned is there: 2 variants of 1 kernel\n"
     assert ElementTree.parse(kernel.parent / "gate.xml").getroot().get("failures") == "0"
     judged = ("--kernel", "some-kernel", "--tree", kernel.parent / "tree")
     assert gate(kernel, *judged).code == 0

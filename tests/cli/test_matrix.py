@@ -1,14 +1,16 @@
-"""`kci matrix` and `kci catalog` as a user calls them."""
+"""`kci matrix` and `kci catalog` as a user calls them, and as docs/filters.md shows."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from buildkit import write_tree
-from cli.runner import kci, kci_process
+from cli.runner import ended, kci, kci_process
 from conftest import ROOT, torch_toml
 from planning import git
 
@@ -28,20 +30,17 @@ drop = ["cuda == 13.2"]
 
 
 @pytest.fixture
-def monorepo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None) -> Path:
+def monorepo(here: Path, no_git_environment: None) -> Path:
     for name in ("one", "two"):
         text = torch_toml(SOURCES, name, more='stable-abi = "2.11"\n')
-        write_tree(tmp_path / "kernels" / name, {"build.toml": text})
-    (tmp_path / "kci.toml").write_text(KCI_TOML)
-    git(tmp_path, "init", "-q", "-b", "main")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        write_tree(here / "kernels" / name, {"build.toml": text})
+    (here / "kci.toml").write_text(KCI_TOML)
+    git(here, "init", "-q", "-b", "main")
+    return here
 
 
 def names(*arguments: str) -> list[str]:
-    done = kci("matrix", *arguments, "--format", "names", "-q")
-    assert done.code == 0, done.stderr
-    return done.stdout.split()
+    return ended(kci("matrix", *arguments, "--format", "names", "-q"), 0).split()
 
 
 def test_backends_behind_a_kernel_are_for_that_kernel(monorepo: Path) -> None:
@@ -80,9 +79,7 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
 )
 def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) -> None:
     backends, *more = arguments
-    done = kci("matrix", f"kernels/one{backends}", *more)
-    assert (done.code, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert ended(kci("matrix", f"kernels/one{backends}", *more), 2, said) == ""
 
 
 @pytest.mark.parametrize(
@@ -108,3 +105,20 @@ def test_a_tier_of_kci_toml_with_an_expression_and_pairwise(monorepo: Path) -> N
         for system in ("x86_64", "aarch64")
     }
     assert len(names("kernels/one", "--tier", "pairs")) < len(names("kernels/one"))
+
+
+PAGE = ROOT / "docs" / "filters.md"
+BLOCK = re.compile(r"^```console\n\$ kci (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+EXAMPLES = [(found[1], found[2]) for found in BLOCK.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.usefixtures("november")
+@pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
+def test_an_example_of_the_page(command: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    done = kci(*shlex.split(command))
+    assert done.stdout + done.stderr == shown
+
+
+def test_the_page_has_examples() -> None:
+    assert len(EXAMPLES) == PAGE.read_text(encoding="utf-8").count("```console") >= 7

@@ -11,7 +11,7 @@ import pytest
 
 from act.harness import commit_all
 from buildkit import copy_example
-from cli.runner import kci, kci_process
+from cli.runner import ended, kci, kci_process
 from conftest import ROOT
 from planning import append, git, replace
 
@@ -21,10 +21,7 @@ REPO = ROOT / "tests" / "plan" / "affected" / "repo"
 
 def test_a_budget_that_is_too_small_fails_with_advice() -> None:
     done = kci("plan", RELU, "--max-jobs", "4")
-    assert done.code == 1
-    assert done.stdout == ""
-    assert "error[KCI309]" in done.stderr
-    assert "hint: narrow with `--tier pr`" in done.stderr
+    assert ended(done, 1, "error[KCI309]", "hint: narrow with `--tier pr`") == ""
     assert kci("plan", RELU, "--max-cost", "0.5").code == 1
     assert kci("plan", RELU, "--max-jobs", "100", "--max-cost", "100").code == 0
 
@@ -109,6 +106,4 @@ def documented() -> list[str]:
 def test_every_command_of_the_documentation_works(line: str, tmp_path: Path) -> None:
     examples = copy_example("", tmp_path / "r")
     commit_all(examples)
-    done = kci_process(*line.split(), cwd=examples, PYTHONPATH=str(ROOT / "src"))
-    assert done.code == 0, done.stderr
-    assert done.stdout
+    assert ended(kci_process(*line.split(), cwd=examples, PYTHONPATH=str(ROOT / "src")), 0)

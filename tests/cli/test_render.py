@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from buildkit import write_tree
-from cli.runner import kci
+from cli.runner import ended, kci
 from conftest import failure, load_script, read_yaml, write_noarch
 from kci.version import __version__
 from kci.workflows import rendered_files
@@ -21,15 +21,13 @@ WRITTEN = UNCHANGED.replace("unchanged", "written")
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_noarch(tmp_path / "kernels" / "some", backends=("cpu", "cuda"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def repository(here: Path) -> Path:
+    write_noarch(here / "kernels" / "some", backends=("cpu", "cuda"))
+    return here
 
 
 def test_writes_its_files_then_has_nothing_to_say(repository: Path) -> None:
-    first = kci("render")
-    assert (first.code, first.stdout) == (0, WRITTEN)
+    assert ended(kci("render"), 0) == WRITTEN
     assert kci("render").stdout == UNCHANGED
     check = kci("render", "--check")
     assert (check.code, check.stdout, check.stderr) == (0, "", "")
@@ -41,10 +39,8 @@ def test_check_shows_drift_and_writes_nothing(repository: Path) -> None:
     edited = file.read_text().replace("timeout-minutes: 15", "timeout-minutes: 99")
     file.write_text(edited)
     found = kci("render", "--check")
-    assert found.code == 1
-    assert "+    timeout-minutes: 15" in found.stdout
-    assert "KCI406" in found.stderr
-    assert f"{COMPAT}" not in found.stdout
+    said = ended(found, 1, "KCI406")
+    assert ("+    timeout-minutes: 15" in said, COMPAT in said) == (True, False)
     assert file.read_text() == edited
     shown = kci("render", "--diff")
     assert (shown.code, shown.stdout, shown.stderr) == (0, found.stdout, "")
@@ -115,9 +111,7 @@ def test_private_submodules(
 
 def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
     file = write_tree(repository, {RELEASE: "name: mine\n"}) / RELEASE
-    found = kci("render")
-    assert found.code == 1
-    assert "KCI402" in found.stderr
+    ended(kci("render"), 1, "KCI402")
     assert file.read_text() == "name: mine\n"
     assert not (repository / COMPAT).exists()
 
@@ -129,11 +123,8 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(
     """Its legs would start machines only to fail there."""
     file = next(repository.rglob("build.toml"))
     file.write_text(file.read_text().replace("[torch-noarch]", '[torch]\nsrc = ["gone.cpp"]'))
-    checked, done = kci("check"), kci("render", *options)
-    assert (checked.code, done.code) == (1, 1)
-    assert "error[KCI130]" in checked.stderr
-    assert "error[KCI130]" in done.stderr
-    assert done.stdout == ""
+    ended(kci("check"), 1, "error[KCI130]")
+    assert ended(kci("render", *options), 1, "error[KCI130]") == ""
     assert not (repository / ".github").exists()
     assert not (repository / ".gitlab").exists()
 
@@ -141,7 +132,7 @@ def test_a_kernel_with_an_error_is_said_and_nothing_is_written(
 def test_output_names_the_root_and_paths_are_relative_to_it(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(repository / "kernels")
+    monkeypatch.chdir("kernels")
     assert kci("render", "some", "--output", "..").code == 0
     text = (repository / RELEASE).read_text()
     assert 'kernels: "kernels/some"' in text
@@ -157,13 +148,10 @@ def test_what_somebody_added_is_not_overwritten_without_force(repository: Path) 
     step = "      - name: Plan\n"
     edited = written.replace(step, f"      - run: echo mine\n\n{step}")
     file.write_text(edited)
-    refused = kci("render")
-    assert refused.code == 1
-    assert "KCI406" in refused.stderr
+    ended(kci("render"), 1, "KCI406")
     assert file.read_text() == edited
-    forced = kci("render", "--force")
     others = f"{COMPAT}: unchanged\n{KERNEL}: unchanged\n"
-    assert (forced.code, forced.stdout) == (0, f"{others}{RELEASE}: written\n")
+    assert ended(kci("render", "--force"), 0) == f"{others}{RELEASE}: written\n"
     assert file.read_text() == written
 
 
@@ -221,9 +209,7 @@ def test_kcis_own_actions_are_pinned_to_the_release(repository: Path, released: 
 
 def test_a_kci_that_is_no_release_knows_no_commit(repository: Path) -> None:
     refused = kci("render", "--pin", "sha")
-    assert refused.code == 2
-    assert "was not installed from a release" in refused.stderr
-    assert "`[actions]` with `ref`" in refused.stderr
+    ended(refused, 2, "was not installed from a release", "`[actions]` with `ref`")
     assert not (repository / RELEASE).exists()
 
 
@@ -247,10 +233,8 @@ def shrunk(repository: Path) -> Path:
 
 
 def test_a_file_that_is_not_rendered_any_more_goes(shrunk: Path) -> None:
-    drifted = kci("render", "--check")
-    assert drifted.code == 1
-    assert f"{COMMENT}: error[KCI401]" in drifted.stderr
-    assert "+++ /dev/null" in drifted.stdout
+    drifted = ended(kci("render", "--check"), 1, f"{COMMENT}: error[KCI401]")
+    assert "+++ /dev/null" in drifted
     assert (shrunk / COMMENT).exists()
     done = kci("render")
     assert f"{COMMENT}: removed\n" in done.stdout
@@ -262,9 +246,8 @@ def test_a_file_that_is_not_rendered_any_more_goes(shrunk: Path) -> None:
 def test_the_short_file_takes_the_place_of_the_long_ones_and_back(repository: Path) -> None:
     assert kci("render").code == 0
     (repository / "kci.toml").write_text("[pull-request]\ncomment = true\n")
-    done = kci("render", "--short")
-    assert (done.code, "removed" in done.stdout) == (0, True)
-    assert "the short file has nothing for `pull-request.comment` of kci.toml" in done.stderr
+    told = "the short file has nothing for `pull-request.comment` of kci.toml"
+    assert "removed" in ended(kci("render", "--short"), 0, told)
     folder = repository / ".github" / "workflows"
     assert sorted(file.name for file in folder.iterdir()) == ["kci-compat.yml", "kci.yml"]
     assert kci("render", "--check").code == 0, "the header of the file says that it is short"

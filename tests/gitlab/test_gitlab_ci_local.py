@@ -20,6 +20,7 @@ from act.test_workflow import add_kernel, break_package
 from buildkit import warm_cache
 from cli.runner import kci
 from conftest import ROOT
+from forked_program import forked_program
 from outside_tools import npm_packages
 from split_kernel import NAMES, VARIANT, SplitKernel
 
@@ -69,18 +70,20 @@ def repository(tmp_path: Path) -> Path:
     return made
 
 
-KCI = f'exec "{sys.executable}" -m kci "$@"'
 RSYNC = f'exec "{sys.executable}" -I -S "{Path(__file__).parent / "stand-ins" / "rsync"}" "$@"'
 
 
 def run(
-    program: list[str], repository: Path, tmp_path: Path, *options: str, does: str = KCI
+    program: list[str], repository: Path, tmp_path: Path, *options: str, does: str = ""
 ) -> Pipeline:
     """One pipeline, as GitLab would run it for a push to the default branch."""
     tools, home = tmp_path / "tools", tmp_path / "home"
     tools.mkdir(exist_ok=True)
     home.mkdir(exist_ok=True)
-    for name, text in {"kci": does, "rsync": RSYNC}.items():
+    for name, text in {
+        "kci": f'{does}\nexec "{forked_program()}" -m kci "$@"',
+        "rsync": RSYNC,
+    }.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (tools / name).chmod(0o755)
     path = os.pathsep.join([str(tools), str(Path(program[0]).parent), os.environ["PATH"]])
@@ -210,8 +213,7 @@ def test_parts_are_linked_and_the_next_push_compiles_what_changed(
     machine = tmp_path / "machine" / "cache"
     does = f"""
         export KCI_CACHE="$(mktemp -d)"
-        for part in cuda envs headers; do ln -s {machine}/$part "$KCI_CACHE/$part"; done
-        {KCI}"""
+        for part in cuda envs headers; do ln -s {machine}/$part "$KCI_CACHE/$part"; done"""
     parts = {f"split: {VARIANT}.part{number}of2" for number in (1, 2)}
     for made in ([1] * (len(NAMES) + 1), [1] * len(NAMES) + [2]):
         commit_all(split.directory)

@@ -205,7 +205,15 @@ TREES: dict[str, Place] = {
 }
 
 
-def check(place: Place, folder: Path) -> None:
+ALL = {**PLACES, **NAMED, **TREES}
+
+
+def check(name: str, folder: Path, spoil: Callable[[Path, bytes], object]) -> None:
+    """What is spoiled where a record lies, which it has as it should be."""
+    place = ALL[name]
+    path = folder / place.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    spoil(path, place.good)
     done = place.read(folder)
     said = done.stdout + done.stderr
     assert done.code in (1, 2, 5), said[-2000:]
@@ -222,61 +230,47 @@ OF_EACH_PLACE = ("objects under a key of tomorrow", "more than 64 MB", "a list")
 
 @pytest.mark.parametrize(
     ("name", "spoiled"),
-    sorted({*product(READERS, HOSTILE), *product([*PLACES, *NAMED, *TREES], OF_EACH_PLACE)}),
+    sorted({*product(READERS, HOSTILE), *product(ALL, OF_EACH_PLACE)}),
 )
 def test_what_no_record_looks_like_is_refused_by_name(
     tmp_path: Path, name: str, spoiled: str
 ) -> None:
-    place = {**PLACES, **NAMED, **TREES}[name]
-    path = tmp_path / place.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(HOSTILE[spoiled](place.good))
-    check(place, tmp_path)
+    check(name, tmp_path, lambda path, good: path.write_bytes(HOSTILE[spoiled](good)))
 
 
-FOLDERS = [
-    name for name in PLACES if "compat record" not in name
-]  # there, a folder may be called anything
+MAY_BE = [("a result, by kci compat record", "a folder")]
+"""There, a folder may be called anything."""
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (name, kind)
-        for kind in NOT_FILES
-        for name in [*(FOLDERS if kind == "a folder" else PLACES), *TREES]
-    ],
+    ("name", "kind"), sorted({*product([*PLACES, *TREES], NOT_FILES)} - {*MAY_BE})
 )
 def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, kind: str) -> None:
-    place = {**PLACES, **TREES}[name]
-    path = tmp_path / place.path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    NOT_FILES[kind](path)
-    check(place, tmp_path)
+    check(name, tmp_path, lambda path, _good: NOT_FILES[kind](path))
 
 
 # --- records that lie -----------------------------------------------------------------------------
 
 
-def lying_record(folder: Path, **changes: object) -> Result:
-    folder.mkdir()
-    said = msgspec.json.decode(RECORD) | changes
-    (folder / RECORDS).mkdir(parents=True)
-    (folder / RECORDS / "kci-record.json").write_bytes(msgspec.json.encode(said))
-    with mock.patch.dict(os.environ, {"RUNNER_TEMP": str(folder / "temp")}):
-        return gate(folder)
+OTHER_TREE = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
+LIES_OF_A_RECORD = [
+    ({"kernel": "relu"}, "no job that merges it left a record"),
+    ({"kernel": "../gated-norm"}, "is not a record of a run"),
+    ({"attempt": 0}, "is not a record of a run"),
+    ({"error": "x" * 5000}, "is not a record of a run"),
+    ({"manifest": OTHER_TREE}, "has the tree of 'relu'"),
+    ({"present": []}, CPU),  # planned, and neither built nor failed
+]
 
 
-def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:
-    told = "no job that merges it left a record"
-    assert told in lying_record(tmp_path / "a", kernel="relu").stdout
-    assert "is not a record of a run" in lying_record(tmp_path / "b", kernel="../gated-norm").stdout
-    assert "is not a record of a run" in lying_record(tmp_path / "c", attempt=0).stdout
-    assert "is not a record of a run" in lying_record(tmp_path / "f", error="x" * 5000).stdout
-    other = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
-    assert "has the tree of 'relu'" in lying_record(tmp_path / "d", manifest=other).stdout
-    neither = lying_record(tmp_path / "e", present=[])
-    assert CPU in neither.stdout, "planned, and neither built nor failed"
+@pytest.mark.parametrize(("lie", "told"), LIES_OF_A_RECORD)
+def test_the_gate_believes_no_record_of_something_else(
+    tmp_path: Path, lie: dict[str, object], told: str
+) -> None:
+    (tmp_path / RECORDS).mkdir()
+    said = msgspec.json.encode(msgspec.json.decode(RECORD) | lie)
+    (tmp_path / RECORDS / "kci-record.json").write_bytes(said)
+    assert told in gate(tmp_path).stdout
 
 
 def test_a_history_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
@@ -309,15 +303,10 @@ def test_an_answer_of_github_that_cannot_be_read_is_a_finding(answer: str) -> No
         GitHubApi("a/b", run=lambda *_, **__: said).request_as(Account, "GET", "x")
 
 
-def lying_artifact(folder: Path, **changes: object) -> Result:
-    """An artifact whose `leg.json` says something else than its files, merged."""
+def merged(folder: Path, spoil: Spoil) -> Result:
+    """An artifact whose `leg.json` is spoiled, merged."""
     made = make_variant(folder / "built", CPU)
-    said = msgspec.json.decode(msgspec.json.encode(leg_of(made)))
-    text = msgspec.json.encode(said | changes)
-    return packed(folder, text, made)
-
-
-def packed(folder: Path, text: bytes, made: Path) -> Result:
+    text = spoil(msgspec.json.encode(leg_of(made)))
     artifact = folder / "artifacts" / f"kci-gated-norm-{CPU}.tar"
     artifact.parent.mkdir(exist_ok=True)
     with tarfile.open(artifact, "w") as tar:
@@ -343,25 +332,26 @@ def test_what_a_link_leads_to_is_not_taken_for_a_record(tmp_path: Path, name: st
     """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed
     on.
     """
-    path = tmp_path / PLACES[name].path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "elsewhere").write_bytes(PLACES[name].good)
-    path.symlink_to(tmp_path / "elsewhere")
-    check(PLACES[name], tmp_path)
+
+    def lead_elsewhere(path: Path, good: bytes) -> None:
+        (tmp_path / "elsewhere").write_bytes(good)
+        path.symlink_to(tmp_path / "elsewhere")
+
+    check(name, tmp_path, lead_elsewhere)
 
 
 @pytest.mark.parametrize("lie", LIES_OF_A_LEG)
 def test_what_a_leg_says_of_itself_is_held_against_its_files(tmp_path: Path, lie: str) -> None:
     changes, said = LIES_OF_A_LEG[lie]
-    ended(lying_artifact(tmp_path, **changes), 1, said)
+    lying = merged(tmp_path, lambda good: msgspec.json.encode(msgspec.json.decode(good) | changes))
+    ended(lying, 1, said)
     assert not (tmp_path / "tree").exists()
     assert not (tmp_path / "escape").exists()
 
 
 @pytest.mark.parametrize("spoiled", OF_EACH_PLACE)
 def test_a_leg_that_no_record_looks_like_is_refused_by_merge(tmp_path: Path, spoiled: str) -> None:
-    made = make_variant(tmp_path / "built", CPU)
-    done = packed(tmp_path, HOSTILE[spoiled](msgspec.json.encode(leg_of(made))), made)
+    done = merged(tmp_path, HOSTILE[spoiled])
     assert done.code in (1, 5), done.stderr
     assert "leg.json" in done.stderr
     assert not (tmp_path / "tree").exists()

@@ -101,18 +101,6 @@ def says(name: str, /, **changes: Any) -> Change:
     return change
 
 
-def hard_linked(tree: Path) -> None:
-    (tree / CPU / "passwd").hardlink_to(tree.parent / "outside" / "secret")
-
-
-def undecodable(tree: Path) -> None:
-    Path(os.fsdecode(os.fsencode(tree / CPU) + b"/\xff.py")).write_text("")
-
-
-def undecodable_at_top(tree: Path) -> None:
-    Path(os.fsdecode(os.fsencode(tree) + b"/\xff\x1b[31m")).write_text("")
-
-
 def twice(tree: Path) -> None:
     path = tree / CPU / "metadata.json"
     path.write_text(path.read_text().replace("{", '{"name": "other-kernel", ', 1))
@@ -131,10 +119,12 @@ TREES: dict[str, tuple[Change, str]] = {
     "a pipe in place of the card": (special("CARD.md", stat.S_IFIFO), "KCI706"),
     "a pipe in place of an attestation": (special("kci-attestation.sigstore.json", stat.S_IFIFO),
         "KCI791"),
-    "a hard link to a file outside": (hard_linked, "KCI731"),
+    "a hard link to a file outside": (
+        lambda tree: (tree / CPU / "x").hardlink_to(tree.parent / "outside/secret"), "KCI731",
+    ),
     # names
-    "a name that is not text": (undecodable, "KCI700"),
-    "a name that is not text at the top": (undecodable_at_top, "KCI707"),
+    "a name that is not text": (writes(os.fsdecode(f"{CPU}/".encode() + b"\xff.py")), "KCI700"),
+    "a name that is not text at the top": (writes(os.fsdecode(b"\xff\x1b[31m")), "KCI707"),
     # records that lie
     "metadata with a name twice": (twice, "KCI710"),
     "a manifest that drives a terminal": (says(MANIFEST, kernel="\x1b]0;owned\x07"), "KCI718"),
@@ -185,11 +175,6 @@ def pipe(place: Path) -> Path:
     return place / ARTIFACT
 
 
-def folder_of_pipes(place: Path) -> Path:
-    pipe(place)
-    return place
-
-
 def linked_folder(place: Path) -> Path:
     """Whoever made the folder chooses no artifact elsewhere."""
     made = make_artifact(place.parent / "elsewhere", make_variant(place.parent / "elsewhere", CPU))
@@ -211,7 +196,7 @@ def changed(change: Change) -> Callable[[Path], Path]:
 ARCHIVES: dict[str, tuple[Callable[[Path], Path], int, str]] = {
     "a member that leads out": (lambda place: member(place, f"{CPU}/../../outside/x"), 5, "KCI605"),
     "a pipe in place of an artifact": (pipe, 2, ""),
-    "a pipe in a folder": (folder_of_pipes, 1, "KCI606"),
+    "a pipe in a folder": (lambda place: pipe(place).parent, 1, "KCI606"),
     "a link in a folder": (linked_folder, 1, "KCI606"),
     "a directory with a link out": (changed(links(f"{CPU}/x", "/etc/passwd")), 1, "KCI603"),
     "a directory with a setuid bit": (changed(modes(f"{CPU}/_ops.py", 0o4755)), 5, "setuid"),

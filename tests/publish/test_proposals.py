@@ -25,13 +25,9 @@ __all__ = ["hub", "tree"]
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
-@pytest.fixture
-def stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", STRANGER)
-
-
 def publish(tree: Path, *options: str) -> Result:
-    return kci("publish", tree, "--repo-id", REPO, "--create-pr", *options)
+    """As somebody who may not write."""
+    return kci("publish", tree, "--repo-id", REPO, "--create-pr", *options, HF_TOKEN=STRANGER)
 
 
 def propose(tree: Path) -> PublishedBranch:
@@ -46,8 +42,9 @@ def branch(hub: FakeHub) -> str:
     return hub[REPO].add("v1", {**there(OTHER), f"build/{OTHER}/x": b"1"}, "another variant")
 
 
-def test_who_may_not_write_proposes(hub: FakeHub, stranger: None, branch: str, tree: Path) -> None:
-    assert kci("publish", tree, "--repo-id", REPO).code == 1, "without the option it is refused"
+def test_who_may_not_write_proposes(hub: FakeHub, branch: str, tree: Path) -> None:
+    refused = kci("publish", tree, "--repo-id", REPO, HF_TOKEN=STRANGER)
+    assert refused.code == 1, "without the option"
     said = ended(publish(tree), 0)
     assert f"{REPO}@v1: proposed at " in said
     assert " in refs/pr/1; " in said
@@ -56,9 +53,8 @@ def test_who_may_not_write_proposes(hub: FakeHub, stranger: None, branch: str, t
     assert {"build/torch-cpu/metadata.json", f"build/{OTHER}/x"} <= proposed.keys()
 
 
-def test_the_same_again_opens_no_second_one(
-    hub: FakeHub, stranger: None, branch: str, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("branch")
+def test_the_same_again_opens_no_second_one(hub: FakeHub, tmp_path: Path) -> None:
     tree = make_tree(tmp_path)
     first, second = ended(publish(tree), 0), ended(publish(tree), 0)
     assert first == second
@@ -68,9 +64,8 @@ def test_the_same_again_opens_no_second_one(
     assert len(hub[REPO].proposals) == 2, "other builds are another proposal"
 
 
-def test_what_was_accepted_is_not_proposed_again(
-    hub: FakeHub, stranger: None, branch: str, tree: Path
-) -> None:
+@pytest.mark.usefixtures("branch")
+def test_what_was_accepted_is_not_proposed_again(hub: FakeHub, tree: Path) -> None:
     publish(tree)
     hub[REPO].branches["v1"] = hub[REPO].proposals["refs/pr/1"]
     assert "unchanged at " in publish(tree).stdout
@@ -83,7 +78,7 @@ def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tree: Path)
     assert len(hub[REPO].proposals) == 1
 
 
-def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tree: Path) -> None:
+def test_a_pull_request_needs_the_branch(hub: FakeHub, tree: Path) -> None:
     told = f"make it first, as an account that may write to {REPO}"
     ended(publish(tree), 1, f"{REPO} has no branch v1: 403", told)
     assert hub[REPO].proposals == {}

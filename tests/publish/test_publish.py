@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import logging
 import os
 import re
 import signal
@@ -25,13 +24,13 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 
 from buildkit import write_tree
 from cli.runner import Result, ended, kci
-from conftest import only, refusal, write_noarch
+from conftest import failure, only, refusal, write_noarch
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, MissingToolError
 from kci.matrix.variants import parse_variant_name
 from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
-from kci.publish.hub import hub_client, publisher_access, reader_access
+from kci.publish.hub import publisher_access, reader_access
 from kci.publish.hub_branch import HubKernel
 from kci.publish.publish import ATTEMPTS, PublishedBranch, Publisher, PublishState
 from kci.tree.identity import GitState, file_hash
@@ -137,8 +136,8 @@ def tree(tmp_path: Path) -> Path:
     return make_tree(tmp_path)
 
 
-def publish(tree: Path, *options: str | Path) -> Result:
-    return kci("publish", tree, "--repo-id", REPO, *options)
+def publish(tree: Path, *options: str | Path, **environment: str) -> Result:
+    return kci("publish", tree, "--repo-id", REPO, *options, **environment)
 
 
 def published(tree: Path, *options: str | Path) -> str:
@@ -181,9 +180,8 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, tree: P
     assert hub[REPO].messages[hub[REPO].branches["v1"]] == "gated-norm version 1: 2 variants (kci)"
 
 
-def test_a_dry_run_needs_no_token_and_writes_nothing(
-    hub: FakeHub, anonymous: None, tree: Path
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_a_dry_run_needs_no_token_and_writes_nothing(hub: FakeHub, tree: Path) -> None:
     said = published(tree, "--dry-run", "-v")
     assert "would publish" in said
     assert "added: build/torch-cpu/data.bin" in said
@@ -417,8 +415,7 @@ def test_a_tree_that_was_changed_after_merging_is_refused(hub: FakeHub, tree: Pa
 def test_a_tree_that_poses_as_a_kernel_is_refused(tree: Path) -> None:
     (tree / "build.toml").write_text("")
     (tree / "torch-cpu" / "_ops.py").write_text("import os\n")
-    with pytest.raises(FindingsError, match=r"not a merged tree: it holds 'build\.toml'"):
-        read_release(tree)
+    failure(FindingsError, r"not a merged tree: it holds 'build\.toml'", read_release, tree)
 
 
 def test_a_file_that_changes_during_publishing_is_not_published(
@@ -426,8 +423,7 @@ def test_a_file_that_changes_during_publishing_is_not_published(
 ) -> None:
     file = read_release(tree).files["build/torch-cpu/data.bin"]
     (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
-    with pytest.raises(FindingsError, match="changed while it was published"):
-        file.content()
+    failure(FindingsError, "changed while it was published", file.content)
     monkeypatch.setattr(hub_branch, "_SMALL", 0)  # a large file is read by the client itself
     commit = functools.partial(HubKernel(REPO, lambda: TOKEN).commit, propose=False)
     with pytest.raises(FindingsError, match="changed while it was published"):
@@ -450,71 +446,52 @@ def test_a_file_that_changes_after_it_was_verified_is_not_published(
 # --- who ---
 
 
-def test_without_a_token_the_exit_code_says_what_is_lacking(
-    hub: FakeHub, anonymous: None, tree: Path
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_without_a_token_the_exit_code_says_what_is_lacking(hub: FakeHub, tree: Path) -> None:
     refused(hub, tree, 3, "no token", "HF_TOKEN")
 
 
-def test_a_token_that_is_not_valid(
-    hub: FakeHub, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    said = publish(tree).stderr
+def test_a_token_that_is_not_valid(hub: FakeHub, tree: Path) -> None:
+    said = publish(tree, HF_TOKEN="hf_wrong").stderr
     assert ("the token is not valid" in said, "hf_wrong" in said) == (True, False)
 
 
 @pytest.mark.parametrize("token", ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\u00c9T"])
 def test_a_token_that_no_header_can_hold_is_refused_at_once(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+    hub: FakeHub, tmp_path: Path, token: str
 ) -> None:
-    monkeypatch.setenv("HF_TOKEN", token)
-    tree = make_tree(tmp_path)
-    coverage = kci("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
-    for done in (publish(tree), publish(tree, "--dry-run"), coverage):
+    publishing = ("publish", make_tree(tmp_path), "--repo-id", REPO)
+    coverage = ("compat", "coverage", kernel_dir(tmp_path), "--hub", REPO)
+    for command in (publishing, (*publishing, "--dry-run"), coverage):
+        done = kci(*command, HF_TOKEN=token)
         ended(done, 2, "cannot be sent")
         assert "SECR" not in done.stderr
     assert hub.log == []
 
 
-def test_a_job_proves_who_it_is_and_needs_no_stored_token(
-    hub: FakeHub, anonymous: None, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_a_job_proves_who_it_is_and_needs_no_stored_token(hub: FakeHub, tree: Path) -> None:
     hub.trusted[f"identity for {hub.url}"] = f"kernels/{REPO}"
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
     # As GitHub gives it: the URL has a query already.
-    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{hub.url}/identity?api-version=2.0")
-    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "request-token")
-    published(tree)
+    place = f"{hub.url}/identity?api-version=2.0"
+    asked = {"ACTIONS_ID_TOKEN_REQUEST_URL": place, "GITHUB_ACTIONS": "true"}
+    ended(publish(tree, **asked, ACTIONS_ID_TOKEN_REQUEST_TOKEN="request-token"), 0)
     assert "build/kci-manifest.json" in hub[REPO].files("v1")
 
 
-def test_who_has_logged_in_needs_no_variable(
-    anonymous: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_who_has_logged_in_needs_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_stored")
     assert (reader_access()(), publisher_access(REPO)()) == ("hf_stored", "hf_stored")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     assert reader_access()() is False
-    with pytest.raises(MissingToolError, match="there is no token"):
-        publisher_access(REPO)
+    failure(MissingToolError, "there is no token", publisher_access, REPO)
 
 
-def test_what_the_client_logs_has_no_password() -> None:
-    hub_client(token=False)
-    (handler, *_) = logging.getLogger("huggingface_hub").handlers
-    place = "https://me:SECR@mirror.example/x"
-    record = logging.LogRecord("", 30, "", 1, "asked %s", (place,), None)
-    assert handler.filter(record)
-    assert "SECR" not in record.getMessage()
-
-
-def test_an_identity_for_another_repository_gets_no_token(
-    hub: FakeHub, anonymous: None, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("anonymous")
+def test_an_identity_for_another_repository_gets_no_token(hub: FakeHub, tree: Path) -> None:
     hub.trusted["gitlab"] = "kernels/acme/other"
-    monkeypatch.setenv("HF_OIDC_ID_TOKEN", "gitlab")
-    ended(publish(tree), 1, "trusted publisher")
+    ended(publish(tree, HF_OIDC_ID_TOKEN="gitlab"), 1, "trusted publisher")
     assert hub[REPO].branches.keys() == {"main"}
 
 
@@ -568,8 +545,7 @@ def test_a_commit_that_did_not_land_is_made_again(
 def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tree: Path) -> None:
     hub.fail("POST .*/commit/", 500, times=100)
     waits: list[float] = []
-    with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
-        commit_goal(tree, waits.append)
+    failure(FindingsError, f"{ATTEMPTS} attempts", commit_goal, tree, waits.append)
     assert waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
@@ -604,11 +580,10 @@ def test_only_a_lost_connection_is_tried_again(
     monkeypatch.setattr(HfApi, "list_repo_refs", failing)
     monkeypatch.setenv("HTTPS_PROXY", "socks5://bob:s3cret@127.0.0.1:1")
     waits: list[float] = []
-    with pytest.raises(FindingsError) as caught:
-        commit_goal(tree, waits.append)
+    caught = failure(FindingsError, "", commit_goal, tree, waits.append)
     assert len(waits) == (ATTEMPTS - 1 if lost else 0)
-    assert str(error)[:20] in caught.value.message
-    assert ("HTTPS_PROXY" in caught.value.hint) is not lost
+    assert str(error)[:20] in caught.message
+    assert ("HTTPS_PROXY" in caught.hint) is not lost
 
 
 IN_AN_HOUR = "You have exceeded the rate limit. You can retry this action in about 1 hour."
@@ -628,10 +603,9 @@ def test_a_hub_that_asks_for_a_long_time_is_asked_by_the_next_run(
 ) -> None:
     hub.fail("POST .*/commit/", status, times=100, **headers)
     asks = f"asks for a pause of {seconds} seconds: {status}"
-    with pytest.raises(FindingsError, match=asks) as told:
-        commit_goal(tree)
+    told = failure(FindingsError, asks, commit_goal, tree)
     later = r"run the same command again after 20\d\d-\d\d-\d\d \d\d:\d\d UTC"
-    assert re.match(later, told.value.hint)
+    assert re.match(later, told.hint)
     assert len(hub.asked("POST .*/commit/")) == 1
 
 
@@ -664,8 +638,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tr
 
 def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tree: Path) -> None:
     hub[REPO].ignored = (".bin",)
-    with pytest.raises(FindingsError, match=r"data\.bin differs"):
-        commit_goal(tree)
+    failure(FindingsError, r"data\.bin differs", commit_goal, tree)
 
 
 def test_publishing_again_makes_no_commit_and_uploads_nothing(hub: FakeHub, tree: Path) -> None:
@@ -693,15 +666,11 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, tmp_path: Path) -> None:
     ended(publish(make_tree(tmp_path), "--kernel", kernel), 2, "version 2")
 
 
-def test_a_token_that_may_not_write(hub: FakeHub, tree: Path) -> None:
+def test_what_the_hub_does_not_allow_or_answer_is_said(hub: FakeHub, tree: Path) -> None:
     hub.fail("POST .*/branch/", 403)
     ended(publish(tree), 1, "approved")
-
-
-def test_a_dry_run_asks_once(hub: FakeHub, tree: Path) -> None:
     hub.fail("GET", None, times=100)
-    told = f"{REPO} cannot be read: no answer"
-    ended(publish(tree, "--dry-run"), 1, told)
+    ended(publish(tree, "--dry-run"), 1, f"{REPO} cannot be read: no answer")  # asked once
 
 
 def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tree: Path) -> None:

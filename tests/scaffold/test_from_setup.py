@@ -49,28 +49,16 @@ def cuda(name: str, *sources: str, libraries: tuple[str, ...] = (), **given: obj
     return Extension(name, sources, libraries=linked, **given)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-class Runs:
-    """What the runs of setup.py are said to have made."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.by_backend = {"cpu": SetupRun(), "cuda": SetupRun()}
-        monkeypatch.setattr(from_setup, "run_setup", lambda *_: self.found)
-
-    @property
-    def found(self) -> SetupRuns:
-        given = ("/cache/env", "/usr/local/cuda")
-        return SetupRuns(self.by_backend, "run somewhere", "/p/project", given)
+Runs = dict[str, SetupRun]
+"""What the runs of setup.py are said to have made, by backend."""
 
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
-    return Runs(monkeypatch)
+    made = {"cpu": SetupRun(), "cuda": SetupRun()}
+    found = SetupRuns(made, "run somewhere", "/p/project", ("/cache/env", "/usr/local/cuda"))
+    monkeypatch.setattr(from_setup, "run_setup", lambda *_: found)
+    return made
 
 
 def taken(place: Path, files: dict[str, str], *options: str) -> Result:
@@ -105,15 +93,19 @@ def both(runs: Runs) -> None:
         },
     )  # fmt: skip
     of_cpu = cpp("adder._C", "csrc/ops.cpp", include_dirs=("csrc",), extra_compile_args=("-O2",))
-    runs.by_backend = {
-        "cpu": SetupRun((of_cpu,), license="MIT License", packages=("adder", "tests")),
-        "cuda": SetupRun((of_cuda,)),
-    }
+    runs["cpu"] = SetupRun((of_cpu,), license="MIT License", packages=("adder", "tests"))
+    runs["cuda"] = SetupRun((of_cuda,))
 
 
-def test_an_extension_becomes_a_component_of_its_backend(here: Path, runs: Runs) -> None:
+@pytest.fixture
+def made(here: Path, runs: Runs) -> Result:
+    """The project, taken over for both backends."""
     both(runs)
-    ended(taken(here, PROJECT), 0)
+    return taken(here, PROJECT)
+
+
+def test_an_extension_becomes_a_component_of_its_backend(here: Path, made: Result) -> None:
+    ended(made, 0)
     build = read_kernel(here / "adder").build
     assert (build.general.backends, build.general.license) == (("cpu", "cuda"), "MIT")
     of_cpu, of_cuda = build.kernel["adder_cpu"], build.kernel["adder_cuda"]
@@ -129,9 +121,8 @@ def test_an_extension_becomes_a_component_of_its_backend(here: Path, runs: Runs)
     assert (here / "adder" / "LICENSE").exists()
 
 
-def test_sources_and_package_are_copied_as_they_are(here: Path, runs: Runs) -> None:
-    both(runs)
-    assert taken(here, PROJECT).code == 0
+@pytest.mark.usefixtures("made")
+def test_sources_and_package_are_copied_as_they_are(here: Path) -> None:
     assert (here / "adder" / "csrc" / "ops.cpp").read_text() == OPS
     package = here / "adder" / "torch-ext" / "adder"
     assert (package / "__init__.py").read_text() == PROJECT["adder/__init__.py"]
@@ -142,9 +133,7 @@ def test_sources_and_package_are_copied_as_they_are(here: Path, runs: Runs) -> N
     assert 'OPERATORS = [\n    "add",\n    "scale_",\n]' in tests
 
 
-def test_a_draft_says_what_is_left(here: Path, runs: Runs) -> None:
-    both(runs)
-    made = taken(here, PROJECT)
+def test_a_draft_says_what_is_left(here: Path, made: Result) -> None:
     left = todo(here)
     assert f"adder is a draft: {len(left)} things left" in made.stdout
     assert all(f"  {line}\n" in made.stdout for line in left)
@@ -183,7 +172,7 @@ def test_a_project_without_setup_py_is_refused(here: Path) -> None:
 
 def test_several_extensions_are_components_and_said(here: Path, runs: Runs) -> None:
     made = (cpp("fast.hash", "a.cpp"), cpp("fast.sum", "b.cpp", "a.cpp"), cpp("slow.sum", "c.cpp"))
-    runs.by_backend["cpu"] = SetupRun(made)
+    runs["cpu"] = SetupRun(made)
     ended(taken(here, files("a.cpp", "b.cpp", "c.cpp")), 0)
     kernel = read_kernel(here / "adder").build.kernel
     sources = {label: component.src for label, component in kernel.items()}
@@ -195,19 +184,15 @@ def test_several_extensions_are_components_and_said(here: Path, runs: Runs) -> N
 def test_the_cpu_extensions_of_the_run_for_cuda_count_where_the_other_fails(
     here: Path, runs: Runs
 ) -> None:
-    runs.by_backend = {
-        "cpu": SetupRun(error="OSError: CUDA_HOME environment variable is not set", line=7),
-        "cuda": SetupRun((cuda("a", "a.cu"), cpp("b", "b.cpp"))),
-    }
+    runs["cpu"] = SetupRun(error="OSError: CUDA_HOME environment variable is not set", line=7)
+    runs["cuda"] = SetupRun((cuda("a", "a.cu"), cpp("b", "b.cpp")))
     ended(taken(here, files("a.cu", "b.cpp")), 0)
     assert set(read_kernel(here / "adder").build.kernel) == {"adder_cpu", "adder_cuda"}
 
 
 def test_a_backend_that_was_not_seen_is_said(here: Path, runs: Runs) -> None:
-    runs.by_backend = {
-        "cpu": SetupRun((cpp("a", "a.cpp"),)),
-        "cuda": SetupRun(error="Error: no\x1b[31m GPU", line=7),
-    }
+    runs["cpu"] = SetupRun((cpp("a", "a.cpp"),))
+    runs["cuda"] = SetupRun(error="Error: no\x1b[31m GPU", line=7)
     made = taken(here, files("a.cpp", "a.cu"))
     assert "taken over: nothing for cuda: setup.py:7 ends with Error: no" in made.stdout
     assert "\x1b[31m" not in made.stdout
@@ -226,7 +211,7 @@ def test_a_backend_that_was_not_seen_is_said(here: Path, runs: Runs) -> None:
 def test_what_makes_no_extension_is_refused_with_the_reason(
     run: SetupRun, said: str, here: Path, runs: Runs
 ) -> None:
-    runs.by_backend["cpu"] = run
+    runs["cpu"] = run
     ended(taken(here, files("a.c")), 1, said)
     assert not (here / "adder").exists()
 
@@ -234,7 +219,7 @@ def test_what_makes_no_extension_is_refused_with_the_reason(
 def test_paths_that_lead_out_are_left_out(here: Path, runs: Runs) -> None:
     inside, out = ("in.cpp", "link.cpp", "sub/../in.cpp"), ("../../secret.cpp", "/etc/passwd")
     sources, folders = (*out, *inside, "/p/project/../x.cpp", "a\0b"), ("../x", ".", "vendor/lib")
-    runs.by_backend["cpu"] = SetupRun((cpp("a", *sources, include_dirs=folders),))
+    runs["cpu"] = SetupRun((cpp("a", *sources, include_dirs=folders),))
     write_tree(here / "old", files("in.cpp", "i/a.h"))
     (here / "secret.cpp").write_text("secret")
     (here / "old" / "link.cpp").symlink_to(here / "secret.cpp")
@@ -256,7 +241,7 @@ def test_names_that_mean_harm_stay_one_line(here: Path, runs: Runs) -> None:
     evil = 'a\n[general]\nname = "evil"\x1b[31m'
     flags = ('-DX="\n[torch]"', "-DY")
     made = (cpp(evil, "a.cpp", extra_compile_args=flags), cpp(f"{evil}é", "b.cpp"))
-    runs.by_backend["cpu"] = SetupRun(made, package_dir={"x": "gone"})
+    runs["cpu"] = SetupRun(made, package_dir={"x": "gone"})
     said = ended(taken(here, files("a.cpp", "b.cpp")), 0)
     build = read_kernel(here / "adder").build
     assert build.general.name == "adder"
@@ -275,14 +260,14 @@ def test_names_that_mean_harm_stay_one_line(here: Path, runs: Runs) -> None:
     ],
 )
 def test_a_license_is_never_invented(said: str, written: str, here: Path, runs: Runs) -> None:
-    runs.by_backend["cpu"] = SetupRun((cpp("a", "a.cpp"),), license=said)
+    runs["cpu"] = SetupRun((cpp("a", "a.cpp"),), license=said)
     ended(taken(here, files("a.cpp")), 0)
     assert read_kernel(here / "adder").build.general.license == written
     assert any("write the license" in line for line in todo(here)) == (written == "other")
 
 
 def test_operators_that_are_registered_already_are_said(here: Path, runs: Runs) -> None:
-    runs.by_backend["cpu"] = SetupRun((cpp("a", "a.cpp"),))
+    runs["cpu"] = SetupRun((cpp("a", "a.cpp"),))
     text = '\nTORCH_LIBRARY(old, m) { m.def("add(Tensor a) -> Tensor"); }\n'
     ended(taken(here, files() | {"a.cpp": text}), 0)
     where = "their namespace in a kernel is TORCH_EXTENSION_NAME"
@@ -290,7 +275,7 @@ def test_operators_that_are_registered_already_are_said(here: Path, runs: Runs) 
 
 
 def test_a_package_below_src_is_found_without_being_named(here: Path, runs: Runs) -> None:
-    runs.by_backend["cpu"] = SetupRun((cpp("old._C", "a.cpp"),))
+    runs["cpu"] = SetupRun((cpp("old._C", "a.cpp"),))
     ended(taken(here, files("a.cpp") | {"src/old/__init__.py": "x = 1\n"}), 0)
     assert (here / "adder" / "torch-ext" / "adder" / "__init__.py").read_text() == "x = 1\n"
 

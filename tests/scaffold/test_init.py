@@ -41,28 +41,18 @@ KINDS = {
 }
 """Every kind that `kci init` offers."""
 
-pytestmark = pytest.mark.usefixtures("no_git_environment")
-
-
-@pytest.fixture(autouse=True)
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A place outside of every repository, whose path is the current directory."""
-    place = tmp_path / "outside"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    return place
+pytestmark = pytest.mark.usefixtures("no_git_environment", "here")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_created_and_nothing_is_found_in_it(kind: str, outside: Path) -> None:
+def test_every_kind_is_created_and_nothing_is_found_in_it(kind: str, here: Path) -> None:
     said = ended(kci("init", "my-kernel", "-y", *KINDS[kind]), 0)
     checked = ended(kci("check", "my-kernel", "-v"), 0)
     assert checked.startswith("2 files checked: 0 errors, 0 warnings")
     for command in (("matrix",), ("verify",), ("render", "--check", "--output")):
         ended(kci(*command, "my-kernel"), 0)
-    files = [file for file in (outside / "my-kernel").rglob("*") if file.is_file()]
-    assert set(said.split()) == {str(file.relative_to(outside)) for file in files}
+    files = [file for file in (here / "my-kernel").rglob("*") if file.is_file()]
+    assert set(said.split()) == {str(file.relative_to(here)) for file in files}
     for file in files:
         if ".github" not in file.parts:
             text = file.read_text()
@@ -72,7 +62,7 @@ def test_every_kind_is_created_and_nothing_is_found_in_it(kind: str, outside: Pa
             compile(text, str(file), "exec")
 
 
-def test_the_settings_that_are_commented_out_are_valid(outside: Path) -> None:
+def test_the_settings_that_are_commented_out_are_valid(here: Path) -> None:
     for framework in FRAMEWORKS:
         chosen = choose("some-kernel", framework=framework)
         text = new_kernel_files(chosen, standalone=True)["kci.toml"]
@@ -85,12 +75,12 @@ def test_the_settings_that_are_commented_out_are_valid(outside: Path) -> None:
         assert all((settings.limits, settings.tiers, settings.catalog))
 
 
-def test_what_was_chosen_is_in_the_files(outside: Path) -> None:
+def test_what_was_chosen_is_in_the_files(here: Path) -> None:
     ended(kci("init", "fast-kernel", "-y", *on("cuda"), "--stable-abi", "2.12"), 0)
-    data = tomllib.loads((outside / "fast-kernel" / "build.toml").read_text())
+    data = tomllib.loads((here / "fast-kernel" / "build.toml").read_text())
     assert data["general"]["backends"] == ["cuda"]
     assert data["torch"]["stable-abi"] == {"cuda": "2.12"}
-    assert not (outside / "fast-kernel" / "csrc" / "fast_kernel_cpu.cpp").exists()
+    assert not (here / "fast-kernel" / "csrc" / "fast_kernel_cpu.cpp").exists()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -127,36 +117,36 @@ def test_card_and_tests_take_the_device_that_the_kernel_is_for(
     assert f"version=1{', backend=DEVICE)' if framework == 'tvm-ffi' else load}\n" in tests
 
 
-def test_inside_of_a_repository_it_is_one_of_its_directories(outside: Path) -> None:
-    subprocess.run(["git", "init", "-q", "."], cwd=outside, check=True)
+def test_inside_of_a_repository_it_is_one_of_its_directories(here: Path) -> None:
+    subprocess.run(["git", "init", "-q", "."], cwd=here, check=True)
     made = kci("init", "kernels/one", "-y")
     ended(made, 0, "kci render")
     ended(kci("init", "kernels/two", "-y", "--framework", "torch-noarch"), 0)
     for name in ("kci.toml", ".github"):
-        assert not (outside / "kernels" / "one" / name).exists()
+        assert not (here / "kernels" / "one" / name).exists()
     signs = {line.index("#") for line in made.stderr.splitlines() if "  # " in line}
     assert len(signs) == 1, made.stderr
     assert kci("render").code == 0
     assert kci("check", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
 
 
-def test_kernels_made_side_by_side_are_answered_about(outside: Path) -> None:
+def test_kernels_made_side_by_side_are_answered_about(here: Path) -> None:
     """Two kci.toml would be two repositories: the second kernel gets none, and init says how to
     make one of them.
     """
     ended(kci("init", "alpha", "-y", *on("cpu")), 0)
     made = kci("init", "beta", "-y", *on("cpu"))
     assert "move alpha/kci.toml to ., and run `git init -b main` there" in made.stderr
-    assert sorted(path.parent.name for path in outside.rglob("kci.toml")) == ["alpha"]
+    assert sorted(path.parent.name for path in here.rglob("kci.toml")) == ["alpha"]
     assert kci("matrix").code == kci("plan").code == 0
-    (outside / "beta" / "kci.toml").touch()
+    (here / "beta" / "kci.toml").touch()
     refused = kci("matrix")
     assert "move alpha/kci.toml to ., and remove beta/kci.toml" in refused.stderr
 
 
-def test_the_working_directory_is_filled(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (outside / "my-kernel").mkdir()
-    monkeypatch.chdir(outside / "my-kernel")
+def test_the_working_directory_is_filled(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "my-kernel").mkdir()
+    monkeypatch.chdir(here / "my-kernel")
     made = kci("init", ".", "-y", *on("cpu"), "--repo-id", "acme/my-kernel")
     ended(made, 0, "KCI450", "git init -b main")
     assert kci("check").code == 0
@@ -166,50 +156,50 @@ def test_the_working_directory_is_filled(outside: Path, monkeypatch: pytest.Monk
     assert kci("init", "x1", "-y", "--repo-id", "acme").code == 2
 
 
-def test_nothing_is_overwritten(outside: Path) -> None:
-    (outside / "taken").mkdir()
-    (outside / "taken" / "notes.txt").write_text("mine")
-    (outside / "file").write_text("mine")
-    (outside / "link").symlink_to(outside / "elsewhere")
+def test_nothing_is_overwritten(here: Path) -> None:
+    (here / "taken").mkdir()
+    (here / "taken" / "notes.txt").write_text("mine")
+    (here / "file").write_text("mine")
+    (here / "link").symlink_to(here / "elsewhere")
     for name in ("taken", "file", "link"):
         assert ended(kci("init", name, "-y"), 2, "nothing was written") == ""
-    there = sorted(path.name for path in outside.rglob("*"))
+    there = sorted(path.name for path in here.rglob("*"))
     assert there == ["file", "link", "notes.txt", "taken"]
-    assert (outside / "taken" / "notes.txt").read_text() == "mine"
+    assert (here / "taken" / "notes.txt").read_text() == "mine"
 
 
-def test_what_gets_there_first_stays(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gets_there_first_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kci.scaffold import new_kernel
 
     real = new_kernel.check_kernels
 
     def meanwhile(arguments: list[str]) -> object:
-        (outside / "raced").mkdir()
-        (outside / "raced" / "theirs").touch()
+        (here / "raced").mkdir()
+        (here / "raced" / "theirs").touch()
         return real(arguments)
 
     monkeypatch.setattr(new_kernel, "check_kernels", meanwhile)
     ended(kci("init", "raced", "-y"), 1, "nothing was written")
-    assert [path.name for path in (outside / "raced").iterdir()] == ["theirs"]
-    assert [path.name for path in outside.iterdir() if path.name != "raced"] == []
+    assert [path.name for path in (here / "raced").iterdir()] == ["theirs"]
+    assert [path.name for path in here.iterdir() if path.name != "raced"] == []
 
 
 def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
-    outside: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kci.scaffold import new_kernel
 
     def fails(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    (outside / "empty").mkdir()
+    (here / "empty").mkdir()
     monkeypatch.setattr(new_kernel, "render_workflows", fails)
     assert kci("init", "empty", "-y").code == 130
-    assert [path.name for path in outside.rglob("*")] == ["empty"]
+    assert [path.name for path in here.rglob("*")] == ["empty"]
     monkeypatch.undo()
-    monkeypatch.chdir(outside)
+    monkeypatch.chdir(here)
     assert kci("init", "empty", "-y").code == 0
-    assert (outside / "empty" / "build.toml").is_file()
+    assert (here / "empty" / "build.toml").is_file()
 
 
 @pytest.mark.parametrize(
@@ -230,10 +220,10 @@ def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
     ],
 )
 def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
-    arguments: tuple[str, ...], said: str, outside: Path
+    arguments: tuple[str, ...], said: str, here: Path
 ) -> None:
     ended(kci("init", "-y", *arguments), 2, said)
-    assert list(outside.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_a_project_that_registers_its_operators_gets_no_second_library() -> None:
@@ -270,9 +260,9 @@ def test_every_backend_that_is_offered_has_files() -> None:
             assert f'backends = ["{backend}"]' in files["build.toml"]
 
 
-def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(outside: Path) -> None:
+def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(here: Path) -> None:
     assert kci("init", "old", "-y").code == 0
-    toml = outside / "old" / "build.toml"
+    toml = here / "old" / "build.toml"
     toml.write_text(toml.read_text().replace('"Apache-2.0"', '"my own"'))
     result = kci("init", "k1", "--from", "old", "-y")
     ended(result, 0, "k1/build.toml:", "warning[KCI141]")
@@ -280,25 +270,25 @@ def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(outside: Path) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Path) -> None:
+def test_in_a_repository_every_kind_has_variants_at_once(kind: str, here: Path) -> None:
     subprocess.run(["git", "init", "--quiet"], check=True)
     said = ended(kci("init", "kernels/k1", "-y", *KINDS[kind]), 0)
     assert kci("matrix", "kernels/k1", "--format", "names").stdout
     assert kci("check", "kernels/k1").stdout.endswith(": 0 errors, 0 warnings, 0 infos\n")
-    files = [file for file in outside.rglob("*") if file.is_file() and ".git" not in file.parts]
-    assert set(said.split()) == {str(file.relative_to(outside)) for file in files}
-    kernel = outside / "kernels" / "k1"
+    files = [file for file in here.rglob("*") if file.is_file() and ".git" not in file.parts]
+    assert set(said.split()) == {str(file.relative_to(here)) for file in files}
+    kernel = here / "kernels" / "k1"
     declared = tomllib.loads((kernel / "build.toml").read_text())["general"]["backends"]
     assert built_backends(kernel) == set(declared)
 
 
-def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
-    (outside / "kci.toml").symlink_to("nowhere/kci.toml")
+def test_a_kci_toml_that_leads_nowhere_is_left(here: Path) -> None:
+    (here / "kci.toml").symlink_to("nowhere/kci.toml")
     subprocess.run(["git", "init", "--quiet"], check=True)
     made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
     ended(made, 1, "kci.toml: error[")
     assert "is ready" not in made.stderr
-    assert not (outside / "nowhere").exists()
+    assert not (here / "nowhere").exists()
 
 
 @pytest.mark.parametrize(
@@ -312,7 +302,7 @@ def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
     ],
 )
 def test_only_what_is_ready_is_said_to_be(
-    options: tuple[str, ...], code: int, said: str, outside: Path
+    options: tuple[str, ...], code: int, said: str, here: Path
 ) -> None:
     made = kci("init", "k1", "-y", *options)
     ended(made, code, said)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli.runner import kci_process
+from cli.runner import ended, kci_process
+from conftest import ran
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_git_environment")]
 
@@ -26,27 +27,20 @@ EDITION = ("--catalog", "2026-08-20")
 def test_new_kernels_are_built_and_verified_and_pass_their_tests(
     tmp_path: Path, torch_cache: Path, torch_python: Path
 ) -> None:
-    here = {"cwd": tmp_path, "KCI_CACHE": str(torch_cache), "GITHUB_ACTIONS": ""}
+    here: dict[str, Any] = {"cwd": tmp_path, "KCI_CACHE": str(torch_cache), "GITHUB_ACTIONS": ""}
     for name, options in KINDS.items():
-        made = kci_process("init", name, "-y", *options, cwd=tmp_path)
-        assert made.code == 0, made.stderr
+        ended(kci_process("init", name, "-y", *options, cwd=tmp_path), 0)
         with (tmp_path / name / "kci.toml").open("a") as settings:
             settings.write("\n[plan]\nload = []\n")  # its tests load it
         # What does not compile against torch has no version of it.
         chosen = ("--where", "torch == 2.13") if name == "my-stable" else ()
-        built = kci_process("run", name, "--only", "*cpu*", *chosen, *EDITION, **here)  # type: ignore[arg-type]
-        assert built.code == 0, built.stdout + built.stderr
-        assert "1 variant in" in built.stdout
+        built = kci_process("run", name, "--only", "*cpu*", *chosen, *EDITION, **here)
+        assert "1 variant in" in ended(built, 0)
     # As `kci test` does, in one process: each start of torch and of its compiler takes seconds.
     trees = ":".join(f"your-name/{name}={tmp_path / name / 'build'}" for name in KINDS)
     tests = [f"{name}/tests" for name in KINDS]
-    tested = subprocess.run(
-        [torch_python, "-m", "pytest", "-q", "--import-mode", "importlib", *tests],
-        cwd=tmp_path,
-        env=os.environ | {"LOCAL_KERNELS": trees, "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command = (torch_python, "-m", "pytest", "-q", "--import-mode", "importlib", *tests)
+    environment = os.environ | {"LOCAL_KERNELS": trees, "HF_HUB_OFFLINE": "1"}
+    tested = ran(*command, cwd=tmp_path, env=environment)
     assert tested.returncode == 0, tested.stdout
     assert tested.stdout.split()[-4:-2] == ["49", "passed"], tested.stdout

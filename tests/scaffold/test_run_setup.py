@@ -10,12 +10,12 @@ import pytest
 
 from buildkit import quiet, runtime
 from cli.runner import ended, kci_process
+from conftest import failure
 from kci.config.model import CudaComponent
 from kci.config.reader import read_kernel
 from kci.errors import FindingsError
 from kci.scaffold import run_setup as running
-from kci.scaffold import run_setup as sandbox
-from kci.scaffold.run_setup import SetupRuns, run_setup
+from kci.scaffold.run_setup import SetupRun, SetupRuns, run_setup
 from kci.utils.cache import default_cache
 
 pytestmark = pytest.mark.torch
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 HEAD = """from setuptools import setup
 from torch.utils.cpp_extension import CppExtension, CUDAExtension, BuildExtension
 """
-NO_BUBBLEWRAP = sandbox._bubblewrap() is None
+NO_BUBBLEWRAP = running._bubblewrap() is None
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,16 @@ def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The torch that the other tests have."""
     python = runtime()
     monkeypatch.setattr(running, "_torch", lambda *_: (python, "2.13"))
+
+
+@pytest.fixture
+def for_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run for CUDA is left out: each imports torch."""
+    real = running._run
+    left_out = SetupRun(error="left out")
+    monkeypatch.setattr(
+        running, "_run", lambda *given: real(*given) if given[1] == "cpu" else left_out
+    )
 
 
 def one_run(setup: str, **files: str) -> SetupRuns:
@@ -62,6 +72,7 @@ setup(name="pkg", license="MIT", packages=["pkg"], setup_requires=["not-there"],
     assert cuda.extensions[1].flags("nvcc") == ("-arch=sm_90",)
 
 
+@pytest.mark.usefixtures("for_cpu")
 def test_what_pyproject_says_is_read() -> None:
     project = (
         '[project]\nname = "a"\nversion = "1"\nlicense = { text = "ISC" }\n[tool.setuptools]\n'
@@ -72,6 +83,7 @@ def test_what_pyproject_says_is_read() -> None:
     assert (run.error, run.license, run.packages, run.extensions) == ("", "ISC", ("b",), ())
 
 
+@pytest.mark.usefixtures("for_cpu")
 @pytest.mark.parametrize(
     ("text", "error", "line"),
     [
@@ -82,9 +94,8 @@ def test_what_pyproject_says_is_read() -> None:
     ],
 )
 def test_how_it_ends_is_said(text: str, error: str, line: int) -> None:
-    for run in one_run(text).by_backend.values():
-        assert error in run.error
-        assert run.line == line
+    run = one_run(text).by_backend["cpu"]
+    assert (error in run.error, run.line) == (True, line)
 
 
 HARM = f"""{HEAD}
@@ -107,6 +118,7 @@ setup(ext_modules=[CppExtension(f"{{key}}={{value}}", []) for key, value in said
 """
 
 
+@pytest.mark.usefixtures("for_cpu")
 @pytest.mark.skipif(NO_BUBBLEWRAP, reason="no bubblewrap here")
 def test_in_bubblewrap_it_reaches_nothing_of_the_user(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
@@ -123,23 +135,25 @@ def test_in_bubblewrap_it_reaches_nothing_of_the_user(tmp_path: Path) -> None:
     assert not Path("/tmp/kci-harm").exists()
 
 
+@pytest.mark.usefixtures("for_cpu")
 def test_without_bubblewrap_it_says_so_and_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_bubblewrap", lambda: None)
+    monkeypatch.setattr(running, "_bubblewrap", lambda: None)
     runs = one_run("x = 'a' * (1 << 40)")
     assert "without a sandbox" in runs.where
-    assert all("MemoryError" in run.error for run in runs.by_backend.values())
+    assert "MemoryError" in runs.by_backend["cpu"].error
 
 
+@pytest.mark.usefixtures("for_cpu")
 def test_what_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "SECONDS", 2)
+    monkeypatch.setattr(running, "SECONDS", 2)
     runs = one_run("import subprocess\nsubprocess.run(['sleep', '600'])")
-    assert all("longer than kci waits" in run.error for run in runs.by_backend.values())
+    assert "longer than kci waits" in runs.by_backend["cpu"].error
 
 
+@pytest.mark.usefixtures("for_cpu")
 def test_an_answer_that_is_a_link_is_not_followed() -> None:
     link = "os.symlink('/etc/passwd', os.path.abspath('../answers/cpu.json'))"
-    with pytest.raises(FindingsError, match="cannot be used"):
-        one_run(f"import os\n{link}\nos._exit(0)")
+    failure(FindingsError, "cannot be used", one_run, f"import os\n{link}\nos._exit(0)")
 
 
 def test_a_project_is_taken_over(tmp_path: Path, torch_cache: Path) -> None:

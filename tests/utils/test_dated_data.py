@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
-from conftest import ROOT
+from conftest import ROOT, ran
 
 MANY_TYPES = '''
 import sys, threading, types
@@ -48,9 +47,7 @@ for number in range(400):
 
 
 def test_types_that_several_threads_ask_for_first() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MANY_TYPES], capture_output=True, text=True, check=False
-    )
+    done = ran(sys.executable, "-c", MANY_TYPES)
     assert (done.returncode, done.stderr) == (0, "")
 
 

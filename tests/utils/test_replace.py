@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import failure
 from kci.errors import FindingsError
 from kci.utils import atomic
 from kci.utils.atomic import locked, replacing, sibling_path, write_atomic
@@ -38,6 +39,12 @@ def replaced(target: Path, said: list[str] | None = None, **files: str) -> None:
     with replacing(target, (said if said is not None else []).append) as made:
         fill(made.staging, **files)
         made.commit()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A directory that is there already."""
+    return fill(tmp_path / "build", a="old")
 
 
 @pytest.fixture
@@ -77,19 +84,17 @@ def test_an_older_directory_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_without_a_commit_everything_stays(tmp_path: Path) -> None:
-    target = fill(tmp_path / "build", a="old")
+def test_without_a_commit_everything_stays(target: Path) -> None:
     with replacing(target) as made:
         fill(made.staging, a="half")
     assert contents(target) == {"a": "old"}
-    assert names(tmp_path) == ["build"]
+    assert names(target.parent) == ["build"]
 
 
 @pytest.mark.usefixtures("two_renames")
 def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = fill(tmp_path / "build", a="old")
     real, calls = Path.rename, [0]
 
     def rename(self: Path, to: Path) -> Path:
@@ -100,19 +105,17 @@ def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
 
     monkeypatch.setattr(Path, "rename", rename)
     said: list[str] = []
-    with pytest.raises(FindingsError, match="Input/output"):
-        replaced(target, said, a="new")
+    failure(FindingsError, "Input/output", replaced, target, said, a="new")
     assert not target.exists()
     assert "cannot clean up" in said[0]
     with replacing(target, said.append):
         assert contents(target) == {"a": "old"}
-    assert names(tmp_path) == ["build"]
+    assert names(target.parent) == ["build"]
 
 
 def test_a_clean_up_that_fails_is_said_and_left_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = fill(tmp_path / "build", a="old")
     said: list[str] = []
     with monkeypatch.context() as patch, replacing(target, said.append) as made:
         fill(made.staging, a="new")
@@ -122,7 +125,7 @@ def test_a_clean_up_that_fails_is_said_and_left_to_the_next(
     assert len(said) == 1
     with replacing(target):
         pass
-    assert names(tmp_path) == ["build"]
+    assert names(target.parent) == ["build"]
 
 
 def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Path) -> None:
@@ -165,15 +168,14 @@ def fail(error: int, says: str) -> Callable[..., None]:
 
 
 def test_everything_is_on_the_disk_before_the_name_is_taken(
-    tmp_path: Path, events: list[str]
+    target: Path, events: list[str]
 ) -> None:
-    target = fill(tmp_path / "build", a="old")
     with replacing(target) as made:
         fill(made.staging / "inner", a="1", b="2")
         made.commit()
     swap = events.index("exchange")
     assert sorted(events[:swap]) == sorted(["a", "b", "inner", made.staging.name])
-    assert events[swap + 1 :] == [tmp_path.name]
+    assert events[swap + 1 :] == [target.parent.name]
 
 
 def test_a_directory_of_many_files_is_flushed_whole_too(
@@ -183,15 +185,12 @@ def test_a_directory_of_many_files_is_flushed_whole_too(
     atomic.flush(tmp_path / "many")
     assert sorted(events) == sorted([*(f"f{number}" for number in range(100)), "inner", "many"])
     monkeypatch.setattr(os, "fsync", fail(5, "Input/output error"))
-    with pytest.raises(OSError, match="Input/output"):
-        atomic.flush(tmp_path / "many")
-    monkeypatch.setattr(
-        os, "fsync", fail(22, "Invalid argument")
-    )  # as file systems say of directories
+    failure(OSError, "Input/output", atomic.flush, tmp_path / "many")
+    # as file systems say of directories
+    monkeypatch.setattr(os, "fsync", fail(22, "Invalid argument"))
     (tmp_path / "empty").mkdir()
     atomic.flush(tmp_path / "empty")
-    with pytest.raises(OSError, match="Invalid argument"):
-        atomic.flush(tmp_path / "many" / "inner" / "f0")
+    failure(OSError, "Invalid argument", atomic.flush, tmp_path / "many" / "inner" / "f0")
 
 
 def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,26 +268,21 @@ def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path
 def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     os.mkfifo(tmp_path / "made" / "pipe")
-    line = (
-        "import sys; from pathlib import Path; from kci.utils.atomic import flush; "
-        "flush(Path(sys.argv[1]))"
-    )
-    subprocess.run([sys.executable, "-c", line, tmp_path / "made"], check=True, timeout=60)
+    line = "import pathlib; from kci.utils import atomic; atomic.flush(pathlib.Path('made'))"
+    subprocess.run([sys.executable, "-c", line], cwd=tmp_path, check=True, timeout=60)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nothing is exchanged there")
 def test_an_exchange_that_fails_is_no_exchange(tmp_path: Path) -> None:
     one = fill(tmp_path / "one", a="1")
-    with pytest.raises(FileNotFoundError):
-        atomic._exchange(one, tmp_path / "gone")
+    failure(FileNotFoundError, "", atomic._exchange, one, tmp_path / "gone")
     assert contents(one) == {"a": "1"}
 
 
 @pytest.mark.usefixtures("two_renames")
 def test_two_renames_put_the_old_directory_back_when_the_second_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = fill(tmp_path / "build", a="old")
     real = Path.rename
 
     def rename(self: Path, to: Path) -> Path:
@@ -297,17 +291,15 @@ def test_two_renames_put_the_old_directory_back_when_the_second_fails(
         return real(self, to)
 
     monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(FindingsError, match="No space left"):
-        replaced(target, a="new")
+    failure(FindingsError, "No space left", replaced, target, a="new")
     assert contents(target) == {"a": "old"}
-    assert names(tmp_path) == ["build"]
+    assert names(target.parent) == ["build"]
 
 
 @pytest.mark.usefixtures("two_renames")
 def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = fill(tmp_path / "build", a="old")
     real = Path.rename
 
     def rename(self: Path, to: Path) -> Path:
@@ -318,10 +310,9 @@ def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
 
     monkeypatch.setattr(Path, "rename", rename)
 
-    with pytest.raises(KeyboardInterrupt):
-        replaced(target, a="new")
+    failure(KeyboardInterrupt, "", replaced, target, a="new")
     assert contents(target) == {"a": "old"}
-    assert names(tmp_path) == ["build"]
+    assert names(target.parent) == ["build"]
 
 
 def test_a_file_that_stood_where_a_directory_goes_is_no_surprise(tmp_path: Path) -> None:

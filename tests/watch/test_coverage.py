@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 
 from cli.runner import ended, kci
-from conftest import torch_kernel, write_noarch
+from conftest import failure, torch_kernel, write_noarch
 from kci.cli import compat
 from kci.errors import MissingToolError
 from kci.matrix.catalog.rows import Catalog
@@ -69,22 +69,16 @@ def test_missing_present_and_surplus(tmp_path: Path, matrix: KernelMatrix) -> No
     assert not coverage(matrix, list_tree(tree_with(tree, OLD))).has_gaps, "surplus is no gap"
 
 
-def nothing_in_it(variant: Path) -> None:
-    shutil.rmtree(variant)
-    variant.mkdir()
+def says(name: str, text: str) -> Callable[[Path], object]:
+    return lambda variant: (variant / name).write_text(text)
 
 
-def broken_metadata(variant: Path) -> None:
-    (variant / "metadata.json").write_text("{")
-
-
-def changed_after_hashing(variant: Path) -> None:
-    (variant / "__init__.py").write_text("changed")
+broken_metadata = says("metadata.json", "{")
+changed_after_hashing = says("__init__.py", "changed")
 
 
 def link_out_of_the_tree(variant: Path) -> None:
-    variant.rename(variant.parent.parent / "elsewhere")
-    variant.symlink_to(variant.parent.parent / "elsewhere")
+    variant.symlink_to(variant.rename(variant.parent.parent / "elsewhere"))
 
 
 def another_kernel(variant: Path) -> None:
@@ -98,26 +92,24 @@ def no_digest(variant: Path) -> None:
     (variant / "metadata.json").write_text(json.dumps(data))
 
 
-def signature_of_other_metadata(variant: Path) -> None:
-    (variant / "metadata.json.sigstore").write_text(signature(b"other"))
-
-
-def no_signature(variant: Path) -> None:
-    (variant / "metadata.json.sigstore").write_bytes(b"\x00")
-
-
-SPOILS = [
-    nothing_in_it, broken_metadata, changed_after_hashing, link_out_of_the_tree,
-    another_kernel, no_digest, signature_of_other_metadata, no_signature,
-]  # fmt: skip
+SPOILS: dict[str, Callable[[Path], object]] = {
+    "nothing in it": lambda variant: [file.unlink() for file in variant.iterdir()],
+    "broken metadata": broken_metadata,
+    "changed after hashing": changed_after_hashing,
+    "a link out of the tree": link_out_of_the_tree,
+    "another kernel": another_kernel,
+    "no digest": no_digest,
+    "a signature of other metadata": says("metadata.json.sigstore", signature(b"other")),
+    "no signature": says("metadata.json.sigstore", "\0"),
+}
 
 
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_what_no_loader_should_use_is_corrupt_and_says_why(
-    tmp_path: Path, matrix: KernelMatrix, spoil: Callable[[Path], None]
+    tmp_path: Path, matrix: KernelMatrix, spoil: str
 ) -> None:
     tree = tree_with(tmp_path / "tree", OLD, NEW)
-    spoil(tree / NEW)
+    SPOILS[spoil](tree / NEW)
     found = coverage(matrix, list_tree(tree))
     assert states(found) == {OLD: "present", NEW: "corrupt"}
     reason = found.variants[0].reason
@@ -171,19 +163,14 @@ class RecordedHub:
         return str(self.root / path)
 
 
-def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, TreeListing]:
-    recorded = RecordedHub(root)
-    return recorded, list_hub_tree("acme/some-kernel", revision, recorded)
-
-
 def test_a_repository_is_compared_by_digest_without_downloading_libraries(
     tmp_path: Path, matrix: KernelMatrix
 ) -> None:
     tree = tree_with(tmp_path / "build", NEW, SURPLUS)
     metadata = tree / NEW / "metadata.json"
     (tree / NEW / "metadata.json.sigstore").write_text(signature(metadata.read_bytes()))
-    recorded, holding = on_hub(tmp_path)
-    found = coverage(matrix, holding)
+    recorded = RecordedHub(tmp_path)
+    found = coverage(matrix, list_hub_tree("acme/some-kernel", "v1", recorded))
     assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
     assert found.source == "acme/some-kernel@v1"
     assert not [path for path in recorded.downloaded if path.endswith(".so")]
@@ -201,7 +188,7 @@ def test_a_repository_is_compared_by_digest_without_downloading_libraries(
 def test_where_it_looks_on_the_hub(
     said: str, named: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = written(tmp_path, f'[general.hub]\nrepo-id = "acme/k"{said}\n')
+    kernel = write_noarch(tmp_path, general=f'[general.hub]\nrepo-id = "acme/k"{said}\n')
     looked: list[tuple[str, str]] = []
 
     def look(*where: str) -> TreeListing:
@@ -216,12 +203,8 @@ def test_where_it_looks_on_the_hub(
 # --- the command ----------------------------------------------------------------------------------
 
 
-def written(folder: Path, hub: str = "") -> Path:
-    return write_noarch(folder, general=hub)
-
-
 def test_the_command_fails_on_a_gap(tmp_path: Path) -> None:
-    tree_with(written(tmp_path) / "build", "torch-cpu")
+    tree_with(write_noarch(tmp_path) / "build", "torch-cpu")
     said = ended(kci("compat", "coverage", tmp_path), 0)
     assert "1 of 1 expected variants are there" in said
     (tmp_path / "build" / "torch-cpu" / "_ops.py").write_text("changed")
@@ -233,7 +216,7 @@ def test_the_command_fails_on_a_gap(tmp_path: Path) -> None:
 
 def test_what_was_not_asked_about_is_no_surplus(tmp_path: Path) -> None:
     """It once was, with a command that removed the variants of the other backends."""
-    file = written(tmp_path) / "build.toml"
+    file = write_noarch(tmp_path) / "build.toml"
     file.write_text(file.read_text().replace('["cpu"]', '["cpu", "cuda"]'))
     tree_with(tmp_path / "build", "torch-cpu", "torch-cuda", SURPLUS)
     for tier in ("release", "pr", "compat"):
@@ -244,7 +227,7 @@ def test_what_was_not_asked_about_is_no_surplus(tmp_path: Path) -> None:
 
 
 def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path: Path) -> None:
-    tree = tree_with(written(tmp_path) / "build", "torch-cpu")
+    tree = tree_with(write_noarch(tmp_path) / "build", "torch-cpu")
     plan = json.loads(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
     (today,) = plan["kernels"][0]["fingerprints"].values()
     for fingerprint, code in ((today, 0), ("0" * len(today), 1)):
@@ -263,6 +246,5 @@ def test_a_client_that_cannot_write_to_kernels_is_too_old(
     if good:
         assert hub_client(token=False) is not None
         return
-    with pytest.raises(MissingToolError, match=r"kci needs 2\.3 or newer") as caught:
-        hub_client(token=False)
-    assert "kci[hf]" in caught.value.hint
+    caught = failure(MissingToolError, r"kci needs 2\.3 or newer", hub_client, token=False)
+    assert "kci[hf]" in caught.hint

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,12 +15,21 @@ from typing import Any
 import pytest
 
 from cli.runner import kci
-from conftest import ids, only
+from conftest import failure, ids, only
 from kci.config.settings import Decisions
 from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
 from kci.watch import history as history_module
 from kci.watch.decide import FailureTracker, latest_decisions
-from kci.watch.history import RecordedRun, append, group_results, read_results, read_runs
+from kci.watch.history import (
+    HistoryBranch,
+    RecordedRun,
+    append,
+    group_results,
+    leg_key,
+    read_results,
+    read_runs,
+)
 
 NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"
@@ -192,8 +202,7 @@ def test_a_write_that_fails_leaves_no_half_file(
         real(path, raw)
 
     monkeypatch.setattr(history_module, "write_atomic", full)
-    with pytest.raises(OSError, match="No space left"):
-        append(tmp_path / "h", runs)
+    failure(OSError, "No space left", append, tmp_path / "h", runs)
     assert summary(tmp_path / "h") == [(1, 1, 0, 0)]
     monkeypatch.undo()
     assert len(append(tmp_path / "h", runs)) == 1
@@ -206,3 +215,75 @@ def test_a_file_under_the_name_of_another_run_is_said(tmp_path: Path) -> None:
     path.rename(path.with_name(path.name.replace("5-1", "6-1", 1)))
     runs, problems = read_history(tmp_path / "h")
     assert (runs, ids(problems)) == ([], ["KCI801"])
+
+
+# --- on a branch, which is complete whoever records at the same time -----------------------------
+
+LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
+
+
+def passing(number: int) -> RecordedRun:
+    return RecordedRun(number, "2026-11-21T03:17:00+00:00", passed=(LEG,))
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> str:
+    place = tmp_path / "origin.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", str(place)], check=True)
+    return str(place)
+
+
+def numbers(remote: str, tmp_path: Path, branch: str = "kci-history") -> list[int]:
+    """The runs that a new clone has."""
+    clone = tmp_path / f"look-{len(list(tmp_path.iterdir()))}"
+    files = HistoryBranch(remote, branch).fetch(clone).iterdir()
+    return sorted(int(path.name[:19]) for path in files)
+
+
+def commits(remote: str) -> int:
+    count = ["rev-list", "--count", "kci-history"]
+    return int(subprocess.check_output(["git", "-C", remote, *count], text=True))
+
+
+def test_the_branch_is_made_and_grows(remote: str, tmp_path: Path) -> None:
+    branch = HistoryBranch(remote, "kci-history")
+    assert numbers(remote, tmp_path) == []
+    assert [branch.record([passing(1)]), branch.record([passing(2), passing(3)])] == [1, 2]
+    assert numbers(remote, tmp_path) == [1, 2, 3]
+    assert commits(remote) == 2
+
+
+@pytest.mark.parametrize("empty", [True, False], ids=["the first two runs", "later runs"])
+def test_a_run_that_was_recorded_in_between_stays(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool
+) -> None:
+    if not empty:
+        HistoryBranch(remote, "kci-history").record([passing(1)])
+    slow, other = HistoryBranch(remote, "kci-history"), HistoryBranch(remote, "kci-history")
+    pushes: list[str] = []
+    ask = history_module.remote_git
+
+    def with_another_first(place: Path, *arguments: str, **how: Any) -> Any:
+        if arguments[0] == "push":
+            pushes.append(arguments[0])
+            if len(pushes) == 1:
+                other.record([passing(7)])
+        return ask(place, *arguments, **how)
+
+    monkeypatch.setattr(history_module, "remote_git", with_another_first)
+    assert slow.record([passing(6)]) == 1
+    assert len(pushes) == 3, "of the other, and two"
+    assert numbers(remote, tmp_path) == [*([] if empty else [1]), 6, 7]
+
+
+def test_a_remote_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match="cannot read"):
+        HistoryBranch(str(tmp_path / "nowhere"), "kci-history").fetch(tmp_path / "clone")
+
+
+def test_a_branch_that_takes_nothing_is_said(remote: str) -> None:
+    hook = Path(remote) / "hooks" / "pre-receive"
+    hook.write_text("#!/bin/sh\necho this branch is protected >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(FindingsError, match="takes no commit"):
+        HistoryBranch(remote, "kci-history").record([passing(1)])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from conftest import failure
 from kci.config.settings import Decisions
 from kci.errors import FindingsError, MissingToolError
 from kci.watch.decide import FailureTracker, IssueAction, latest_decisions
@@ -148,8 +149,7 @@ def test_changes_are_sent_as_json() -> None:
 def test_a_refusal_is_said() -> None:
     with pytest.raises(FindingsError, match="POST repos/acme/kernels/issues: HTTP 403: no"):
         GitHubIssues("acme/kernels", Gh(code=1)).create("t", "b")
-    with pytest.raises(FindingsError, match="not the name of a repository"):
-        GitHubIssues("acme/kernels/../x")
+    failure(FindingsError, "not the name of a repository", GitHubIssues, "acme/kernels/../x")
 
     def missing(*_: Any, **__: Any) -> Any:
         raise FileNotFoundError

@@ -40,14 +40,19 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(
     planned = plan_run(open_workspace([tmp_path]), request)
     outputs = {"has-work": "true", "callers": caller_matrices(planned.plan, callers, {})}
     needs = {"needs": {"plan": {"outputs": outputs}}}
-    assert all(evaluate(*((job["if"], needs) for job in calling.values())))
-    matrices = evaluate(*((job["strategy"]["matrix"], needs) for job in calling.values()))
+    asked = [job["if"] for job in calling.values()]
+    asked += [job["strategy"]["matrix"] for job in calling.values()]
+    said = evaluate(*((expression, needs) for expression in asked))
+    assert all(said[:callers])
+    matrices = said[callers:]
     entries = [entry for matrix in matrices for entry in matrix["include"]]
     assert all(1 <= len(matrix["include"]) <= 256 for matrix in matrices)
     first = next(iter(calling.values()))
     works = evaluate(*((first["with"]["work"], {"matrix": entry}) for entry in entries))
-    found = evaluate(*((inner["matrix"], {"inputs": {"work": work}}) for work in works))
-    parallel = evaluate(*((inner["max-parallel"], {"inputs": {"work": work}}) for work in works))
+    given = [{"inputs": {"work": work}} for work in works]
+    wanted = [(inner[key], one) for key in ("matrix", "max-parallel") for one in given]
+    said = evaluate(*wanted)
+    found, parallel = said[: len(works)], said[len(works) :]
     assert all(1 <= len(matrix["include"]) <= 256 for matrix in found)
     assert all(isinstance(number, int) and number >= 1 for number in parallel)
     legs = [(leg["kernel"], leg["name"]) for matrix in found for leg in matrix["include"]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 
 from buildkit import noarch_kernel, program, wait_for, write_tree
 from cli.runner import ended, kci
+from forked_program import forked_program
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.snakemake import SNAKEFILE, render_snakemake
@@ -23,12 +23,15 @@ from split_kernel import SOURCES, VARIANT, SplitKernel
 from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing
 
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
-OWN = f"{shlex.quote(sys.executable)} -m kci"
 
 pytestmark = [
     pytest.mark.programs,
     pytest.mark.skipif(not SNAKEMAKE.exists(), reason="snakemake is not installed"),
 ]
+
+
+def own_kci() -> str:
+    return f"{forked_program()} -m kci"
 
 
 def git(folder: Path, *words: str) -> None:
@@ -44,11 +47,11 @@ def commit(folder: Path) -> None:
 
 
 def snakemake(
-    folder: Path, *words: str, kci: str = OWN, only: str = "*",
+    folder: Path, *words: str, kci: str = "", only: str = "*",
     environment: dict[str, str] | None = None,
 ):  # type: ignore[no-untyped-def] # fmt: skip
     """Snakemake as a user starts it in the repository's root."""
-    config = ("--config", f"kci={kci}", f"only={only}")
+    config = ("--config", f"kci={kci or own_kci()}", f"only={only}")
     return subprocess.Popen(
         [SNAKEMAKE, "--nocolor", *(words or ("--cores", "2")), *config],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -94,15 +97,26 @@ EVERY = [
 ]  # fmt: skip
 
 
-def test_a_run_builds_what_changed_and_makes_the_tree_of_kci_run(
+def test_runs_build_what_is_named_and_what_changed_and_make_the_tree_of_kci_run(
     repository: Path, tmp_path: Path
 ) -> None:
-    """After a dry run, as usual; and the file has nothing of the repository in it but the kernels
-    that were named.
-    """
-    assert run(repository, "--cores", "1", "--dry-run")[0] == 0
+    """The file has nothing of the repository in it but the kernels that were named."""
+    options = ("--format", "json", "--fingerprints", "--only", "*-cpu")
+    made_before = kci("plan", repository / "just-python", *options)
+    (tmp_path / "plan.json").write_text(made_before.stdout)
+    config = ("--config", f"plan={tmp_path / 'plan.json'}", "kci=/no/kci")
+    command = [SNAKEMAKE, "--nocolor", "--cores", "1", "--dry-run", *config]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    shown = jobs(done.stdout + done.stderr)
+    assert "build_just_python_torch_cpu" in shown
+    assert "build_just_python_torch_cuda" not in shown
+
+    assert run(repository, only="*-cuda")[0] == 0
+    manifest = read_manifest(repository / TREE)
+    assert [entry.variant for entry in manifest.present] == ["torch-cuda"]
     code, said = run(repository)
-    assert (code, jobs(said)) == (0, EVERY), said
+    cuda = "build_just_python_torch_cuda"
+    assert (code, jobs(said)) == (0, [name for name in EVERY if name != cuda]), said
     status = subprocess.check_output(["git", "-C", repository, "status", "--short"], text=True)
     assert status.split() == ["??", SNAKEFILE], "what a run leaves is no change of the sources"
     made, own = repository / TREE, tmp_path / "tree"
@@ -120,58 +134,43 @@ def test_a_run_builds_what_changed_and_makes_the_tree_of_kci_run(
     assert "Nothing to be done" in run(repository)[1]
     (repository / CODE).write_text("more = 1\n")
     assert jobs(run(repository)[1]) == EVERY
+    code, said = run(repository, only="nothing-*")
+    assert code == 1
+    assert "KCI217" in said
     text = (repository / SNAKEFILE).read_text()
     assert len(text.splitlines()) < 160
     assert text.count("just-python") == 2, "in the command of its header, and in KERNELS"
 
 
-def test_a_narrowed_run_makes_a_whole_tree_of_what_it_names(repository: Path) -> None:
-    assert run(repository, only="*-cuda")[0] == 0
-    manifest = read_manifest(repository / TREE)
-    assert [entry.variant for entry in manifest.present] == ["torch-cuda"]
-    code, said = run(repository)
-    assert code == 0
-    assert "build_just_python_torch_cuda" not in jobs(said)
-    assert len(read_manifest(repository / TREE).present) == 2
-    code, said = run(repository, only="nothing-*")
-    assert code == 1
-    assert "KCI217" in said
-
-
-def test_a_leg_that_fails_is_red_and_started_again(repository: Path, tmp_path: Path) -> None:
-    """Without retries the tree is not made; with one the leg is tried once more, and the others are
-    not.
+def test_a_killed_run_goes_on_and_a_leg_that_fails_is_started_again(
+    repository: Path, tmp_path: Path
+) -> None:
+    """A second run beside the first is refused; with a retry the leg is tried once more, and the
+    others are not.
     """
     tried = tmp_path / "tried"
+    waits = f"touch {tmp_path}/waits; test -e {tmp_path}/goes || sleep 600"
     first = f"test -e {tried} || {{ touch {tried}; exit 4; }}"
-    fails = f'case "$*" in *torch-cuda*) {first};; esac'
-    own = program(tmp_path, "own", f'{fails}\nexec {OWN} "$@"')
-    code, said = run(repository, "--cores", "1", "--keep-going", kci=str(own))
-    assert code == 1
-    assert "build_just_python_torch_cuda" in said
-    assert not (repository / TREE).exists()
-    tried.unlink()
-    code, said = run(repository, "--cores", "1", "--retries", "1", kci=str(own))
-    assert code == 0, said
-    leg = "build_just_python_torch_cuda"
-    assert jobs(said) == ["all", leg, leg, "merge_just_python", "verify_just_python"]
-
-
-def test_a_killed_run_goes_on_and_a_second_one_is_refused(repository: Path, tmp_path: Path) -> None:
-    waits = f'case "$*" in *torch-cuda*--pack*) touch {tmp_path}/waits; sleep 600;; esac'
-    first = snakemake(repository, kci=str(program(tmp_path, "own", f'{waits}\nexec {OWN} "$@"')))
+    fails = f'case "$*" in *torch-cuda*--pack*) {waits}; {first};; esac'
+    own = str(program(tmp_path, "own", f'{fails}\nexec {own_kci()} "$@"'))
+    killed = snakemake(repository, kci=own)
     wait_for((tmp_path / "waits").exists, "the leg to begin")
     other = repository / "kci-out" / "artifacts" / "kci-just-python-torch-cpu.tar"
     wait_for(other.exists, "the other leg")
     code, said = run(repository)
     assert code == 1
     assert "Directory cannot be locked" in said
-    os.killpg(first.pid, signal.SIGKILL)
-    first.communicate()
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    assert not (repository / TREE).exists()
     assert run(repository, "--cores", "1", "--unlock")[0] == 0
-    code, said = run(repository, "--cores", "2", "--rerun-incomplete")
+    (tmp_path / "goes").touch()
+    code, said = run(repository, "--cores", "1", "--rerun-incomplete", "--retries", "1", kci=own)
     assert code == 0, said
-    assert "build_just_python_torch_cuda" in jobs(said)
+    leg = "build_just_python_torch_cuda"
+    assert [name for name in jobs(said) if "torch_cpu" not in name] == [
+        "all", leg, leg, "merge_just_python", "verify_just_python",
+    ], said  # fmt: skip
 
 
 def test_a_kernel_with_an_error_is_red(repository: Path) -> None:
@@ -202,7 +201,7 @@ def test_no_name_becomes_a_part_of_a_shell_line(tmp_path: Path) -> None:
     rendered(folder, *HOSTILE)
     words = tmp_path / "words"
     note = f'printf "%s\\n" "$1" "$@" . >> {words}'
-    script = f'{note}\ntest "$1" = plan || exit 1\nexec {OWN} "$@"'
+    script = f'{note}\ntest "$1" = plan || exit 1\nexec {own_kci()} "$@"'
     noted = program(tmp_path, "noted", script)
     numbers = range(len(HOSTILE))
     artifacts = [f"kci-out/artifacts/kci-k-{number}-torch-cpu.tar" for number in numbers]
@@ -220,45 +219,33 @@ def test_an_expression_or_a_line_break_is_refused(path: str) -> None:
         render_snakemake([path])
 
 
-def test_a_plan_that_was_made_before_is_taken(repository: Path) -> None:
-    options = ("--format", "json", "--fingerprints", "--only", "*-cpu")
-    made = kci("plan", repository / "just-python", *options)
-    (repository / "plan.json").write_text(made.stdout)
-    config = ("--config", "plan=plan.json", "kci=/no/kci")
-    command = [SNAKEMAKE, "--nocolor", "--cores", "1", "--dry-run", *config]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
-    shown = jobs(done.stdout + done.stderr)
-    assert "build_just_python_torch_cpu" in shown
-    assert "build_just_python_torch_cuda" not in shown
-
-
-def test_fifty_kernels_are_one_file(tmp_path: Path) -> None:
-    """Names that differ only in signs stay apart, and Snakemake takes the file."""
-    folder = tmp_path / "repo"
-    named_kernels(folder, *(f"k-{number}" for number in range(25)))
-    rendered(folder)
-    code, said = run(folder, "--cores", "1", "--dry-run")
-    assert code == 0, said
-    assert len([name for name in jobs(said) if name.startswith("build_")]) == 50
-
-
 SPLIT = '[[limits]]\nkernel = "split"\nbackend = "cpu"\n'
 
 
-def test_parts_are_rules_and_the_link_takes_them(tmp_path: Path) -> None:
-    """What a person asks of kci.toml is what Snakemake asks the cluster for."""
-    sources = {f"split/{name}": text for name, text in SOURCES.items()}
-    folder = write_tree(tmp_path / "repo", sources)
-    limits = f"{SPLIT}parts = 3\nmax-jobs = 2\ntimeout-minutes = 77\n"
-    runner = '[runners.cpu.x86_64-linux]\nlabels = ["x"]\ncpus = 8\nmemory-gb = 30\n'
-    (folder / "kci.toml").write_text(limits + runner)
-    commit(folder)
-    rendered(folder, "split")
-    code, said = run(folder, "--cores", "8", "--dry-run", "--printshellcmds", only="*-cpu-x86_64-*")
+def test_many_kernels_are_one_file_and_the_cluster_is_asked_for_what_kci_toml_says(
+    tmp_path: Path,
+) -> None:
+    """Names that differ only in signs stay apart, parts are rules that a link takes, and a test
+    asks for a GPU.
+    """
+    folder = tmp_path / "repo"
+    write_tree(folder, {f"split/{name}": text for name, text in SOURCES.items()})
+    named_kernels(folder, *(f"k-{number}" for number in range(25)))
+    (folder / "kci.toml").write_text(
+        f"{NO_LOAD}{SPLIT}parts = 3\nmax-jobs = 2\ntimeout-minutes = 77\n"
+        '[runners.cpu.x86_64-linux]\nlabels = ["x"]\ncpus = 8\nmemory-gb = 30\n'
+        '[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n'
+    )
+    rendered(folder)
+    code, said = run(folder, "--cores", "8", "--dry-run", "--printshellcmds")
     assert code == 0, said
-    assert len([name for name in jobs(said) if name.startswith("build_split")]) >= 4
+    built = [name for name in jobs(said) if name.startswith("build_")]
+    assert len([name for name in built if name.startswith("build_k_")]) == 50
+    assert len([name for name in built if name.startswith("build_split")]) >= 4
     for word in ("threads: 2", "mem_mb=30720", "runtime=77", "--part 2/3", "--link"):
         assert word in said
+    rule = r"rule test_k_3_cuda\w*:\n(?: .*\n)*? +resources: .*gpu=1, mem_mb=16384"
+    assert re.search(rule, said), said
 
 
 @pytest.mark.torch
@@ -279,13 +266,9 @@ def test_parts_are_compiled_once_and_linked(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "kci-out" / "trees" / "split").complete
 
 
-def test_a_test_runs_on_the_machine_that_kci_toml_names(repository: Path) -> None:
-    """A GPU is asked for, and a test that fails is red."""
+def test_a_test_that_fails_is_red(repository: Path) -> None:
     (repository / "kci.toml").write_text(NO_LOAD + '[test.cuda.x86_64-linux]\nlabels = ["gpu"]\n')
     rendered(repository, "just-python")
-    planned = run(repository, "--cores", "1", "--dry-run")[1]
-    rule = r"rule test_just_python_cuda\w*:\n(?: .*\n)*? +resources: .*gpu=1, mem_mb=16384"
-    assert re.search(rule, planned), planned
     code, said = run(repository)
     assert code == 1
     assert any(name.startswith("test_just_python_cuda") for name in jobs(said))

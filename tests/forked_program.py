@@ -1,0 +1,116 @@
+"""A program that stands for a Python and begins at once, for the jobs of real workflow engines.
+
+What it is given and its open files go to a server that has imported kci, and forks. The server runs
+in the Python that is stood for: `python forked_program.py ADDRESS`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from forked import import_all
+
+# It imports next to nothing: it is what each job starts.
+_PROGRAM = """\
+#!{python} -IS
+import posix, sys, _socket
+words = [word for word in sys.argv[1:] if word not in ("-E", "-P", "-u")]
+if words[0] != "-m":
+    posix.execv("{real}", ["{real}", *sys.argv[1:]])
+server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+server.connect("{address}")
+files = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
+asked = "\\0".join([str(posix.getpid()), *words[1:]]).encode("utf-8", "surrogateescape")
+server.sendmsg([asked], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+posix._exit(int(server.recv(9) or b"70"))
+"""
+
+
+@cache
+def forked_program(python: str = sys.executable) -> Path:
+    """The program that stands for a Python where that is asked to run a module of kci.
+
+    Its server ends with this process.
+    """
+    program = Path(tempfile.mkdtemp(prefix="kci-forked-")) / "python"
+    address = program.with_name("server")
+    own = Path(sys.executable).resolve()
+    program.write_text(_PROGRAM.format(python=own, real=python, address=address))
+    program.chmod(0o755)
+    command = [python, "-E", "-u", __file__, str(address)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(server.communicate)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+    return program
+
+
+def serve(address: str) -> None:
+    """Fork for each who asks, until stdin ends."""
+    sys.path.remove(str(Path(__file__).parent))
+    import_all()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        print("ready", flush=True)
+        while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
+            asking, _ = listening.accept()
+            if os.fork() == 0:
+                _be(asking)
+            asking.close()
+            with suppress(ChildProcessError):  # there is none
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+    shutil.rmtree(Path(address).parent, ignore_errors=True)
+
+
+def _be(asking: socket.socket) -> NoReturn:
+    """Be what the program stands for."""
+    code: object = 1
+    try:
+        asked, files, _, _ = socket.recv_fds(asking, 65536, 3)
+        process, module, *words = asked.decode("utf-8", "surrogateescape").split("\0")
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
+            setattr(sys, name, os.fdopen(number, mode, 1, closefd=False))
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.chdir(f"/proc/{process}/cwd")
+        variables = Path(f"/proc/{process}/environ").read_bytes().rstrip(b"\0").split(b"\0")
+        os.environb.clear()  # type: ignore[attr-defined]
+        os.environb.update(variable.split(b"=", 1) for variable in variables)
+        sys.argv = ["", *words]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+        code = stop.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        asking.sendall(str(code if isinstance(code, int) else 1).encode())
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
