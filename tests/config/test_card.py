@@ -37,9 +37,7 @@ def of(place: Path, template: str | bytes, toml: str = TOML) -> Card:
     return render_card(read_kernel(place))
 
 
-def test_a_card_has_the_values_of_its_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_card_has_its_kernel_s_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = (
         "{{ license }} {{ repo_id }} v{{ version }}{% for f in functions %} {{ f }}{% endfor %}, "
         "{{ layers }}, "
@@ -75,14 +73,10 @@ def test_a_card_has_the_values_of_its_kernel(
     [
         ("a\n{% if x %}\nb\n{% endif %}\n\n{# c #}\nd\n", "a\n\nd"),
         ("a\r\n{% if l %}\r\nb\r\n{% endif %}\r\n", "a\r\nb\r\n"),
-        (
-            "{% for i in n %}x{% endfor %}{% if n is none %}{{ n }}{% endif %}{{ n ~ '' }}{{ x }}",
-            "nonenone",
-        ),
-        (
-            "{{ 1 == 1 }} {{ l }} {{ range(2) }} {{ none }} '<' {{ '<' }}",
-            'true ["a", "b"] [0, 1] none \'<\' <',
-        ),
+        ("{% for i in n %}x{% endfor %}{% if n is none %}{{ n }}{% endif %}{{ n ~ '' }}{{ x }}",
+            "nonenone"),
+        ("{{ 1 == 1 }} {{ l }} {{ range(2) }} {{ none }} '<' {{ '<' }}",
+            'true ["a", "b"] [0, 1] none \'<\' <'),
         (
             "{{ s | split('/') | last | upper }} {% for i in l %}{{ loop.index }}{{ i }}{% endfor "
             "%}",
@@ -93,12 +87,10 @@ def test_a_card_has_the_values_of_its_kernel(
             "ns.i }}",
             "2",
         ),
-        (
-            "{% raw %}{{ x }}{% endraw %}{% macro m(a) %}[{{ a }}]{% endmacro %}{{ m(s) }}",
-            "{{ x }}[acme/k]",
-        ),
+        ("{% raw %}{{ x }}{% endraw %}{% macro m(a) %}[{{ a }}]{% endmacro %}{{ m(s) }}",
+            "{{ x }}[acme/k]"),
     ],
-)
+)  # fmt: skip
 def test_a_template_means_what_it_means_to_minijinja(template: str, text: str) -> None:
     assert render(template, {"l": ["a", "b"], "n": None, "s": "acme/k"}, 1000)["text"] == text
 
@@ -133,9 +125,7 @@ def test_a_template_that_the_reference_refuses_is_an_error_with_its_line(
     assert says in item.message
 
 
-def test_a_template_that_does_not_end_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_template_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(card, "SECONDS", 1)
     nested = "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"
     (item,) = of(tmp_path, nested).findings

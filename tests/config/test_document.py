@@ -50,9 +50,7 @@ def text_at(document: Document, span: Span | None) -> str:
     ],
     ids=range(14),
 )
-def test_what_is_no_toml_is_refused_at_its_place(
-    raw: bytes, rule: str, place: tuple[int, int]
-) -> None:
+def test_no_toml_is_refused_at_its_place(raw: bytes, rule: str, place: tuple[int, int]) -> None:
     found = refused(raw)
     assert (found.rule, (found.line, found.column)) == (rule, place), found
 
@@ -80,9 +78,7 @@ def test_every_message_has_a_place_and_a_hint(name: str) -> None:
     ("name", "first"),
     [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))],
 )
-def test_two_places_are_told_where_two_are_needed(
-    name: str, first: tuple[int, int, int, int]
-) -> None:
+def test_two_places_are_told_where_needed(name: str, first: tuple[int, int, int, int]) -> None:
     (other,) = refused(MISTAKES[name].encode()).related
     assert (other.line, other.column, other.end_line, other.end_column) == first
 

@@ -1,21 +1,21 @@
-"""Lints of build.toml: each speaks about its own example, is silent about the mended one, and
-points at the place.
-"""
+"""Lints of build.toml: each speaks about its own example alone, at its place, unless ignored."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from config.examples import complete, with_examples
 from conformance_cases import cases
+from conftest import add_package
 from kci.config.file_lints import repo_id_problem
 from kci.config.reader import parse_kernel
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError
 from kci.matrix.catalog.rows import Catalog
-from kci.plan.check import lint_kernel
+from kci.plan.check import check_kernels, lint_kernel
 from kci.plan.inputs.source_lints import source_escapes
 
 LINTS = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19")
@@ -165,9 +165,7 @@ def test_paths_that_lead_out_of_the_kernel(path: str, escapes: bool) -> None:
     assert bool(list(source_escapes(made))) is escapes
 
 
-def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpose(
-    catalog: Catalog,
-) -> None:
+def test_conformance_files_have_errors_only_where_meant_to(catalog: Catalog) -> None:
     wrong = {
         "kernels/relu-invalid-capability": {"KCI130", "KCI155"},
         "kernels/relu-torch-stable-abi": {"KCI130"},
@@ -182,3 +180,58 @@ def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpos
             pytest.fail(f"{case.name}: {error}")
         errors = {item.rule for item in found if item.severity is Severity.ERROR}
         assert errors == wrong.get(case.name, set()), case.name
+
+
+TEXT = """\
+[general]
+name = "norm"
+version = 1
+license = "mit"
+backends = ["cuda"]
+hub.repo-id = "acme/norm"
+
+[torch-noarch]
+"""
+ENTRY = '[[lint.ignore]]\nrule = "{}"\npath = "{}"\nreason = "{}"\n'
+
+
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *entry: str) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "build.toml").write_text(TEXT.replace('"norm"', f'"norm-{name}"'))
+        add_package(tmp_path / name)
+    (tmp_path / "kci.toml").write_text(ENTRY.format(*entry))
+    monkeypatch.chdir(tmp_path)
+
+
+def places(*directories: str) -> list[str]:
+    return [f"{item.path}:{item.rule}" for item in check_kernels(directories).diagnostics]
+
+
+def test_an_entry_ignores_a_rule_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository(tmp_path, monkeypatch, "KCI107", "a/build.toml", "on purpose")
+    assert places("a", "b") == ["b/build.toml:KCI107"]
+    monkeypatch.chdir(tmp_path / "a")
+    assert places(".") == [], "paths are relative to kci.toml, wherever kci was called"
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "said"), [("KCI107", "*/build.toml", False), ("KCI131", "*", True)]
+)
+def test_an_entry_is_for_all_files_that_match_and_for_its_rule_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, path: str, said: bool
+) -> None:
+    repository(tmp_path, monkeypatch, rule, path, "on purpose")
+    assert places("a", "b") == (["a/build.toml:KCI107", "b/build.toml:KCI107"] if said else [])
+
+
+@pytest.mark.rule("KCI330", triggers=True)
+@pytest.mark.parametrize(
+    ("rule", "reason"), [("KCI107", " "), ("KCI107 ", "on purpose"), ("KCI9999", "on purpose")]
+)
+def test_an_entry_without_a_reason_or_a_rule_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, reason: str
+) -> None:
+    repository(tmp_path, monkeypatch, rule, "*", reason)
+    assert places("a") == ["a/build.toml:KCI107", "kci.toml:KCI330"]

@@ -55,12 +55,8 @@ ignore = [{ rule = "KCI130", path = "*" }]
 CASES = [
     # a table in place of an array of tables
     ("KCI103", "1:2", "begin each with `[[limits]]`", "[limits]\nbackend = 'cuda'\n"),
-    (
-        "KCI103",
-        "2:2",
-        "begin each with `[[overlay.row]]`",
-        "[[overlay]]\n[overlay.row]\ntorch = '2.13'\n",
-    ),
+    ("KCI103", "2:2", "begin each with `[[overlay.row]]`",
+        "[[overlay]]\n[overlay.row]\ntorch = '2.13'\n"),
     ("KCI103", "1:2", "", "[publish.tags]\n"),
     ("KCI103", "1:2", "", "[publish.pull-request]\n"),
     ("KCI103", "2:25", 'such as "rms-norm"', '[publish]\npull-request = ["relu", 1]\n'),
@@ -70,18 +66,14 @@ CASES = [
     ("KCI320", "2:1", "one of: aarch64-darwin", '[test.rocm]\nlinux.labels = ["a"]\n'),
     ("KCI321", "1:9", "write `[runners.any.x86_64-linux]`", 'runners.labels = ["a"]\n'),
     ("KCI321", "1:10", "write `[runners.any.x86_64-linux]`", "[runners.x86_64-linux]\n"),
-    (
-        "KCI321",
-        "2:1",
-        "write it in `[runners.cuda.x86_64-linux]`",
-        '[runners.cuda]\nlabels = ["a"]\n',
-    ),
+    ("KCI321", "2:1", "write it in `[runners.cuda.x86_64-linux]`",
+        '[runners.cuda]\nlabels = ["a"]\n'),
     ("KCI321", "2:1", "write `[test.any.x86_64-linux]`", "[test]\nprice = 1\n"),
     # runners of the right shape that are wrong in another way
     ("KCI103", "2:10", "", "[runners.cuda.x86_64-linux]\nlabels = 1\n"),
     ("KCI103", "1:11", "", "runners = 1\n"),
     ("KCI103", "2:8", "", "[runners]\ncuda = 1\n"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -96,9 +88,7 @@ CASES = [
         for case in CASES
     ],
 )
-def test_what_is_wrong_is_told_once_at_its_place(
-    rule: str, place: str, hint: str, text: str
-) -> None:
+def test_a_mistake_is_told_once_at_its_place(rule: str, place: str, hint: str, text: str) -> None:
     (found,) = refusal(parse_settings, text.encode())
     assert (found.rule, f"{found.line}:{found.column}") == (rule, place)
     assert found.hint.startswith(hint)

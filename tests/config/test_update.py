@@ -166,9 +166,7 @@ def test_writing_keeps_permissions_and_leaves_nothing_behind(file: Path) -> None
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync", "chmod"])
-def test_a_failing_write_leaves_the_old_file(
-    file: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_failed_write_is_undone(file: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -191,9 +189,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
 
 
 @pytest.mark.rule("KCI114", triggers=True)
-def test_a_result_that_would_mean_something_else_is_never_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_result_of_another_meaning_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         update_module, "_spread_stable_abi", lambda edits, _: edits.changes.append("nothing")
     )

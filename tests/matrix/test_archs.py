@@ -1,18 +1,31 @@
-"""Which archs a component is built for (docs/format.md#cuda-capabilities)."""
+"""Which archs a component is built for (docs/format.md#cuda-capabilities), and custom tiers."""
 
 from __future__ import annotations
 
-import pytest
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
 
-from conftest import noarch_kernel, torch_kernel
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import many, noarch_kernel, refusal, torch_kernel
+from kci.config.discovery import RepositorySettings
+from kci.config.document import parse_document
 from kci.config.model import Build
-from kci.config.values import Version
+from kci.config.reader import read_as
+from kci.config.settings import Settings
+from kci.config.values import SYSTEMS, Backend, Tier, Version
+from kci.errors import UsageError
 from kci.matrix.archs import component_archs, intersect_capabilities, variant_archs
-from kci.matrix.catalog.loading import load_catalog
-from kci.matrix.catalog.rows import arch_tables
+from kci.matrix.catalog.loading import editions, load_catalog
+from kci.matrix.catalog.rows import Catalog, arch_tables
 from kci.matrix.lints import lint_matrix
 from kci.matrix.selection import select
-from kci.matrix.variants import Kind
+from kci.matrix.tiers import choose, pairs, tier_of
+from kci.matrix.variants import Kind, Variant
 
 # What the reference's own code gives, by list and toolkit (docs/format.md#cuda-capabilities).
 TABLE = [
@@ -28,13 +41,10 @@ TABLE = [
 @pytest.mark.parametrize("toolkit", [0, 1, 2], ids=["12.6", "12.8", "13.0"])
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
 def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
-    default = arch_tables("2026-08-20").cuda_default(
-        Version.parse(["12.6", "12.8", "13.0"][toolkit])
-    )
-    assert (
-        " ".join(intersect_capabilities(tuple(row[0].split()), default, exact=False))
-        == row[1 + toolkit]
-    )
+    version = Version.parse(["12.6", "12.8", "13.0"][toolkit])
+    default = arch_tables("2026-08-20").cuda_default(version)
+    kept = intersect_capabilities(tuple(row[0].split()), default, exact=False)
+    assert " ".join(kept) == row[1 + toolkit]
 
 
 @pytest.mark.parametrize(
@@ -46,10 +56,7 @@ def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) ->
         ("10.0a 10.0f", "10.0a 10.0f"),
         ("9.1a 9.0a+PTX", "9.0a+PTX"),
         ("8.0 8.0+PTX", "8.0+PTX"),
-        (
-            "8.0 10.0 10.1 11.8 12.0",
-            "8.0 10.0 12.0",
-        ),  # as megablocks has it: 10.1 does not stand in for 10.3
+        ("8.0 10.0 10.1 11.8 12.0", "8.0 10.0 12.0"),  # as megablocks: 10.1 is not for 10.3
         ("7.0 7.2 7.5", "7.5"),
         ("6.0+PTX", ""),
         ("10.3a 12.1+PTX", "10.3a 12.1+PTX"),
@@ -64,12 +71,10 @@ def test_the_exact_intersection(wanted: str, kept: str) -> None:
 def built(*keys: str, backend: str = "cuda") -> Build:
     """A kernel with a component for each of these keys."""
     parts = (
-        f'[kernel.part{number}]\nbackend = "{backend}"\ndepends = []\nsrc = []\n'
-        for number, _ in enumerate(keys)
+        f'[kernel.part{number}]\nbackend = "{backend}"\ndepends = []\nsrc = []\n{more}\n'
+        for number, more in enumerate(keys)
     )
-    return torch_kernel(
-        [backend], components="\n".join(map("".join, zip(parts, keys, strict=True)))
-    ).build
+    return torch_kernel([backend], components="".join(parts)).build
 
 
 @pytest.mark.parametrize(
@@ -134,10 +139,146 @@ MINVER = built('cuda-capabilities = ["8.0"]', 'cuda-capabilities = ["9.0a"]\ncud
         (noarch_kernel(["cpu", "cuda", "rocm"], LISTS).build, "cpu", "1", None),
     ],
 )  # fmt: skip
-def test_the_archs_of_the_metadata(
-    made: Build, backend: str, compute: str, archs: str | None
-) -> None:
+def test_archs_of_the_metadata(made: Build, backend: str, compute: str, archs: str | None) -> None:
     kind = Kind.NOARCH if made.torch_noarch else Kind.FULL
-    assert variant_archs(made, kind, backend, Version.parse(compute)) == (
-        archs and tuple(archs.split())
+    found = variant_archs(made, kind, backend, Version.parse(compute))
+    assert found == (archs and tuple(archs.split()))
+
+
+KCI_TOML = """\
+[tiers.nightly]
+base = "all"
+backends = ["cpu", "cuda"]
+systems = ["x86_64-linux", "aarch64-linux"]
+only = ["torch21*"]
+where = "torch >= 2.12 and not cuda == 12.6"
+pairwise = true
+
+[tiers.plain]
+"""
+
+
+def found(text: str = KCI_TOML) -> RepositorySettings:
+    document = parse_document(text.encode(), "kci.toml")
+    return RepositorySettings(read_as(document, Settings), Path(), document)
+
+
+def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
+    base, filters = tier_of("nightly", found(), thinned=True)
+    _, whole = tier_of("nightly", found(), thinned=False)
+    assert (base, len(filters), len(whole)) == (Tier.ALL, 3, 2)
+    plain, filters = tier_of("plain", found())
+    assert (plain, len(filters)) == (Tier.RELEASE, 1)
+
+
+def test_a_tier_that_does_not_exist_is_wrong_usage() -> None:
+    with pytest.raises(UsageError) as caught:
+        tier_of("nihgtly", found())
+    assert caught.value.hint == "did you mean `nightly`?"
+    with pytest.raises(UsageError):
+        tier_of("nightly", RepositorySettings())
+
+
+@pytest.mark.rule("KCI128", triggers=True)
+def test_a_bad_expression_is_told_with_its_place() -> None:
+    (problem,) = refusal(tier_of, "nightly", found(KCI_TOML.replace("not cuda", "not cdua")))
+    assert (problem.rule, problem.line, problem.column) == ("KCI128", 6, 32)
+
+
+@pytest.mark.rule("KCI214", "KCI215", triggers=True)
+def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
+    base, filters = tier_of("nightly", found(), thinned=True)
+    _, unthinned = tier_of("nightly", found(), thinned=False)
+    made = torch_kernel(["cpu", "cuda", "rocm"])
+    whole = select(made, catalog, base, narrow=unthinned, explain=True)
+    assert {variant.backend for variant in whole.variants} == {"cpu", "cuda"}
+    assert {variant.system for variant in whole.variants} == {"x86_64-linux", "aarch64-linux"}
+    assert {str(variant.compute) for variant in whole.variants} == {"None", "13.0", "13.2"}
+    assert {str(variant.torch) for variant in whole.variants} == {"2.12", "2.13", "2.14"}
+    left_out = [item for item in whole.dropped if item.rule == "KCI214"]
+    assert {(item.path, item.line) for item in left_out} == {("kci.toml", 1)}
+    assert "tier nightly: backend cpu cuda excludes it" in {item.reason for item in left_out}
+    thinned = select(made, catalog, base, narrow=filters, explain=True)
+    assert set(thinned.variants) < set(whole.variants)
+    gone = len(whole.variants) - len(thinned.variants)
+    assert [item.rule for item in thinned.dropped].count("KCI215") == gone
+
+
+@pytest.mark.rule("KCI214", "KCI215", triggers=False)
+def test_a_tier_that_asks_for_nothing_drops_nothing(catalog: Catalog) -> None:
+    base, filters = tier_of("plain", found())
+    made = torch_kernel(["cpu", "cuda", "rocm"])
+    whole = select(made, catalog, base, explain=True)
+    assert select(made, catalog, base, narrow=filters, explain=True) == whole
+
+
+def pairs_of(variants: Iterable[Variant]) -> set[tuple[str, str]]:
+    return {pair for variant in variants for pair in pairs(variant)}
+
+
+TORCH = st.sampled_from(["2.9", "2.10", "2.13"])
+VARIANTS = st.lists(
+    st.builds(
+        lambda torch, backend, compute, system: Variant(
+            f"torch{torch}-{backend}{compute}-{system}", Kind.FULL, Backend(backend), system,
+            Version.parse(torch),
+            Version.parse(compute) if backend == "cuda" else None, None, None, None, True,
+        ),
+        TORCH, st.sampled_from(["cpu", "cuda"]), st.sampled_from(["12.6", "13.0", "13.2"]),
+        st.sampled_from(["x86_64-linux", "aarch64-linux", "x86_64-windows"]),
+    ),
+    max_size=20,
+    unique_by=lambda variant: (variant.torch, variant.backend, variant.compute, variant.system),
+)  # fmt: skip
+
+
+@settings(max_examples=many(200))
+@given(VARIANTS, st.randoms(use_true_random=False))
+def test_every_pair_is_covered_none_is_superfluous_and_order_is_nothing(variants, random) -> None:
+    chosen = choose(variants)
+    assert pairs_of(variants) == pairs_of(chosen)
+    assert [variant for variant in variants if variant in chosen] == chosen
+    for variant in chosen:
+        others = [other for other in chosen if other is not variant]
+        assert pairs_of(variants) != pairs_of(others), "each one is needed"
+    shuffled = list(variants)
+    random.shuffle(shuffled)
+    assert set(choose(shuffled)) == set(chosen)
+
+
+def cell(x: int, y: int, z: object, system: str) -> Variant:
+    torch, compute = Version.parse(f"2.{x}"), Version.parse(f"13.{y}")
+    return Variant(
+        f"{x}-{y}-{z}", Kind.FULL, Backend.CUDA, system, torch, compute, None, None, None, True
     )
+
+
+def grid(seed: int, most: int) -> list[Variant]:
+    """Most variants of a few torches, CUDAs and systems."""
+    random = Random(seed)
+    sizes = [random.randint(2, 5), random.randint(2, 5), random.randint(1, 3)]
+    share, (torches, computes, systems) = random.choice([0.5, 0.7, 0.9]), map(range, sizes)
+    every = itertools.product(torches, computes, systems)
+    places = [place for place in every if random.random() < share]
+    return [cell(x, y, z, SYSTEMS[z]) for x, y, z in random.sample(places, min(most, len(places)))]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_smaller_selection_covers_all_pairs(seed: int) -> None:
+    variants = grid(seed, 16)
+    chosen = choose(variants)
+    each = [set(pairs(variant)) for variant in variants]
+    for fewer in itertools.combinations(each, max(0, len(chosen) - 1)):
+        assert set().union(*fewer) != pairs_of(variants)
+
+
+def test_a_large_grid_takes_no_long_search() -> None:
+    variants = [cell(x, y, z, z) for x, y, z in itertools.product(range(12), range(12), SYSTEMS)]
+    assert len(choose(variants)) == 12 * 12, "every pair of torch and CUDA takes one"
+
+
+@pytest.mark.parametrize("name", editions())
+def test_the_editions_are_covered_with_a_good_deal_less(name: str) -> None:
+    made = torch_kernel(["cpu", "cuda", "rocm", "xpu", "metal"])
+    full = select(made, load_catalog(name)).variants
+    assert len(choose(full)) <= 0.8 * len(full)

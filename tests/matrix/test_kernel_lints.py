@@ -19,9 +19,8 @@ COMPONENT = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\n'
 
 
 def lint(catalog: Catalog, capabilities: str, *, general: str = "") -> list[tuple[str, str]]:
-    made = torch_kernel(
-        ["cuda"], general=general, components=f"{COMPONENT}cuda-capabilities = [{capabilities}]\n"
-    )
+    parts = f"{COMPONENT}cuda-capabilities = [{capabilities}]\n"
+    made = torch_kernel(["cuda"], general=general, components=parts)
     return [(item.rule, item.message) for item in lint_matrix(made, catalog)]
 
 
@@ -88,10 +87,8 @@ def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> No
 def test_what_has_no_code_beside_a_suffix_is_one_warning(edition: str) -> None:
     catalog, both = load_catalog(edition), '"9.0", "9.0a", "10.0", "10.0a", "12.0", "12.0a"'
     (message,) = [message for rule, message in lint(catalog, both) if rule == "KCI152"]
-    assert (
-        "10.0 is dropped by CUDA 13.0, 13.2, where 10.0a takes its place: there is no code for 10.3"
-        in message
-    )
+    dropped = "10.0 is dropped by CUDA 13.0, 13.2, where 10.0a takes its place"
+    assert f"{dropped}: there is no code for 10.3" in message
     exact = catalog.archs.exact  # else 12.1 of the default list picks 12.0
     assert ("12.0a takes its place: there is no code for 12.1" in message) is exact
     assert " 9.0 " not in message, "no GPU lacks code for it"
@@ -104,12 +101,9 @@ def test_what_has_no_code_beside_a_suffix_is_one_warning(edition: str) -> None:
     ("spelled", "meant"),
     [("sm_90", "9.0"), ("compute_90A", "9.0a"), ("80+ptx", "8.0+PTX"), ("sm_91", "such as")],
 )
-def test_a_compilers_spelling_is_answered_with_the_one_to_write(
-    catalog: Catalog, spelled: str, meant: str
-) -> None:
-    made = torch_kernel(
-        ["cuda"], components=f'{COMPONENT}cuda-capabilities = ["8.0", "{spelled}"]\n'
-    )
+def test_a_compilers_spelling_is_corrected(catalog: Catalog, spelled: str, meant: str) -> None:
+    parts = f'{COMPONENT}cuda-capabilities = ["8.0", "{spelled}"]\n'
+    made = torch_kernel(["cuda"], components=parts)
     (hint,) = [item.hint for item in lint_matrix(made, catalog) if item.rule == "KCI150"]
     assert hint.startswith(meant if meant == "such as" else f'write "{meant}"')
 
@@ -275,18 +269,16 @@ FLAKES = {
 def test_a_flake_that_narrows_is_said_until_an_overlay_does_the_same(
     function: str, catalog: Catalog, tmp_path: Path
 ) -> None:
-    kernel = parse_kernel(
-        FLAGS.format(backend="cpu", other="cuda", flags="").encode(), "k", "k/build.toml"
-    )
+    text = FLAGS.format(backend="cpu", other="cuda", flags="")
+    kernel = parse_kernel(text.encode(), "k", "k/build.toml")
     assert list(flake_narrows(kernel, catalog, tmp_path)) == []
     (tmp_path / "flake.nix").write_text(NARROWING.replace("FUNCTION", function))
     (found,) = flake_narrows(kernel, catalog, tmp_path)
     assert (found.path, found.line) == (str(tmp_path / "flake.nix"), 4)
     assert found.hint.endswith(f'[[overlay]]\nkernel = "fast"\n{FLAKES[function]}')
     overlay = read_overlay(parse_document(FLAKES[function].encode(), "kci.toml"))
-    assert (
-        list(flake_narrows(kernel, for_kernel(catalog, [(None, overlay)], "fast"), tmp_path)) == []
-    )
+    narrowed = for_kernel(catalog, [(None, overlay)], "fast")
+    assert list(flake_narrows(kernel, narrowed, tmp_path)) == []
 
 
 @pytest.mark.rule("KCI170", triggers=False)

@@ -19,34 +19,16 @@ def version(text: str) -> Version:
         (Kind.FULL, "cuda", "x86_64-linux", "2.13", "13.0", "torch213-cxx11-cu130-x86_64-linux"),
         (Kind.FULL, "cpu", "aarch64-darwin", "2.13", None, "torch213-cpu-aarch64-darwin"),
         (Kind.FULL, "cuda", "x86_64-windows", "2.9", "12.8", "torch29-cu128-x86_64-windows"),
-        (
-            Kind.FULL,
-            "xpu",
-            "x86_64-linux",
-            "2.12",
-            "2025.3.2",
-            "torch212-cxx11-xpu20253-x86_64-linux",
-        ),
-        (
-            Kind.STABLE_ABI,
-            "rocm",
-            "x86_64-linux",
-            "2.11",
-            "7.2",
-            "torch-stable-abi211-rocm72-x86_64-linux",
-        ),
-        (
-            Kind.STABLE_ABI,
-            "cpu",
-            "aarch64-linux",
-            "2.9",
-            None,
-            "torch-stable-abi29-cpu-aarch64-linux",
-        ),
+        (Kind.FULL, "xpu", "x86_64-linux", "2.12", "2025.3.2",
+            "torch212-cxx11-xpu20253-x86_64-linux"),
+        (Kind.STABLE_ABI, "rocm", "x86_64-linux", "2.11", "7.2",
+            "torch-stable-abi211-rocm72-x86_64-linux"),
+        (Kind.STABLE_ABI, "cpu", "aarch64-linux", "2.9", None,
+            "torch-stable-abi29-cpu-aarch64-linux"),
         (Kind.TVM_FFI, "cuda", "aarch64-linux", "0.1", "13.2", "tvm-ffi01-cu132-aarch64-linux"),
         (Kind.NOARCH, "cuda", "x86_64-linux", "2.13", "13.0", "torch-cuda"),
     ],
-)
+)  # fmt: skip
 def test_a_name_is_made_and_read_back(
     kind: Kind, backend: str, system: str, framework: str, compute: str | None, name: str
 ) -> None:
@@ -65,18 +47,14 @@ def test_a_name_is_made_and_read_back(
 @pytest.mark.parametrize(
     ("name", "parsed"),
     [
-        (
-            "torch26-cxx98-cu124-x86_64-linux",
-            VariantName(Kind.FULL, "cuda", "x86_64-linux", "2.6", "12.4"),
-        ),
-        (
-            "torch212-cu130-x86_64-linux",
-            VariantName(Kind.FULL, "cuda", "x86_64-linux", "2.12", "13.0"),
-        ),
+        ("torch26-cxx98-cu124-x86_64-linux",
+            VariantName(Kind.FULL, "cuda", "x86_64-linux", "2.6", "12.4")),
+        ("torch212-cu130-x86_64-linux",
+            VariantName(Kind.FULL, "cuda", "x86_64-linux", "2.12", "13.0")),
         ("torch-universal", VariantName(Kind.NOARCH, "universal")),
         ("torch-npu", VariantName(Kind.NOARCH, "cann")),
     ],
-)
+)  # fmt: skip
 def test_names_of_old_trees_are_still_read(name: str, parsed: VariantName) -> None:
     assert parse_variant_name(name) == parsed
 

@@ -1,14 +1,16 @@
-"""Which variants a kernel has, and why not the others (docs/format.md#selection)."""
+"""Which variants a kernel has, why not others, and how it is told (docs/format.md#selection)."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from conformance_cases import Against, Case, Expected, cases
-from conftest import noarch_kernel, torch_kernel
-from kci.config.reader import Kernel, parse_kernel
+from conftest import ROOT, kernel, noarch_kernel, torch_kernel
+from kci.cli.matrix import WIDTH, by_backend, explanation_markdown, explanation_text, places
+from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.values import Backend, Tier, Version, text_of
 from kci.matrix.catalog.loading import outside_range
 from kci.matrix.catalog.rows import Catalog
@@ -29,10 +31,9 @@ def test_every_conformance_case_agrees_with_the_reference(case: Case, catalog: C
     for tier, expected in ((Tier.RELEASE, case.release), (Tier.PR, case.pr)):
         found: Expected = {}
         for variant in select(made, catalog, tier).variants:
+            of_system = found.setdefault(variant.system, {}).setdefault(variant.backend, {})
             against = Against(text_of(variant.torch) or None, text_of(variant.compute) or None)
-            found.setdefault(variant.system, {}).setdefault(variant.backend, {})[variant.name] = (
-                against
-            )
+            of_system[variant.name] = against
         assert found == expected, tier
 
 
@@ -44,30 +45,21 @@ def test_every_candidate_is_kept_or_dropped_once_with_a_place(tier: Tier, catalo
     known = [(str(row.backend), row.compute) for row in rows if row.compute is not None]
     for case in cases():
         found = select(parse_kernel(case.raw), catalog, tier, explain=True)
-        decided = [
-            (item.system, item.backend, item.torch, item.compute)
-            for item in found.dropped
-            if item.system
-        ]
+        gone = [item for item in found.dropped if item.system]
+        decided = [(item.system, item.backend, item.torch, item.compute) for item in gone]
         for item in found.variants:
-            decided.append(
-                (item.system, item.backend, text_of(item.torch), text_of(item.compute) or None)
-            )
+            place = (item.system, item.backend)
+            decided.append((*place, text_of(item.torch), text_of(item.compute) or None))
             name = parse_variant_name(item.name, known)
-            assert (name.kind, name.backend, name.system or item.system) == (
-                item.kind,
-                item.backend,
-                item.system,
-            )
+            assert (name.kind, name.system or item.system, name.backend) == (item.kind, *place)
         assert Counter(decided) == Counter(
             (row.system, row.backend, row.torch.text, row.compute.text if row.compute else None)
             for row in rows
         ), case.name
         assert len(found.kept) == len(found.variants)
         assert all(item.path and item.line for item in (*found.dropped, *found.kept))
-        assert select(parse_kernel(case.raw), catalog, tier).variants == found.variants, (
-            "explaining changes nothing"
-        )
+        unexplained = select(parse_kernel(case.raw), catalog, tier).variants
+        assert unexplained == found.variants, "explaining changes nothing"
 
 
 @pytest.mark.rule("KCI208", triggers=False)
@@ -111,17 +103,10 @@ def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
 def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
     made = noarch_kernel(["cuda"])
     found = select(made, catalog, explain=True)
-    assert [
-        (variant.name, str(variant.torch), str(variant.compute)) for variant in found.variants
-    ] == [
-        ("torch-cuda", "2.12", "12.6"),
-        ("torch-cuda", "2.12", "12.6"),
-    ]
+    kept = [(item.name, str(item.torch), str(item.compute)) for item in found.variants]
+    assert kept == [("torch-cuda", "2.12", "12.6")] * 2
     assert {item.rule for item in found.dropped if item.backend == "cuda"} == {"KCI209"}
-    assert [str(variant.torch) for variant in select(made, catalog, Tier.PR).variants] == [
-        "2.13",
-        "2.13",
-    ]
+    assert [str(item.torch) for item in select(made, catalog, Tier.PR).variants] == ["2.13"] * 2
 
 
 @pytest.mark.rule("KCI208", "KCI212", triggers=True)
@@ -129,11 +114,8 @@ def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
     made = noarch_kernel(["tpu", "neuron"])
     assert names(made, catalog) == []
     assert names(made, catalog, Tier.ALL) == ["torch-tpu"]
-    rules = {
-        item.rule
-        for item in select(made, catalog, explain=True).dropped
-        if item.backend in ("tpu", "neuron")
-    }
+    dropped = select(made, catalog, explain=True).dropped
+    rules = {item.rule for item in dropped if item.backend in ("tpu", "neuron")}
     assert rules == {"KCI208", "KCI212"}
 
 
@@ -180,30 +162,20 @@ def test_a_kernel_for_every_backend_loses_only_what_is_not_bundled(catalog: Cata
 
 @pytest.mark.rule("KCI218", triggers=True)
 def test_the_compat_tier_says_what_it_leaves_to_the_release(catalog: Catalog) -> None:
-    found = select(
-        torch_kernel(["cuda", "rocm"], torch='stable-abi = { rocm = "2.10" }'),
-        catalog,
-        Tier.COMPAT,
-        explain=True,
-    )
-    left = {
-        (item.system, item.torch, item.compute) for item in found.dropped if item.rule == "KCI218"
-    }
+    made = torch_kernel(["cuda", "rocm"], torch='stable-abi = { rocm = "2.10" }')
+    dropped = select(made, catalog, Tier.COMPAT, explain=True).dropped
+    left = {(item.system, item.torch, item.compute) for item in dropped if item.rule == "KCI218"}
     supported = [row for row in catalog.rows if row.bundled and row.backend == "cuda"]
     assert left == {(row.system, row.torch.text, str(row.compute)) for row in supported}
 
 
 def test_compat_is_outside_the_supported_range(catalog: Catalog) -> None:
     made = torch_kernel(["cuda", "rocm"])
-    compat = select(made, catalog, Tier.COMPAT).variants
-    torches = {str(variant.torch) for variant in compat}
-    assert torches == {"2.11", "2.14"}
-    released = {(variant.system, variant.name) for variant in select(made, catalog).variants}
-    assert not released & {(variant.system, variant.name) for variant in compat}
-    everything = {
-        (variant.system, variant.name) for variant in select(made, catalog, Tier.ALL).variants
-    }
-    assert everything == released | {(variant.system, variant.name) for variant in compat}
+    found = {tier: select(made, catalog, tier).variants for tier in Tier}
+    assert {str(variant.torch) for variant in found[Tier.COMPAT]} == {"2.11", "2.14"}
+    names = {tier: {(item.system, item.name) for item in kept} for tier, kept in found.items()}
+    assert not names[Tier.RELEASE] & names[Tier.COMPAT]
+    assert names[Tier.ALL] == names[Tier.RELEASE] | names[Tier.COMPAT]
 
 
 def test_compat_loads_a_build_for_the_cpu_with_its_own_torch(catalog: Catalog) -> None:
@@ -213,21 +185,14 @@ def test_compat_loads_a_build_for_the_cpu_with_its_own_torch(catalog: Catalog) -
         assert variant.loads == ((str(variant.torch),) if variant.backend == "cpu" else ())
 
 
-def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(
-    catalog: Catalog,
-) -> None:
+def test_other_tiers_load_with_the_torch_of_the_row_a_range_with_its_ends(catalog: Catalog) -> None:
     full = select(torch_kernel(["cpu", "cuda", "metal"]), catalog).variants
-    assert {
-        item.loads == ((str(item.torch),) if item.backend != "metal" else ()) for item in full
-    } == {True}
-    both = ["cpu", "cuda"]
+    for item in full:
+        assert item.loads == ((str(item.torch),) if item.backend != "metal" else ())
+    both, stable = ["cpu", "cuda"], 'stable-abi = "2.11"'
     for made, cpu, cuda in (
-        (torch_kernel(both, torch='stable-abi = "2.11"'), {("2.11", "2.13")}, {("2.12", "2.13")}),
-        (
-            torch_kernel(both, torch='stable-abi = "2.11"\nminver = "2.13"'),
-            {("2.13",)},
-            {("2.13",)},
-        ),
+        (torch_kernel(both, torch=stable), {("2.11", "2.13")}, {("2.12", "2.13")}),
+        (torch_kernel(both, torch=f'{stable}\nminver = "2.13"'), {("2.13",)}, {("2.13",)}),
         (noarch_kernel(both), {("2.12", "2.13")}, {("2.12",)}),
     ):
         variants = select(made, catalog).variants
@@ -238,29 +203,107 @@ def test_other_tiers_load_with_the_torch_of_the_row_and_a_range_with_its_ends(
 
 @pytest.mark.rule("KCI202", triggers=True)
 def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None:
-    from msgspec.structs import replace
-
-    old = replace(
-        catalog,
-        rows=(replace(catalog.rows[3], backend=Backend.CUDA, compute=Version.parse("11.2")),),
-    )
+    row = replace(catalog.rows[3], backend=Backend.CUDA, compute=Version.parse("11.2"))
+    old = replace(catalog, rows=(row,))
     (dropped,) = select(torch_kernel(["cuda"]), old, explain=True).dropped
-    assert (dropped.rule, dropped.reason) == (
-        "KCI202",
-        "CUDA 11.2 is older than general.cuda.minver (11.8 by default)",
-    )
+    told = "CUDA 11.2 is older than general.cuda.minver (11.8 by default)"
+    assert (dropped.rule, dropped.reason) == ("KCI202", told)
 
 
 @pytest.mark.rule("KCI207", triggers=True)
 @pytest.mark.parametrize("spelling", ['stable-abi = "2.11"', '[torch.stable-abi]\ncpu = "2.11"'])
-def test_the_place_of_a_collapse_is_the_line_of_the_version(
-    catalog: Catalog, spelling: str
-) -> None:
+def test_a_collapse_is_placed_at_the_line_of_the_version(catalog: Catalog, spelling: str) -> None:
     made = torch_kernel(["cpu"], torch=spelling)
-    dropped = [
-        item for item in select(made, catalog, explain=True).dropped if item.rule == "KCI207"
-    ]
-    assert dropped
-    assert {made.document.text.split("\n")[item.line - 1] for item in dropped} == {
+    found = select(made, catalog, explain=True).dropped
+    lines = {item.line for item in found if item.rule == "KCI207"}
+    assert [made.document.text.split("\n")[line - 1] for line in lines] == [
         spelling.splitlines()[-1]
-    }
+    ]
+
+
+BOUNDED = """
+    [general]
+    name = "some-kernel"
+    version = 1
+    edition = 5
+    license = "MIT"
+    backends = ["cuda", "cann"]
+    [general.cuda]
+    minver = "13.0"
+    [torch]
+    minver = "2.13"
+    [torch.stable-abi]
+    cuda = "2.11"
+    [kernel.one]
+    backend = "cuda"
+    depends = []
+    src = ["a.cu"]
+"""
+
+
+@pytest.mark.rule("KCI201", "KCI212", triggers=True)
+def test_a_rule_that_drops_a_whole_backend_is_one_entry(catalog: Catalog) -> None:
+    found = select(kernel(BOUNDED), catalog, explain=True)
+    reasons = {item.backend: item for item in by_backend(found)}
+    assert next(iter(reasons)) == "cuda", "what is built comes first"
+    (rocm,) = reasons["rocm"].dropped
+    assert (rocm.rule, rocm.what, rocm.where) == ("KCI201", "every row", "build.toml:7")
+    assert len(rocm.candidates) == 4, "and each candidate is still there"
+    assert reasons["tpu"].dropped[0].what == "the only row"
+    assert (reasons["cann"].dropped[0].what, reasons["cann"].dropped[0].rule) == (
+        "no row",
+        "KCI212",
+    )
+    assert reasons["rocm"].title == "rocm: 0 kept, 4 dropped"
+
+
+@pytest.mark.rule("KCI202", "KCI204", triggers=True)
+def test_candidates_of_one_reason_are_told_together(catalog: Catalog) -> None:
+    found = select(kernel(BOUNDED), catalog, explain=True)
+    (cuda,) = [item for item in by_backend(found) if item.backend == "cuda"]
+    assert [(group.rule, group.what, group.where) for group in cuda.dropped] == [
+        ("KCI202", "cuda 12.6; torch 2.12, 2.13; aarch64-linux, x86_64-linux", "build.toml:9"),
+        ("KCI204", "cuda 13.0, 13.2; torch 2.12; aarch64-linux, x86_64-linux", "build.toml:11"),
+    ]
+    assert sum(len(group.candidates) for group in cuda.dropped) + len(cuda.kept) == 12
+
+
+def test_places_name_each_file_once() -> None:
+    assert places([("a", 3), ("a", 12), ("b", 1), ("a", 3), ("", 0)]) == "a:3, 12, b:1"
+    assert places([("", 0)]) == ""
+
+
+def kernels() -> list[Kernel]:
+    made = [
+        read_kernel(path)
+        for path in sorted((ROOT / "examples").iterdir())
+        if (path / "build.toml").is_file()
+    ]
+    made = [Kernel(f"kernels/{item.build.name}", item.build, item.document) for item in made]
+    return [
+        *made,
+        kernel(BOUNDED),
+        torch_kernel(["cpu", "cuda", "metal", "rocm", "xpu"], torch='maxver = "2.12"'),
+    ]
+
+
+@pytest.mark.parametrize("tier", list(Tier))
+@pytest.mark.parametrize("made", kernels(), ids=lambda made: made.build.name)
+def test_the_text_fits_and_tells_all_variants(made: Kernel, tier: Tier, catalog: Catalog) -> None:
+    found = select(made, catalog, tier, explain=True)
+    for reasons in by_backend(
+        found
+    ):  # absolute paths of a test's own files would be no fair measure
+        assert all(len(kept.path) < 100 for kept in reasons.kept)
+    text = explanation_text(found)
+    own = str(ROOT)
+    assert max(len(line.replace(own, "")) for line in text.splitlines()) <= WIDTH
+    markdown = explanation_markdown(found)
+    for variant in found.variants:
+        assert variant.name in text
+        assert variant.name in markdown
+    rules = {item.rule for item in found.dropped}
+    assert all(rule in text and rule in markdown for rule in rules)
+    assert len(text.splitlines()) < 12 + 2 * len(found.variants) + 4 * len(rules) + 3 * len(
+        by_backend(found)
+    )

@@ -141,9 +141,7 @@ def test_a_file_behind_a_link_touches_what_reads_it(repository: Path, by: str) -
 
 
 @pytest.mark.parametrize("was", [None, "edition = 9"])
-def test_a_kernel_that_could_not_be_planned_at_the_base_is_new(
-    repository: Path, was: str | None
-) -> None:
+def test_a_kernel_not_plannable_at_the_base_is_new(repository: Path, was: str | None) -> None:
     text = (repository / BUILD_TOML).read_text()
     change(repository, BUILD_TOML, was, "edition = 5" if was else None)
     commit(repository)
@@ -201,9 +199,7 @@ def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     assert changes_since(repository, "main").files == names
 
 
-def test_git_is_not_started_for_every_file(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_git_is_not_started_per_file(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"norm/csrc/cuda/{number}.h" for number in range(250)]
     write_tree(repository, {name: f"// {name}\n" for name in names})
     commit(repository)
@@ -329,9 +325,7 @@ def test_programs_that_a_repository_names_are_not_run(
     assert not mark.exists()
 
 
-def test_the_configuration_of_a_submodule_is_not_run_either(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_a_submodule_s_configuration_is_not_run_either(repository: Path, tmp_path: Path) -> None:
     upstream, mark = write_tree(tmp_path / "up", {"a.h": "// a\n"}), tmp_path / "ran"
     commit(upstream)
     git(repository, "submodule", "--quiet", "add", str(upstream), "norm/csrc/up")

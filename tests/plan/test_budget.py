@@ -1,6 +1,4 @@
-"""What a run takes, from prices, pools and recorded durations; and what is said when that is too
-much.
-"""
+"""What a run takes, from prices, pools, sizes and recorded durations, and when that is too much."""
 
 from __future__ import annotations
 
@@ -13,9 +11,11 @@ import msgspec
 import pytest
 
 from conftest import ROOT, failure, torch_kernel
+from kci.config.model import Build
 from kci.config.settings import Limit
 from kci.diagnostics import Severity
 from kci.errors import FindingsError
+from kci.matrix.catalog.loading import load_catalog
 from kci.matrix.catalog.rows import Catalog
 from kci.matrix.catalog.runners import (
     Pool,
@@ -28,12 +28,14 @@ from kci.matrix.catalog.runners import (
     pool_of,
     price_of,
 )
-from kci.matrix.selection import compute_matrix
+from kci.matrix.selection import compute_matrix, select
+from kci.matrix.variants import Variant
 from kci.plan.budget import check_budget, check_time
 from kci.plan.durations import Duration, encode, read_durations, recorded_minutes
-from kci.plan.estimates import estimate, simulate
-from kci.plan.legs import make_plan
-from planning import leg, plan, refused
+from kci.plan.estimates import Size, estimate, estimates, simulate, size_of
+from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import Leg
+from planning import leg, matrix, plan, refused
 
 OWN = Pool("gpu", 2)
 
@@ -54,9 +56,7 @@ def test_minutes_and_money_add_up() -> None:
         ([5] * 100, Pool("", None), (1, 5)),
     ],
 )  # fmt: skip
-def test_waves_and_time_on_the_clock(
-    minutes: list[int], pool: Pool, expected: tuple[int, int]
-) -> None:
+def test_waves_and_wall_time(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
     legs = [leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]
     assert simulate(legs) == expected
 
@@ -219,3 +219,96 @@ def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
     path.write_bytes(encode(known, [Duration("k", "b", 3.5)]))
     assert read_durations(path) == (Duration("k", "a", 2.0), Duration("k", "b", 3.5))
     assert json.loads(path.read_text())["schema"] == 1
+
+
+CUDA = "torch213-cxx11-cu130-x86_64-linux"
+CPU = "torch213-cxx11-cpu-x86_64-linux"
+
+
+def build(sources: int, depends: str = "") -> Build:
+    listed = ", ".join(f'"csrc/k{number}.cu"' for number in range(sources))
+    parts = [
+        ("a", "cuda", depends, f'{listed}, "csrc/host.cpp", "csrc/k.cuh"'),
+        ("again", "cuda", "", '"csrc/host.cpp"'),
+        ("b", "cpu", "", '"csrc/b.cpp"'),
+    ]
+    component = '[kernel.{}]\nbackend = "{}"\ndepends = [{}]\nsrc = [{}]\n'
+    text = "".join(component.format(*part) for part in parts)
+    made = torch_kernel(["cuda", "cpu"], components=text).build
+    binding = ["torch-ext/binding.cpp", "torch-ext/binding.h"]
+    return msgspec.structs.replace(made, torch=msgspec.structs.replace(made.torch, src=binding))
+
+
+def variants(catalog: Catalog) -> dict[str, Variant]:
+    return {item.name: item for item in select(torch_kernel(["cuda", "cpu"]), catalog).variants}
+
+
+def hosted_leg(
+    size: Size | None,
+    variant: str = CUDA,
+    max_jobs: int | None = None,
+    gigabytes: int = 16,
+    took: int = 0,
+) -> Leg:
+    """On a hosted machine of 4 cores."""
+    runners = default_runners()
+    runner = msgspec.structs.replace(runners.runner["x86_64-linux"], memory_gb=gigabytes)
+    own = {(backend, "x86_64-linux"): runner for backend in ("cpu", "cuda")}
+    runners = msgspec.structs.replace(runners, own=own, limits=(Limit(max_jobs=max_jobs),))
+    options = PlanOptions(sizes={("some", variant): size} if size else {})
+    durations = [Duration("some", CUDA, float(took))] * bool(took)
+    planned = matrix({"some": [variants(load_catalog())[variant]]})
+    return make_plan(planned, runners, options, durations=durations).legs[0]
+
+
+def test_sources_are_counted_once_and_headers_never(catalog: Catalog) -> None:
+    found = variants(catalog)
+    assert size_of(build(3), found[CUDA]) == Size(5)
+    # host.cpp is the first component's.
+    assert size_of(build(3, '"cutlass_4_0"'), found[CUDA]) == Size(5, 4)
+    assert size_of(build(3), found[CPU]) == Size(2)
+
+
+def test_the_minutes_are_those_of_the_table_and_the_range_is_one_factor() -> None:
+    data = estimates()
+    found, sure = hosted_leg(Size(240)), default_runners().build["cuda"].setup + data.fixed
+    hour = data.object["cuda"]
+    assert found.minutes == sure + hour, "240 objects, four at once"
+    assert found.ends == (sure + hour / data.spread, sure + hour * data.spread)
+    assert hosted_leg(Size(1)).minutes == sure + 1
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ({}, {"size": Size(160)}),
+        ({}, {"size": Size(80, 80)}),
+        ({}, {"max_jobs": 1}),
+        ({"variant": CPU}, {}),
+        ({"size": Size(80, 80), "gigabytes": 64}, {"size": Size(80, 80)}),
+    ],
+    ids=["objects", "cutlass", "jobs", "backend", "memory"],
+)
+def test_what_makes_it_longer(less: dict[str, Any], more: dict[str, Any]) -> None:
+    assert (
+        hosted_leg(**{"size": Size(80)} | less).minutes
+        < hosted_leg(**{"size": Size(80)} | more).minutes
+    )
+
+
+def test_of_a_variant_of_which_nothing_is_known_the_backend_tells() -> None:
+    usual = default_runners().build["cuda"]
+    assert hosted_leg(None).minutes == usual.setup + usual.minutes
+
+
+def test_a_record_is_one_number_and_goes_before_the_range() -> None:
+    guessed, took, other = (
+        hosted_leg(Size(60)),
+        hosted_leg(Size(60), took=900),
+        hosted_leg(Size(60), CPU, took=900),
+    )
+    assert guessed.ends[0] < guessed.minutes < guessed.ends[1]
+    assert took.measured
+    assert (took.minutes, took.ends) == (15 + 4, (19, 19)), "4 to begin with"
+    assert not guessed.measured
+    assert other == hosted_leg(Size(60), CPU), "a record says nothing about another variant"

@@ -1,7 +1,8 @@
-"""A fingerprint moves with everything that decides a variant's bytes, and with nothing else."""
+"""A fingerprint moves with what decides a variant's bytes alone; equal ones are skipped."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from functools import partial
@@ -11,6 +12,8 @@ import msgspec
 import pytest
 
 import planning
+from act.harness import commit_all
+from cli.runner import kci
 from conftest import ROOT, noarch_kernel
 from kci.config.model import (
     BackendGeneral,
@@ -32,9 +35,17 @@ from kci.matrix.catalog.runners import default_runners
 from kci.matrix.selection import select
 from kci.matrix.variants import Kind, Variant
 from kci.plan import fingerprint as module
-from kci.plan.fingerprint import Fingerprints, builder, configuration, packaging_facts
+from kci.plan.fingerprint import (
+    Fingerprints,
+    builder,
+    configuration,
+    packaging_facts,
+    unchanged_variants,
+)
 from kci.plan.legs import toolchain_of
-from planning import Change, append, write
+from kci.plan.planning import PlanRequest, plan_run
+from kci.plan.workspace import open_workspace
+from planning import Change, append, git, write
 
 REPO = Path(__file__).parent / "affected" / "repo"
 IMAGE = "docker.io/some/image:1"
@@ -46,9 +57,8 @@ ALL = {CUDA13, CUDA12, CPU, ROCM}
 
 
 @pytest.fixture
-def norm(tmp_path: Path) -> Path:
-    shutil.copytree(REPO / "norm", tmp_path / "norm")
-    return tmp_path / "norm"
+def norm(tmp_path: Path, no_git_environment: None) -> Path:
+    return Path(shutil.copytree(REPO / "norm", tmp_path / "norm"))
 
 
 def prints(directory: Path, catalog: Catalog, image: str = IMAGE) -> dict[str, str]:
@@ -72,111 +82,84 @@ ON_ROCM = '[kernel.on_rocm]\nbackend = "rocm"'
 TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
 
 
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        # sources
-        pytest.param(append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM},
-            id="source of two backends"),
-        pytest.param(append("csrc/cuda/hopper.cu"), {CUDA13},
-            id="source of a component that needs CUDA 13"),
-        pytest.param(append("csrc/cpu/norm.cpp"), {CPU}, id="CPU source"),
-        pytest.param(append("csrc/cpu/util.h"), ALL, id="header, which every component sees"),
-        pytest.param(append("csrc/shared.h"), ALL, id="header of several components"),
-        pytest.param(lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13},
-            id="listed file removed"),
-        pytest.param(append("torch-ext/binding.cpp"), ALL, id="binding"),
-        pytest.param(append("torch-ext/norm/__init__.py", "x = 1\n"), ALL, id="Python package"),
-        pytest.param(write("torch-ext/norm/sub/deep.py"), ALL, id="module of the package"),
-        # build.toml
-        pytest.param(replace('name = "norm"', 'name = "norm-two"'), ALL, id="name"),
-        pytest.param(replace("version = 1", "version = 2"), ALL, id="version"),
-        pytest.param(replace('"MIT"', '"BSD"'), ALL, id="license"),
-        pytest.param(replace("edition = 5", 'edition = 5\nupstream = "https://x.org/y"'), ALL,
-            id="upstream"),
-        pytest.param(replace("edition = 5", 'edition = 5\nsource = "https://x.org/y"'), ALL,
-            id="source"),
-        pytest.param(replace("edition = 5", 'edition = 5\npython-depends = ["einops"]'), ALL,
-            id="python-depends"),
-        pytest.param(
-            replace("edition = 5",
-                'edition = 5\nkernel-depends = [{ repo-id = "a/b", version = 1 }]'), ALL,
-            id="kernel-depends",
-        ),
-        pytest.param(
-            replace('minver = "12.6"', 'minver = "12.6"\npython-depends = ["nvidia-cutlass-dsl"]'),
-            {CUDA12, CUDA13},
-            id="python-depends of CUDA",
-        ),
-        pytest.param(
-            replace('minver = "12.6"', 'kernel-depends = [{ repo-id = "a/b", version = 1 }]'),
-            {CUDA12, CUDA13},
-            id="kernel-depends of CUDA",
-        ),
-        pytest.param(replace(TORCH, TORCH + '\npyext = ["py", "json"]'), ALL, id="pyext"),
-        pytest.param(replace(TORCH, TORCH + '\ncxx-flags = ["-O1"]'), ALL,
-            id="flags of the binding"),
-        pytest.param(replace(TORCH + '\ninclude = ["."]', TORCH), ALL, id="include of the binding"),
-        pytest.param(replace('"torch-ext/binding.h"]', '"torch-ext/binding.h", "csrc/stray.h"]'),
-        ALL, id="torch.src"),
-        pytest.param(replace(ON_CPU, ON_CPU + '\ncxx-flags = ["-O1"]'), {CPU}, id="cxx-flags"),
-        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-flags = ["-O1"]'), {CUDA12, CUDA13},
-            id="cuda-flags"),
-        pytest.param(replace(ON_ROCM, ON_ROCM + '\nhip-flags = ["-O1"]'), {ROCM}, id="hip-flags"),
-        pytest.param(replace(ON_ROCM, ON_ROCM + '\nrocm-archs = ["gfx942"]'), {ROCM},
-            id="rocm-archs"),
-        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["9.0"]'), {CUDA12, CUDA13},
-            id="capabilities"),
-        pytest.param(
-            replace('backend = "cpu"\ndepends = ["torch"]', 'backend = "cpu"\ndepends = []'), {CPU},
-            id="depends"
-        ),
-        pytest.param(replace('include = ["csrc"]', 'include = ["."]'), {CUDA12, CUDA13},
-            id="include"),
-        pytest.param(replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12},
-            id="cuda-minver"),
-    ],
-)  # fmt: skip
+MOVES: dict[str, tuple[Change, set[str]]] = {
+    # sources
+    "source of two backends": (append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM}),
+    "source of a component that needs CUDA 13": (append("csrc/cuda/hopper.cu"), {CUDA13}),
+    "CPU source": (append("csrc/cpu/norm.cpp"), {CPU}),
+    "header, which every component sees": (append("csrc/cpu/util.h"), ALL),
+    "header of several components": (append("csrc/shared.h"), ALL),
+    "listed file removed": (lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13}),
+    "binding": (append("torch-ext/binding.cpp"), ALL),
+    "Python package": (append("torch-ext/norm/__init__.py", "x = 1\n"), ALL),
+    "module of the package": (write("torch-ext/norm/sub/deep.py"), ALL),
+    # build.toml
+    "name": (replace('name = "norm"', 'name = "norm-two"'), ALL),
+    "version": (replace("version = 1", "version = 2"), ALL),
+    "license": (replace('"MIT"', '"BSD"'), ALL),
+    "upstream": (replace("edition = 5", 'edition = 5\nupstream = "https://x.org/y"'), ALL),
+    "source": (replace("edition = 5", 'edition = 5\nsource = "https://x.org/y"'), ALL),
+    "python-depends": (replace("edition = 5", 'edition = 5\npython-depends = ["einops"]'), ALL),
+    "kernel-depends": (
+        replace("edition = 5", 'edition = 5\nkernel-depends = [{ repo-id = "a/b", version = 1 }]'),
+        ALL),
+    "python-depends of CUDA": (
+        replace('minver = "12.6"', 'minver = "12.6"\npython-depends = ["nvidia-cutlass-dsl"]'),
+        {CUDA12, CUDA13}),
+    "kernel-depends of CUDA": (
+        replace('minver = "12.6"', 'kernel-depends = [{ repo-id = "a/b", version = 1 }]'),
+        {CUDA12, CUDA13}),
+    "pyext": (replace(TORCH, TORCH + '\npyext = ["py", "json"]'), ALL),
+    "flags of the binding": (replace(TORCH, TORCH + '\ncxx-flags = ["-O1"]'), ALL),
+    "include of the binding": (replace(TORCH + '\ninclude = ["."]', TORCH), ALL),
+    "torch.src": (replace('"torch-ext/binding.h"]', '"torch-ext/binding.h", "csrc/stray.h"]'), ALL),
+    "cxx-flags": (replace(ON_CPU, ON_CPU + '\ncxx-flags = ["-O1"]'), {CPU}),
+    "cuda-flags": (replace(ON_CUDA, ON_CUDA + '\ncuda-flags = ["-O1"]'), {CUDA12, CUDA13}),
+    "hip-flags": (replace(ON_ROCM, ON_ROCM + '\nhip-flags = ["-O1"]'), {ROCM}),
+    "rocm-archs": (replace(ON_ROCM, ON_ROCM + '\nrocm-archs = ["gfx942"]'), {ROCM}),
+    "capabilities": (replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["9.0"]'), {CUDA12, CUDA13}),
+    "depends": (
+        replace('backend = "cpu"\ndepends = ["torch"]', 'backend = "cpu"\ndepends = []'), {CPU}),
+    "include": (replace('include = ["csrc"]', 'include = ["."]'), {CUDA12, CUDA13}),
+    "cuda-minver": (replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "expected"), MOVES.values(), ids=MOVES)
 def test_it_moves_with_what_decides_the_bytes(
     norm: Path, catalog: Catalog, change: Change, expected: set[str]
 ) -> None:
     assert moved(norm, catalog, change) == expected
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(write("README.md", "new"), id="README"),
-        pytest.param(write("CARD.md"), id="card"),
-        pytest.param(append("tests/test_norm.py", "\n"), id="tests"),
-        pytest.param(write("benchmarks/benchmark.py"), id="benchmarks"),
-        pytest.param(write("build/torch-cpu/metadata.json"), id="what was built"),
-        pytest.param(write("torch-ext/norm/__pycache__/x.cpython-311.pyc"), id="bytecode"),
-        pytest.param(write(".gitignore"), id="hidden file"),
-        pytest.param(append("csrc/stray.h"), id="file that nobody lists"),
-        pytest.param(write("csrc/new.h"), id="new file that nobody lists"),
-        pytest.param(
-            lambda root: (root / "csrc/stray.h").unlink(), id="file removed that nobody lists"
-        ),
-        pytest.param(
-            write("torch-ext/norm/config.json"), id="data file of the package that is not installed"
-        ),
-        pytest.param(write("torch-ext/norm/__init__.pyi"), id="type stub, which is not installed"),
-        pytest.param(write("flake.lock"), id="flake"),
-        pytest.param(write("pyproject.toml"), id="pyproject.toml"),
-        pytest.param(write("venv/lib/python3/x.py"), id="virtual environment"),
-        pytest.param(write("csrc/cuda/norm.cu~"), id="backup of an editor"),
-        pytest.param(append("build.toml", "\n# a comment\n"), id="comment"),
-        pytest.param(replace("[kernel.on_rocm]", "[kernel.for_amd]"), id="label of a component"),
-        pytest.param(
-            replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'),
-            id="place on the Hub",
-        ),
-        pytest.param(replace('minver = "12.6"', 'minver = "12.0"'), id="bounds"),
-        pytest.param(lambda root: os.utime(root / "csrc/cuda/norm.cu", (0, 0)), id="time"),
-        pytest.param(lambda root: (root / "csrc/cuda/norm.cu").chmod(0o755), id="mode"),
-    ],
-)
+STAYS: dict[str, Change] = {
+    "README": write("README.md", "new"),
+    "card": write("CARD.md"),
+    "tests": append("tests/test_norm.py", "\n"),
+    "benchmarks": write("benchmarks/benchmark.py"),
+    "what was built": write("build/torch-cpu/metadata.json"),
+    "bytecode": write("torch-ext/norm/__pycache__/x.cpython-311.pyc"),
+    "hidden file": write(".gitignore"),
+    "file that nobody lists": append("csrc/stray.h"),
+    "new file that nobody lists": write("csrc/new.h"),
+    "file removed that nobody lists": lambda root: (root / "csrc/stray.h").unlink(),
+    "data file of the package that is not installed": write("torch-ext/norm/config.json"),
+    "type stub, which is not installed": write("torch-ext/norm/__init__.pyi"),
+    "flake": write("flake.lock"),
+    "pyproject.toml": write("pyproject.toml"),
+    "virtual environment": write("venv/lib/python3/x.py"),
+    "backup of an editor": write("csrc/cuda/norm.cu~"),
+    "comment": append("build.toml", "\n# a comment\n"),
+    "label of a component": replace("[kernel.on_rocm]", "[kernel.for_amd]"),
+    "place on the Hub":
+        replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'),
+    "bounds": replace('minver = "12.6"', 'minver = "12.0"'),
+    "time": lambda root: os.utime(root / "csrc/cuda/norm.cu", (0, 0)),
+    "mode": lambda root: (root / "csrc/cuda/norm.cu").chmod(0o755),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", STAYS.values(), ids=STAYS)
 def test_it_stays_with_everything_else(norm: Path, catalog: Catalog, change: Change) -> None:
     assert moved(norm, catalog, change) == set()
 
@@ -230,9 +213,7 @@ def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> N
     assert len(prints) == 2
 
 
-def test_it_moves_with_the_image_and_the_builder(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_moves_with_image_and_builder(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, variant = sample(catalog)
     usual = Fingerprints(kernel).fingerprint(variant, IMAGE)
     assert usual != Fingerprints(kernel).fingerprint(variant, "docker.io/some/image:2")
@@ -315,9 +296,7 @@ def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:
 
 
 @pytest.mark.parametrize("content", ["#define V 1", None], ids=["equal files", "no files"])
-def test_where_a_link_leads_is_part_of_it(
-    norm: Path, catalog: Catalog, content: str | None
-) -> None:
+def test_a_link_s_target_is_part_of_it(norm: Path, catalog: Catalog, content: str | None) -> None:
     """What is there counts already, and does not change."""
     for name in ("one.h", "two.h") if content is not None else ():
         (norm / "csrc" / name).write_text(content or "")
@@ -343,3 +322,44 @@ def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Cat
     assert all_of_it() == usual
     write("flake.lock")(norm)
     assert all_of_it() != usual
+
+
+def test_only_equal_fingerprints_are_skipped() -> None:
+    now = {("k", "a"): "1" * 64, ("k", "b"): "2" * 64, ("other", "a"): "1" * 64}
+    known = {("k", name): value * 64 for name, value in (("a", "1"), ("b", "3"), ("c", "4"))}
+    assert list(unchanged_variants(now, known)) == [("k", "a")]
+
+
+def test_a_release_builds_what_a_change_touches_and_plans_all(norm: Path) -> None:
+    first = plan_run(open_workspace([str(norm)]), PlanRequest(fingerprints=True)).plan
+    (kernel,) = first.kernels
+    known = {("norm", name): text for name, text in (kernel.fingerprints or {}).items()}
+    assert sorted(kernel.planned) == sorted(name for leg in first.legs for name in leg.variants)
+
+    def again() -> tuple[set[str], set[str]]:
+        request = PlanRequest(published=known, fingerprints=True)
+        plan = plan_run(open_workspace([str(norm)]), request).plan
+        assert plan.kernels[0].planned == kernel.planned, "what is skipped is planned all the same"
+        for item in plan.skipped:
+            assert "published already with the same fingerprint" in item.reason
+        built = {name for leg in plan.legs for name in leg.variants}
+        return built, {item.variant for item in plan.skipped}
+
+    (norm / "README.md").write_text("# better words")
+    assert again() == (set(), {*kernel.planned})
+    (norm / "csrc/cuda/hopper.cu").write_text("// faster")
+    built, skipped = again()
+    assert built
+    assert all("-cu13" in name for name in built)
+    assert built | skipped == {*kernel.planned}
+
+
+def test_fingerprints_hold_for_a_commit_only_if_nothing_else_changed(norm: Path) -> None:
+    def commit() -> object:
+        return json.loads(kci("plan", norm, "--fingerprints", "--format", "json").stdout)["commit"]
+
+    assert commit() is None
+    commit_all(norm)
+    assert commit() == git(norm, "rev-parse", "HEAD")
+    (norm / "csrc/shared.h").write_text("// changed")
+    assert commit() is None

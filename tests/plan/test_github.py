@@ -1,21 +1,35 @@
-"""The plan as a workflow takes it: GitHub's limits, and its own expression evaluator."""
+"""The plan as a workflow takes it: GitHub's limits, callers, forks, and what a tree must have."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import msgspec
 import pytest
 
+from conftest import torch_kernel
+from kci.matrix.catalog.rows import Catalog
+from kci.matrix.catalog.runners import Pool
+from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Kind
 from kci.plan.github_limits import (
     LEG_KEYS,
     MAX_OUTPUT_UNITS,
     artifact_problems,
+    caller_matrices,
+    check_limits,
     github_matrix,
+    only_hosted,
+    only_own,
     refuse_errors,
+    run_jobs,
+    untested,
 )
-from kci.plan.plan import Leg
-from planning import leg, plan, refused
+from kci.plan.hardware_tests import CarriedTree, tree_under_test
+from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import Leg, Plan, RunnerGroup, SkippedVariant
+from planning import hardware_leg, leg, plan, refused, whole_plan
 
 
 def many(count: int, **keys: object) -> list[Leg]:
@@ -64,3 +78,166 @@ def test_limits_are_handed_over_only_where_there_are_some() -> None:
     assert entry.keys() - {"max_jobs", "tier", "objects"} == set(LEG_KEYS)
     assert entry["objects"] == f"objects.{entry['kernel']}.{entry['name']}"
     assert "objects" not in json.loads(github_matrix(plan([leg(kind=Kind.NOARCH)])))["include"][0]
+
+
+NAMES = ["torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cpu-x86_64-linux"]
+
+
+@pytest.fixture
+def cpu_plan(catalog: Catalog) -> Plan:
+    only = torch_kernel(["cpu"], torch='minver = "2.13"\nmaxver = "2.13"\n')
+    made = make_plan(compute_matrix([only], catalog), None, PlanOptions(container=False))
+    assert sorted(leg.name for leg in made.legs) == NAMES
+    return made
+
+
+@pytest.mark.rule("KCI315", triggers=True)
+@pytest.mark.parametrize(
+    "runner", [("self-hosted", "gpu"), ("ubuntu-24.04", "gpu"), RunnerGroup("g", ("ubuntu-24.04",))]
+)
+def test_forks_get_no_legs_elsewhere(cpu_plan: Plan, runner: tuple[str, ...] | RunnerGroup) -> None:
+    first, second = cpu_plan.legs
+    other = msgspec.structs.replace(second, runner=runner)
+    kept = only_hosted(msgspec.structs.replace(cpu_plan, legs=(first, other)))
+    assert kept.legs == (first,)
+    assert left(cpu_plan, kept) == [(second.name, "KCI315")]
+
+
+def left(before: Plan, after: Plan) -> list[tuple[str, str]]:
+    """What is left out besides."""
+    return [(item.variant, item.rule) for item in after.left_out[len(before.left_out) :]]
+
+
+OWN = hardware_leg("some-kernel", NAMES[0])
+TEST = msgspec.structs.replace(OWN, runner=("ubuntu-24.04",))
+
+
+@pytest.mark.rule("KCI316", triggers=True)
+def test_legs_that_wait_for_a_maintainer_are_the_ones_of_the_other_run(cpu_plan: Plan) -> None:
+    first, second = cpu_plan.legs
+    elsewhere = msgspec.structs.replace(second, runner=("self-hosted", "gpu"))
+    mixed = msgspec.structs.replace(cpu_plan, legs=(first, elsewhere))
+    waiting, theirs = only_hosted(mixed, dispatched=True), only_own(mixed)
+    assert (waiting.legs, theirs.legs) == ((first,), (elsewhere,))
+    assert left(cpu_plan, waiting) == [(second.name, "KCI316")]
+    assert left(cpu_plan, theirs) == [(first.name, "KCI316")]
+    assert [kernel.planned for kernel in theirs.tree_plan().kernels] == [(second.name,)]
+
+
+@pytest.mark.rule("KCI317", triggers=False)
+@pytest.mark.rule("KCI316", triggers=False)
+@pytest.mark.rule("KCI315", triggers=False)
+def test_hosted_legs_are(cpu_plan: Plan) -> None:
+    hosted = msgspec.structs.replace(cpu_plan, tests=(TEST,))
+    assert only_hosted(hosted) == hosted
+    assert untested(hosted, only_hosted(hosted)) == []
+
+
+@pytest.mark.rule("KCI317", triggers=True)
+def test_what_a_fork_leaves_untested_is_said(cpu_plan: Plan) -> None:
+    whole = msgspec.structs.replace(cpu_plan, tests=(OWN,))
+    kept = only_hosted(whole)
+    assert kept.tests == ()
+    (said,) = untested(whole, kept)
+    assert said.rule == "KCI317"
+    assert "some-kernel is not tested on cuda-x86_64-linux" in said.message
+
+
+def test_the_tree_must_have_what_is_built_and_what_is_there(cpu_plan: Plan) -> None:
+    (kernel,) = cpu_plan.kernels
+    assert cpu_plan.tree_plan() == Plan(1, "release", (kernel,), loads=cpu_plan.loads)
+    printed = msgspec.structs.replace(kernel, fingerprints={NAMES[0]: "1", NAMES[1]: "2"})
+    built = msgspec.structs.replace(
+        cpu_plan, legs=cpu_plan.legs[:1], kernels=(printed,), commit="c"
+    )
+    one = cpu_plan.legs[0].name
+    prints = {one: str(NAMES.index(one) + 1)}
+    wanted = msgspec.structs.replace(printed, planned=(one,), fingerprints=prints)
+    assert built.tree_plan() == Plan(1, "release", (wanted,), commit="c", loads=cpu_plan.loads)
+    unbuilt = msgspec.structs.replace(cpu_plan, legs=())
+    assert unbuilt.tree_plan().kernels == (), "nothing of it is built"
+    written = msgspec.to_builtins(built.tree_plan())  # an output of a job is short
+    assert written.keys() == {"schema", "tier", "kernels", "commit", "loads"}
+
+
+def made(sizes: dict[str, int], **keys: Any) -> Plan:
+    """A plan with so many legs of each kernel."""
+    return whole_plan(
+        leg(f"v{number}", kernel, **keys)
+        for kernel, size in sizes.items()
+        for number in range(size)
+    )
+
+
+def rules(sizes: dict[str, int], count: int = 1) -> list[str]:
+    return [item.rule for item in check_limits(made(sizes), count)]
+
+
+def test_each_kernel_is_told_its_own_part() -> None:
+    (caller,) = json.loads(caller_matrices(made({"relu": 2, "rms-norm": 1}), 1))
+    assert [entry["kernel"] for entry in caller["include"]] == ["relu", "rms-norm"]
+    work = caller["include"][0]["work"]
+    assert set(work) == {
+        "matrix", "parts", "links", "parallel", "parts_parallel", "plan", "tests", "tree_run",
+        "tree_digest",
+    }  # fmt: skip
+    assert [entry["name"] for entry in work["matrix"]["include"]] == ["v0", "v1"]
+    assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
+    assert work["plan"]["schema"] == 1
+    (kernel,) = work["plan"]["kernels"]
+    assert (kernel["name"], kernel["path"]) == ("relu", "kernels/relu")
+    assert kernel["planned"] == ["v0", "v1"]
+    assert work["parallel"] == 256
+
+
+def test_each_kernel_is_told_its_own_tests() -> None:
+    test = hardware_leg("relu", "v0", "kernels/relu")
+    both = made({"relu": 2, "rms-norm": 1})
+    (caller,) = json.loads(caller_matrices(msgspec.structs.replace(both, tests=(test,)), 1))
+    told, none = (entry["work"]["tests"]["include"] for entry in caller["include"])
+    assert (told, none) == ([{
+        "kernel": "relu", "path": "kernels/relu", "name": "cuda-x86_64-linux", "backend": "cuda",
+        "variants": ["v0"], "runner": ["gpu"], "timeout": 60, "run": "",
+    }], [])  # fmt: skip
+
+
+def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
+    legs = (*made({"a": 8, "b": 4}, pool=Pool("gpu", 6)).legs, leg("v0", "c"))
+    (caller,) = json.loads(caller_matrices(whole_plan(legs), 1))
+    parallel = {entry["kernel"]: entry["work"]["parallel"] for entry in caller["include"]}
+    assert parallel["a"] + parallel["b"] == 6
+    assert parallel["a"] > parallel["b"]
+    assert parallel["c"] == 256, "GitHub's own machines hold nobody back"
+
+
+def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is() -> None:
+    skipped = (SkippedVariant("a", "v9", "published already"),)
+    plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=skipped)
+    trees = {kernel: CarriedTree("41", {"v9": kernel}) for kernel in ("a", "b")}
+    (caller,) = json.loads(caller_matrices(plan, 1, trees))
+    runs = {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]}
+    assert runs == {"a": "41", "b": ""}
+    digests = {entry["kernel"]: entry["work"]["tree_digest"] for entry in caller["include"]}
+    assert digests == {kernel: tree_under_test(tree.digests) for kernel, tree in trees.items()}
+
+
+@pytest.mark.rule("KCI305", triggers=True)
+def test_what_github_refuses() -> None:
+    assert rules({"big": 257}) == ["KCI305"]
+    assert rules(dict.fromkeys((f"k{number}" for number in range(257)), 1)) == ["KCI305"]
+    assert rules(dict.fromkeys((f"k{number}" for number in range(100)), 10)) == ["KCI305"]
+
+
+@pytest.mark.rule("KCI305", "KCI306", triggers=False)
+def test_what_fits() -> None:
+    assert rules({"big": 256}) == []
+    # The legs, the merges, and the plan with the gate.
+    assert run_jobs(made({"a": 2, "b": 1})) == 3 + 2 + 2
+    assert rules({"a": 200, "b": 200}) == []
+
+
+@pytest.mark.rule("KCI306", triggers=True)
+def test_more_text_than_the_outputs_of_a_job_may_have() -> None:
+    long = "x" * (MAX_OUTPUT_UNITS // 200)
+    legs = [leg(f"v{number}", image=long) for number in range(210)]
+    assert [item.rule for item in check_limits(whole_plan(legs), 1)] == ["KCI306"]

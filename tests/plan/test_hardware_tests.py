@@ -241,9 +241,7 @@ def test_changed_tests_have_the_tree_of_the_base_or_a_build(tmp_path: Path, run:
     assert done.touches[0].reason == "read by the tests; the tests run again on cpu-x86_64-linux"
 
 
-def test_each_kernel_is_tested_on_each_kind_of_machine_that_it_has_variants_for(
-    tmp_path: Path,
-) -> None:
+def test_each_kernel_is_tested_on_all_kinds_of_machines_of_its_variants(tmp_path: Path) -> None:
     place = write_noarch(tmp_path / "norm", "norm", ("cpu", "cuda", "rocm"))
     (tmp_path / ".git").mkdir()
     limit = '[[limits]]\nbackend = "cuda"\ntimeout-minutes = 7\n'

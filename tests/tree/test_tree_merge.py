@@ -204,9 +204,7 @@ def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", triggers=False)
-def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole(
-    tmp_path: Path,
-) -> None:
+def test_other_variants_of_the_tree_are_carried_others_replaced_whole(tmp_path: Path) -> None:
     first, tree = {"__init__.py": "", "stale.py": ""}, tmp_path / "build"
     merge([artifact(tmp_path, CPU, files=first), artifact(tmp_path, STABLE)], tree)
     (tree / "CARD.md").write_text("card")
@@ -390,9 +388,7 @@ def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_merges_at_once_end_with_the_variants_of_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merges_at_once_have_both_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
     names = (CPU, CUDA)

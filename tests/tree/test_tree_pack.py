@@ -121,9 +121,7 @@ def test_what_unpacking_would_refuse_for_its_size_is_not_packed(
         make_artifact(tmp_path, variant)
 
 
-def test_zstd_without_its_package_names_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zstd_without_its_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = make_artifact(tmp_path, make_variant(tmp_path), suffix=".tar.zst")
     monkeypatch.setitem(sys.modules, "zstandard", None)
     with pytest.raises(MissingToolError) as caught:

@@ -1,19 +1,26 @@
-"""What decides a variant: the files that build.toml lists, those of the package, what is declared,
-and no other.
-"""
+"""What decides a variant: files listed, included and declared, links followed, and no other."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from buildkit import CPU, CUDA, variant, write_tree
-from conftest import kernel, noarch_kernel, torch_toml
+from conftest import kernel, many, noarch_kernel, torch_toml
+from growth import assert_in_proportion
 from kci.config.model import Build
+from kci.config.sources.op_rules import check_cpp
 from kci.plan.inputs.kernel_inputs import KernelInputs
-from kci.plan.inputs.source_tree import SourceTree
+from kci.plan.inputs.source_lints import quoted_includes
+from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
+from kci.utils import cache as caching
+from kci.utils.cache import StatCache
 from planning import refused
 
 SOURCES = {"cuda": "csrc/a.cu", "cpu": 'csrc/b.cpp", "csrc/b.h'}
@@ -86,3 +93,156 @@ def test_what_is_declared_counts(tmp_path: Path, declared: str) -> None:
 def test_a_declared_input_has_to_be_there(tmp_path: Path, declared: str) -> None:
     root = write_tree(tmp_path / "k", FILES)
     refused("KCI333", KernelInputs, build(), root, SourceTree(tmp_path), [declared])
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('#include "a.h"\n// #include "b.h"\n  # include "c.h"', ["a.h", "c.h"]),
+        ('if (c == \'"\') {} /*\n#include "no.h"\n*/\n#include "a.h"', ["a.h"]),
+        ('x = "\\"/*";\n#include "a.h"\n', ["a.h"]),
+        ('int x;\r#include "../x.h"\rint y;', ["../x.h"]),
+        ('#error "not closed\n#include "a.h"\n', ["a.h"]),
+    ],
+)
+def test_includes_in_quotes(text: str, found: list[str]) -> None:
+    assert quoted_includes(text.encode()) == found
+
+
+def test_a_string_without_an_end_costs_its_length() -> None:
+    assert_in_proportion(lambda size: quoted_includes(b'include "' + b'"\\' * size), 8000)
+
+
+def test_neither_do_registrations(tmp_path: Path) -> None:
+    def check(start: str, many: str, size: int) -> None:
+        (tmp_path / "k.cpp").write_text(start + many * size)
+        list(check_cpp([(tmp_path / "k.cpp", "k.cpp")]))
+
+    assert_in_proportion(lambda size: check("TORCH_LIBRARY ", '"\\', size), 8000)
+    assert_in_proportion(lambda size: check("", "\nTORCH_LIBRARY(fixed", size), 8000)
+
+
+def write(root: Path, **files: str) -> Path:
+    named = {name.replace("__", "/").replace("_h", ".h"): text for name, text in files.items()}
+    return write_tree(root, named)
+
+
+PARTS = st.sampled_from(["a", "b", "link", "out", "loop", "gone", "..", ".", "", "x.h"])
+
+
+@given(st.lists(PARTS, max_size=7))
+@settings(max_examples=many(400))
+def test_links_are_followed_as_the_system_does(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str]
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "links"
+    if not root.exists():
+        write(root, a__b__x_h="1", b__x_h="2", x_h="3")
+        (root / "link").symlink_to("a/b")
+        (root / "a/link").symlink_to("../b")
+        (root / "b/link").symlink_to(root / "a")
+        (root / "out").symlink_to("/etc")
+        (root / "loop").symlink_to("loop")
+        (root / "gone").symlink_to("nowhere")
+    path = "/".join(parts)
+    if path.startswith("/"):
+        return
+    real = os.path.realpath(f"{root}/{path}")
+    there = os.path.exists(f"{root}/{path}") and (real == str(root) or real.startswith(f"{root}/"))  # noqa: PTH110
+    # A path that leaves the root on its way and comes back is left out, though the system would
+    # find it.
+    found = SourceTree(root).real(path)
+    if found is not None:
+        assert there
+        assert f"{root}/{found}".rstrip("/") == real
+    elif there:
+        assert ".." in parts or "out" in parts
+
+
+# --- remembered ---
+
+
+def looked_at(root: Path, place: Path) -> str:
+    cache = StatCache(root, place)
+    digest = SourceTree(root, cache).digest("a.h")
+    cache.save()
+    return digest
+
+
+def test_the_unchanged_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write(tmp_path / "r", a_h="one")
+    monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
+    first = looked_at(root, tmp_path / "c")
+    cache = StatCache(root, tmp_path / "c")
+    known = cache.get("a.h", (root / "a.h").stat())
+    assert known == first
+
+
+def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path) -> None:
+    """It may be written once more within the same tick of the clock, with the same size
+    and time.
+    """
+    root = write(tmp_path / "r", a_h="one")
+    looked_at(root, tmp_path / "c")
+    assert StatCache(root, tmp_path / "c").get("a.h", (root / "a.h").stat()) is None
+
+
+def test_a_cache_of_another_root_or_of_rubbish_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caching, "_TICK_NS", -(10**18))
+    root = write(tmp_path / "r", a_h="one")
+    first = looked_at(root, tmp_path / "c")
+    (file,) = [path for path in (tmp_path / "c").iterdir() if path.suffix == ".msgpack"]
+    other = write(tmp_path / "other", a_h="two")
+    file.rename(StatCache(other, tmp_path / "c")._path)
+    assert StatCache(other, tmp_path / "c").get("a.h", (root / "a.h").stat()) is None
+    for content in (b"", b"\xc1", b"\x91" * 100_000, b"\x93\x01\xa0\x80"):
+        file.write_bytes(content)
+        assert looked_at(root, tmp_path / "c") == first
+
+
+# --- as it was ---
+
+
+def test_another_time_is_seen_where_it_differs(tmp_path: Path) -> None:
+    now = SourceTree(write(tmp_path / "r", a_h="now", same_h="same", new__x_h="new", file_h="f"))
+    then = PatchedTree(
+        now,
+        {
+            "a.h": (EntryKind.FILE, b"then"),
+            "new/x.h": None,
+            "old/y.h": (EntryKind.FILE, b"gone"),
+            "link": (EntryKind.LINK, b"old/y.h"),
+            "file.h": None,
+            "file.h/inside": (EntryKind.FILE, b"it was a folder"),
+        },
+    )
+    assert then.content("a.h") == b"then"
+    assert then.digest("a.h") != now.digest("a.h")
+    assert then.digest("same.h") == now.digest("same.h")
+    assert then.file("new/x.h") is None
+    assert then.file("link") == "old/y.h"
+    assert then.file("file.h/inside") == "file.h/inside"
+    assert now.file("file.h") == "file.h"
+    assert [*then.below("old")] == ["old/y.h"]
+
+
+@pytest.mark.parametrize("part", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
+def test_whatever_the_file_system_says_anew_is_read_again(tmp_path: Path, part: str) -> None:
+    said = {"st_size": 1, "st_mtime_ns": 2, "st_ctime_ns": 3, "st_ino": 4, "st_dev": 5}
+    cache = StatCache(tmp_path, tmp_path / "place")
+    status: Any = SimpleNamespace(**said)
+    cache.put("x.h", status, status, "0" * 64)
+    assert cache.get("x.h", status) == "0" * 64
+    other: Any = SimpleNamespace(**said | {part: 9})
+    assert cache.get("x.h", other) is None
+    cache.put("y.h", status, other, "0" * 64)  # it changed while it was read
+    assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None)
+
+
+def test_a_place_outside_or_one_that_no_system_has_is_nowhere(tmp_path: Path) -> None:
+    tree = SourceTree(write(tmp_path, etc__x_h="1"))
+    assert tree.real(f"{tmp_path}/etc/x.h") is not None
+    assert tree.real("/etc/x.h") is None, "not the one below the root"
+    assert tree.real("etc\0/x.h") is None

@@ -1,4 +1,4 @@
-"""Lints of the files that a build.toml names."""
+"""Lints of the files that a build.toml names, of their C++ standard and of pybind11."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from pathlib import Path
 import pytest
 
 from buildkit import write_tree
+from conftest import torch_kernel, torch_toml
 from kci.config.discovery import RepositorySettings, find_settings
 from kci.config.file_lints import lint_file
-from kci.config.reader import Kernel, read_kernel
+from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity
-from kci.plan.inputs.source_lints import MAX_MISSING, include_not_listed, lint_sources
+from kci.matrix.catalog.loading import load_catalog
+from kci.plan.check import check_kernels
+from kci.plan.inputs.source_lints import (
+    MAX_MISSING,
+    include_not_listed,
+    lint_sources,
+    lint_standards,
+    pybind_included,
+    unconditional_includes,
+)
 from kci.plan.inputs.source_tree import SourceTree
 
 BUILD = """\
@@ -117,9 +127,7 @@ def test_an_include_out_of_the_kernel_has_to_be_declared(tmp_path: Path, link: b
     ("where", "component"),
     [("include/x.h", 'include = ["include"]'), ("csrc/x.h", ""), ("src/x.h", "")],
 )
-def test_include_directories_and_csrc_are_searched(
-    tmp_path: Path, where: str, component: str
-) -> None:
+def test_include_folders_and_csrc_are_searched(tmp_path: Path, where: str, component: str) -> None:
     files = {"src/a.cu": '#  include  "x.h"', where: ""}
     _, found = make(tmp_path, files, ["src/a.cu"], component=component)
     assert [item.rule for item in found] == ["KCI138"]
@@ -291,3 +299,141 @@ def test_each_header_is_told_once_and_only_what_listed_files_include(tmp_path: P
     assert [item.hint for item in found] == ['add "csrc/a.h" to this `src`']
     _, found = make(tmp_path, files, ["csrc/a.cu", "csrc/b.cu", "csrc/a.h"])
     assert [item.hint for item in found] == ['add "csrc/sub/b.h" to this `src`']
+
+
+INCLUDES = '#include "a.h"\n#include <torch/all.h>\n'
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    (tmp_path / "a.cu").write_text(INCLUDES)
+    (tmp_path / "a.cpp").write_text(INCLUDES)
+    return tmp_path
+
+
+def said(
+    sources: Path,
+    flags: str,
+    *,
+    key: str = "cuda-flags",
+    torch: str = "",
+    backend: str = "cuda",
+    src: str = "a.cu",
+) -> list[str]:
+    parts = f'[kernel.a]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{key} = [{flags}]\n'
+    made = torch_kernel([backend], torch=torch, components=parts)
+    found = list(lint_standards(made, load_catalog(), SourceTree(sources)))
+    assert {item.rule for item in found} <= {"KCI159"}
+    return [item.message for item in found]
+
+
+@pytest.mark.rule("KCI159", triggers=True)
+@pytest.mark.parametrize(
+    ("backend", "key", "flag", "src"),
+    [
+        ("cuda", "cuda-flags", "-std=c++17", "a.cu"),
+        ("cuda", "cuda-flags", "--std=c++14", "a.cu"),
+        ("cuda", "cxx-flags", "-std=gnu++98", "a.cpp"),
+        ("rocm", "hip-flags", "-std=c++17", "a.cu"),
+        ("xpu", "sycl-flags", "-std=c++17", "a.cpp"),
+        ("cpu", "cxx-flags", "-std=c++17", "a.cpp"),
+    ],
+)
+def test_an_older_standard_is_told_with_the_versions_of_torch(
+    sources: Path, backend: str, key: str, flag: str, src: str
+) -> None:
+    (message,) = said(sources, f'"-O3", "{flag}"', key=key, backend=backend, src=src)
+    assert message.startswith(f"`{flag}` is older than C++")
+    assert message.endswith("2.14 ask for")
+
+
+BINDINGS = torch_toml({"cpu": "b.cpp"}, binding="a.cpp", more='cxx-flags = ["-std=c++17"]\n')
+
+
+@pytest.mark.rule("KCI159", triggers=True)
+def test_the_bindings_have_flags_too_and_a_check_finds_them(sources: Path) -> None:
+    (found,) = lint_standards(parse_kernel(BINDINGS.encode()), load_catalog(), SourceTree(sources))
+    asks = "C++20, which the headers of torch 2.14 ask for"
+    assert found.message == f"`-std=c++17` is older than {asks}"
+    assert (found.line, found.column) == (9, 14)
+    (sources / "build.toml").write_text(BINDINGS)
+    checked = check_kernels([str(sources)]).diagnostics
+    assert [item.line for item in checked if item.rule == "KCI159"] == [9]
+
+
+@pytest.mark.rule("KCI159", triggers=False)
+@pytest.mark.parametrize(
+    ("flags", "torch"),
+    [
+        ('"-O3"', ""), ('"-std=c++20"', ""), ('"-std=gnu++23"', ""), ('"-std=c++2b"', ""),
+        ('"-std=c++17"', 'stable-abi = "2.11"'), ('"-std=c++17"', 'maxver = "2.13"'),
+        ('"-DX=-std=c++17"', ""),
+    ],
+)  # fmt: skip
+def test_what_is_no_older_standard(sources: Path, flags: str, torch: str) -> None:
+    assert said(sources, flags, torch=torch) == []
+
+
+@pytest.mark.rule("KCI159", triggers=False)
+@pytest.mark.parametrize("src", ["plain.cu", "gone.cu", "../a.cu", "folder", "a.cpp"])
+def test_sources_that_include_no_such_header_may_have_an_older_one(sources: Path, src: str) -> None:
+    text = "#include <cuda_runtime.h>\n#include <torch/headeronly/macros/Macros.h>\n"
+    (sources / "plain.cu").write_text(text)
+    (sources / "folder").mkdir()
+    assert said(sources, '"-std=c++17"', src=src) == []
+
+
+def pybind_said(folder: Path, files: dict[str, str], more: str = "") -> list[str]:
+    write_tree(folder, files)
+    part = '[kernel.a]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = ["csrc/a.cpp", "csrc/a.h"]\n'
+    parts = f"{part}{more}\n"
+    found = list(pybind_included(torch_kernel(["cpu"], components=parts), SourceTree(folder)))
+    assert {item.rule for item in found} <= {"KCI167"}
+    assert all("torch/all.h" in item.hint for item in found)
+    return [item.message for item in found]
+
+
+@pytest.mark.rule("KCI167", triggers=True)
+@pytest.mark.parametrize(
+    "include",
+    [
+        "<torch/extension.h>", '"torch/extension.h"', "<torch/python.h>",
+        "<torch/csrc/utils/pybind.h>", "<pybind11/pybind11.h>", "<pybind11/stl.h>",
+    ],
+)  # fmt: skip
+def test_each_header_with_pybind_is_told(tmp_path: Path, include: str) -> None:
+    (message,) = pybind_said(tmp_path, {"csrc/a.cpp": f"#include <vector>\n#include {include}\n"})
+    assert message.startswith(f"'csrc/a.cpp' includes <{include[1:-1]}>: ")
+    assert "Python's limited API (Py_LIMITED_API)" in message
+
+
+@pytest.mark.rule("KCI167", triggers=False)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include <torch/all.h>\n",
+        "// #include <torch/extension.h>\n/*\n#include <torch/extension.h>\n*/\n",
+        "#if !defined(__CUDACC__)\n#include <pybind11/functional.h>\n#endif\n",
+        "#ifdef WITH_PYBIND\n#define OTHER\n#include <torch/extension.h>\n#endif\n",
+        "#ifndef A\n#define B\n#include <torch/extension.h>\n#endif\n",
+        "#undef Py_LIMITED_API\n#include <torch/extension.h>\n",
+        '#include "torch/extension.h"\n',
+        '#include "a.h"\n',
+    ],
+)
+def test_what_may_compile_is_not_told(tmp_path: Path, text: str) -> None:
+    """A header through one of the kernel, one behind a condition, and one of the kernel's own with
+    that name.
+    """
+    files = {"csrc/a.cpp": text, "csrc/a.h": "#include <torch/extension.h>\n"}
+    own = {"csrc/torch/extension.h": "#include <torch/all.h>\n"} if '"torch' in text else {}
+    assert pybind_said(tmp_path, files | own) == []
+    including = {"csrc/a.cpp": "#include <torch/python.h>\n"}
+    assert pybind_said(tmp_path, including, 'cxx-flags = ["-UPy_LIMITED_API"]') == []
+
+
+def test_conditions_within_conditions() -> None:
+    text = b"#ifndef G\n#define G\n#if A\n#if B\n#include <b>\n#endif\n#include <a>\n#endif\n"
+    text += b"#include <c>\n#endif\n#include <d>\n"
+    assert unconditional_includes(text) == ["c", "d"]
+    assert unconditional_includes(b'#endif\n#include <a>\n#define X\n# include "b"') == ["a", "b"]

@@ -143,9 +143,7 @@ def test_a_tpu_brings_jax(tmp_path: Path, backend: str, said: list[str]) -> None
     assert sources_say(kernel(tmp_path, text, backend=backend)) == said
 
 
-def test_a_file_is_parsed_once_and_again_when_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_parsed_once_per_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, kept = kernel(tmp_path / "kernel", "import numpy\n"), tmp_path / "kept"
     parsed: list[str] = []
     judged = package_rules.read_module
@@ -203,9 +201,7 @@ def test_sources_of_two_backends_have_a_library_each(tmp_path: Path) -> None:
     assert "KCI782" not in sources_say(compiled(tmp_path, files, toml))
 
 
-def test_a_plan_judges_the_texts_anew_when_one_of_them_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_judges_changed_texts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flagged = COMPILED.replace("csrc/table.h", "csrc/a.cpp") + 'cxx-flags = ["-mavx2"]\n'
     place, linted = compiled(tmp_path / "kernel", {}, flagged), []
     judged = check.lint_matrix

@@ -123,9 +123,7 @@ def test_a_kernel_cannot_import_itself_by_name(tmp_path: Path, text: str) -> Non
         'sys.modules.setdefault("gated_norm", sys.modules[__name__])',
     ],
 )
-def test_a_kernel_that_registers_a_name_for_itself_can_import_it(
-    tmp_path: Path, registered: str
-) -> None:
+def test_a_kernel_can_import_a_name_that_it_registers(tmp_path: Path, registered: str) -> None:
     assert variant(tmp_path, f"import sys\n{registered}\nimport gated_norm\n") == []
 
 
@@ -144,9 +142,7 @@ def test_a_name_that_is_registered_in_a_function_is_not_there_at_loading(tmp_pat
         "async def f():\n    import numpy",
     ],
 )
-def test_a_foreign_import_that_does_not_run_at_loading_is_a_warning(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_foreign_import_that_loading_does_not_run_is_a_warning(tmp_path: Path, text: str) -> None:
     found = only(variant(tmp_path, text), "KCI773")
     assert found.severity == "warning"
     told = "say why it may be absent in [[lint.ignore]] of kci.toml, or do without"
@@ -179,9 +175,7 @@ FIXED += [f"@register_fake({argument})\ndef f(x): ...\n" for argument in NO_CALL
 
 @pytest.mark.rule("KCI772", triggers=True)
 @pytest.mark.parametrize("text", FIXED)
-def test_a_fixed_name_is_seen_wherever_it_stands_and_only_a_call_gives_a_prefix(
-    tmp_path: Path, text: str
-) -> None:
+def test_a_fixed_name_is_seen_anywhere_a_call_gives_a_prefix(tmp_path: Path, text: str) -> None:
     only(variant(tmp_path, text), "KCI772")
 
 
@@ -207,9 +201,7 @@ HELPER = """
         (HELPER.format("'::'.join(('gated_norm', name))"), 5),
     ],
 )  # fmt: skip
-def test_a_prefix_function_that_may_not_be_the_kernel_s(
-    tmp_path: Path, text: str, line: int
-) -> None:
+def test_a_prefix_function_that_may_be_another_s(tmp_path: Path, text: str, line: int) -> None:
     found = only(variant(tmp_path, text), "KCI779")
     assert (found.severity, found.line) == ("warning", line)
 
@@ -319,9 +311,7 @@ def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: 
         ("torch-rocm", "cuda.bindings"), ("torch-cpu", "cuda.pathfinder"),
     ],
 )  # fmt: skip
-def test_what_torch_brings_for_some_backends_is_not_there_for_others(
-    tmp_path: Path, name: str, module: str
-) -> None:
+def test_what_torch_brings_for_some_backends_alone(tmp_path: Path, name: str, module: str) -> None:
     found = variant(tmp_path, "from . import a\n", name, a=f"import {module}\nimport {module}\n")
     said = f"imports {module}, which torch for {name.removeprefix('torch-')} does not bring"
     assert only(found, "KCI771", said).line == 1, "the first one, and that once"
@@ -389,9 +379,7 @@ LOADS = {
 
 @pytest.mark.rule("KCI783", triggers=True)
 @pytest.mark.parametrize(("text", "line"), LOADS.items())
-def test_a_test_that_loads_another_version_than_build_toml_has(
-    tmp_path: Path, text: str, line: int
-) -> None:
+def test_a_test_that_loads_another_version(tmp_path: Path, text: str, line: int) -> None:
     root = kernel(tmp_path)
     (root / "tests" / "more").mkdir(parents=True)
     other = 'from kernels import get_kernel\nget_kernel("a/gated-norm", version=9)\n'
@@ -474,9 +462,7 @@ def test_a_package_that_is_missing_or_holds_its_own_name(tmp_path: Path) -> None
         ("__init__.abi3.so", "__init__.py"),
     ],
 )
-def test_a_file_that_is_imported_in_the_place_of_another(
-    tmp_path: Path, first: str, second: str
-) -> None:
+def test_a_file_imported_in_place_of_another(tmp_path: Path, first: str, second: str) -> None:
     files = dict.fromkeys(["__init__.py", first, second], "")
     found = only(verify(make_variant(tmp_path, CPU, files=files), select=["KCI766"]), "KCI766")
     assert found.path.endswith(f"/{second}")
