@@ -44,8 +44,10 @@ posix._exit(int(server.recv(9) or b"70"))
 def forked_program(python: str = sys.executable) -> Path:
     """The program that stands for a Python where that is asked to run a module of kci.
 
-    Its server ends with this process.
+    Its server ends with this process. Where there is no Linux to ask, it is that Python.
     """
+    if sys.platform != "linux":
+        return Path(python)
     program = Path(tempfile.mkdtemp(prefix="kci-forked-")) / "python"
     address = program.with_name("server")
     own = Path(sys.executable).resolve()
