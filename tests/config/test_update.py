@@ -166,7 +166,9 @@ def test_writing_keeps_permissions_and_leaves_nothing_behind(file: Path) -> None
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync", "chmod"])
-def test_a_failed_write_is_undone(file: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failed_write_changes_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

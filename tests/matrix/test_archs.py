@@ -234,7 +234,7 @@ VARIANTS = st.lists(
 
 @settings(max_examples=many(200))
 @given(VARIANTS, st.randoms(use_true_random=False))
-def test_every_pair_is_covered_none_is_superfluous_and_order_is_nothing(variants, random) -> None:
+def test_each_pair_is_covered_none_twice_in_any_order(variants, random) -> None:
     chosen = choose(variants)
     assert pairs_of(variants) == pairs_of(chosen)
     assert [variant for variant in variants if variant in chosen] == chosen

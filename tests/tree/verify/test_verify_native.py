@@ -178,7 +178,7 @@ def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) ->
     assert found.message == "undefined symbols without a version: arc4random_like, std::no_such_f()"
 
 
-def test_a_gpu_runtime_explains_only_gpu_variants_symbols(tmp_path: Path, compile: Compile) -> None:
+def test_a_gpu_runtime_is_for_gpu_variants(tmp_path: Path, compile: Compile) -> None:
     library = compile(INIT.replace("cpu", "cuda") + asks("cudaMalloc"))
     assert "KCI746" not in ids(native(tmp_path, library, CUDA, f"{CUDA_ID}.abi3.so"))
     assert "KCI746" in ids(native(tmp_path, library))
@@ -306,7 +306,7 @@ def test_what_a_newer_cuda_exports_is_not_there_in_the_one_of_the_name(asking: A
         (CPU, "inflateNoSuch", "libz.so.1"),
     ],
 )
-def test_a_missing_list_is_said(asking: Asking, variant: str, symbol: str, needs: str) -> None:
+def test_a_missing_list_is_named(asking: Asking, variant: str, symbol: str, needs: str) -> None:
     found = only(asking(variant, symbol, needs=needs), "KCI750", symbol)
     assert found.severity == "info"
 
