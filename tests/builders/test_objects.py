@@ -23,6 +23,7 @@ from buildkit import (
     with_changes,
 )
 from kci.builders import build_variant
+from kci.builders.native import builder
 from kci.builders.native.builder import plan
 from kci.builders.native.objects import Objects, read_head
 from kci.builders.toolchains.compilers import find_compiler_cache
@@ -144,9 +145,13 @@ def test_nvcc(build: Build, tmp_path: Path) -> None:
     assert edited.module != cold.module
 
 
-def key(kernel: Path, tmp_path: Path) -> str:
+def for_ccache(kernel: Path, tmp_path: Path) -> dict[str, str]:
     what = request(kernel, STABLE_CPU, tmp_path)
-    return Objects(plan(what, quiet), what, quiet).environment()["CCACHE_NAMESPACE"]
+    return Objects(plan(what, quiet), what, quiet).environment()
+
+
+def key(kernel: Path, tmp_path: Path) -> str:
+    return for_ccache(kernel, tmp_path)["CCACHE_NAMESPACE"]
 
 
 @pytest.mark.parametrize(
@@ -171,13 +176,23 @@ def test_what_an_assembler_reads_is_part_of_the_key(
     assert keys[0] != keys[1]
 
 
-def test_variables_that_compilers_read_are_part_of_the_key(
+def test_versions_of_tools_and_variables_that_compilers_read_are_part_of_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = copy_kernel("bare", tmp_path / "place")
     usual = key(kernel, tmp_path)
+    with monkeypatch.context() as another:
+        another.setattr(builder, "version_line", "another {}".format)
+        assert key(kernel, tmp_path) != usual
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
     assert key(kernel, tmp_path) != usual
+
+
+@pytest.mark.parametrize(("flag", "counts"), [("-gdwarf-4", True), ("-g0", False)])
+def test_the_folder_counts_where_objects_name_it(tmp_path: Path, flag: str, counts: bool) -> None:
+    kernel = copy_kernel("bare", tmp_path / "place")
+    replace("build.toml", "[torch]", f'[torch]\ncxx-flags = ["{flag}"]')(kernel)
+    assert ("CCACHE_HASHDIR" in for_ccache(kernel, tmp_path)) is counts
 
 
 def test_a_header_that_appears_outside_is_seen(
