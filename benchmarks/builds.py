@@ -149,13 +149,9 @@ def used(work: list[str] | str, **options: object) -> tuple[float, float]:
     subprocess.run(
         work, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
     )  # type: ignore[call-overload]
-    return cpu_since(before), time.monotonic() - begun
-
-
-def cpu_since(before: resource.struct_rusage) -> float:
-    """CPU seconds of what has been started and has ended since."""
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, time.monotonic() - begun
 
 
 def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
@@ -164,9 +160,7 @@ def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
     if not sources:
         (kernel / "torch-ext" / "binding.cpp").write_text(NO_TORCH)
     cache = fresh_cache(place, "cache")
-    begun = resource.getrusage(resource.RUSAGE_CHILDREN)
     build(kernel, cache)  # installs what is missing
-    first = cpu_since(begun)
     lines = build(kernel, cache, "--dry-run").splitlines()
     bare = [line for line in lines if not line.startswith("#")]
     (place / "bare.sh").write_text(
@@ -177,8 +171,8 @@ def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
     shown, with_kci = [], []
     for turn in range(rounds):
         # two compilers at once share caches, and cost more
-        anew = {**off, "KCI_CACHE": str(fresh_cache(place, f"cache-{turn}"))}
-        with_kci.append(used([*command, "--jobs", "1"], env=anew)[0] if sources else first)
+        anew = str(fresh_cache(place, f"cache-{turn}"))
+        with_kci.append(used([*command, "--jobs", "1"], env={**off, "KCI_CACHE": anew})[0])
         shown.append(used(["sh", str(place / "bare.sh")], env=off)[0])
     cpu = min(with_kci) / min(shown)
     if cpu < 0.5:
@@ -197,7 +191,7 @@ def one_kernel(place: Path, rounds: int, sources: int) -> dict[str, float]:
     used(command, env=warm)
     # CPU and not the clock: other work on the machine would be most of either.
     empty = min(used([sys.executable, "-c", "pass"])[0] for _ in range(rounds * 5))
-    nothing = min(used(command, env=warm)[0] for _ in range(rounds * 2 if sources else 1))
+    nothing = min(used(command, env=warm)[0] for _ in range(rounds * 2))
     no_op = nothing / empty
     print(
         f"nothing to do over `python -c pass`       {no_op:6.1f}   ({nothing * 1000:.0f} and "

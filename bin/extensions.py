@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
-import re
 import sys
 import tarfile
 import tempfile
@@ -35,8 +34,6 @@ from kci.utils.cache import default_cache
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "scaffold" / "extensions.toml"
 _LISTED = 20
 """So many sources are listed by name; of more, only the number stands in the table."""
-_OF_OTHERS = re.compile("[^/]+/csrc/(composable_kernel|cutlass)/(?!include/).")
-"""Thousands of files of two projects, of which an extension needs the headers."""
 
 
 class Taken(Struct, forbid_unknown_fields=True):
@@ -75,8 +72,7 @@ def unpacked(entry: Entry, place: Path) -> Path:
         kept.unlink()
         raise ValueError(f"{entry.url}: not the archive of the table")
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
-        needed = (item for item in archive if not _OF_OTHERS.match(item.name))
-        archive.extractall(place, needed, filter="data")
+        archive.extractall(place, filter="data")
     (top,) = place.iterdir()
     return top
 

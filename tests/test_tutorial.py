@@ -97,15 +97,13 @@ def test_the_tutorial_without_building(tmp_path: Path) -> None:
 def test_a_newcomer_follows_it_with_nothing_but_the_wheel(
     tmp_path: Path, torch_cache: Path, shared_by_workers: Path
 ) -> None:
-    """A new kernel, built, loaded by the kernels library, and tested once, when it is the reader's
-    own; the README shows how that begins.
+    """A new kernel, built, loaded by the kernels library, and tested; the README shows how that
+    begins.
     """
     program = installed_from_a_wheel(shared_by_workers)
     said: list[tuple[list[str], str]] = []
 
     def run(command: list[str], place: Path) -> None:
-        if command[1] == "test" and "tanh" not in (place / "csrc/softcap_cpu.cpp").read_text():
-            return
         output = outside(program, *command[1:], cwd=place, KCI_CACHE=str(torch_cache))
         said.append((command, as_on_any_machine(output)))
 
