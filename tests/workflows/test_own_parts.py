@@ -105,6 +105,9 @@ def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
     ended(kci("render"), 1, "KCI423", "did you mean `before-build.yml`?")
 
 
+BOMB = "- run: &a0 [a, b]\n" + "".join(
+    f"  x{number}: &a{number + 1} [*a{number}, *a{number}]\n" for number in range(40)
+)
 SKIPPED = {
     "no condition": "needs: [plan, kernels]",
     "a need that is a word": "needs: kernels",
@@ -175,6 +178,10 @@ def test_a_readme_is_no_part(repository: Path) -> None:
         ("before-build.yml", "- run: |\n    a\n@@jobs@@\n"),
         ("jobs.yml", "- run: a\n"),
         ("jobs.yml", "lint: 1\n"),
+        ("before-build.yml", "- run: a\n  run: b\n"),
+        ("before-build.yml", "- <<: {}\n  run: b\n"),
+        ("before-build.yml", f"- {'[' * 5000}{']' * 5000}\n"),
+        ("before-build.yml", BOMB),
     ],
 )
 def test_what_cannot_be_put_into_a_file(repository: Path, name: str, text: str) -> None:

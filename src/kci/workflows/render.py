@@ -139,12 +139,10 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
         "compat_file": COMPAT_FILE,
         "dispatched": inputs.forks == Forks.DISPATCH,
         "tiers": [*_DISPATCHED, *inputs.tiers],
-        "publish": inputs.publish,
         "push_file": PurePosixPath(PUBLISH_FILE if by_push else RELEASE_FILE).name,
         "reusable": False,
         "point": own.mark,
-        "job_ids": list(own.job_ids),
-        "own_results": own.results,
+        "own_results": own.results(),
         "split": inputs.part_jobs > 0,
         "part_names": part_names(inputs.part_jobs),
     }
@@ -204,8 +202,8 @@ def command(inputs: Inputs, *more: str) -> str:
 def input_digest(inputs: object, own: WorkflowExtensions = NO_EXTENSIONS) -> str:
     """A 16-digit sha256 of the inputs, for the header of a file."""
     made_from = msgspec.to_builtins(inputs, enc_hook=str)
-    if own != NO_EXTENSIONS:
-        made_from["own"] = msgspec.to_builtins(own)
+    if own.parts:
+        made_from["own"] = own.parts
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
