@@ -18,7 +18,7 @@ from cli.runner import ended, kci
 from forked_program import forked_program
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
-from kci.workflows.snakemake import SNAKEFILE, render_snakemake
+from kci.workflows.render import SNAKEFILE, render_snakemake
 from split_kernel import SOURCES, VARIANT, SplitKernel
 from workflows.slurm_cluster import Cluster, NoClusterError, cluster, missing
 
