@@ -76,13 +76,10 @@ def test_a_part_is_told_all_that_decides_what_is_in_it(
     assert (options.part, options.objects_from) == ("2/3", (earlier,))
 
 
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
-        (3, "it compiled nothing that could be kept"),
-        (0, "re-run the failed jobs, or push: it goes on from there"),
-    ],
-)
+@pytest.mark.parametrize(("found", "said"), [
+    (3, "it compiled nothing that could be kept"),
+    (0, "re-run the failed jobs, or push: it goes on from there"),
+])  # fmt: skip
 def test_a_leg_that_ends_itself_fails_and_says_whether_the_next_attempt_gets_further(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -121,8 +118,7 @@ def test_one_variant_that_fails_fails_the_leg_and_stops_no_other(
 
     monkeypatch.setattr(script.kci, "build_leg", build_it)
     give_too(monkeypatch, variant=" ".join(VARIANTS))
-    ended = failure(SystemExit, "", script.main)
-    assert ended.code == 4
+    assert failure(SystemExit, "", script.main).code == 4
     (other,) = {*VARIANTS} - {failing}
     outputs = outputs_in(tmp_path / "output")
     assert outputs["variant-dir"] == str(tmp_path / other)

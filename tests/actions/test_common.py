@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import tarfile
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,14 +11,14 @@ from action_inputs import begin_job, inputs_of
 from buildkit import write_tree
 from conftest import failure
 from kci.actions import common, merge, plan
-from kci.diagnostics import Diagnostic, Span, finding
+from kci.diagnostics import Span, finding
 from kci.errors import FindingsError
 from kci.run.records import MergeJob
 
 
-def give(**inputs: object) -> tuple[str, str]:
-    ((name, value),) = inputs_of(**inputs).items()
-    return name, value
+def give(monkeypatch: pytest.MonkeyPatch, **inputs: object) -> None:
+    for name, value in inputs_of(**inputs).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -42,17 +44,11 @@ def test_the_annotation_of_a_failure_stands_at_its_finding(
     "found", [(), (finding("KCI305", "too many"),), (finding("KCI117", "near"),)]
 )
 def test_one_fault_is_one_annotation(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    found: tuple[Diagnostic, ...],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, found: tuple[Any, ...]
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-
-    def refuse() -> None:
-        raise FindingsError("too many", diagnostics=found)
-
-    ended = failure(SystemExit, "", common.run_action, refuse)
-    assert ended.code == 1
+    refuse = Mock(side_effect=FindingsError("too many", diagnostics=found))
+    assert failure(SystemExit, "", common.run_action, refuse).code == 1
     said = capsys.readouterr()
     assert (said.out + said.err).count("::error") == 1
 
@@ -101,30 +97,19 @@ def test_cells_cannot_leave_their_column(summary: Path) -> None:
 
 @pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])
 def test_a_count_is_a_number_from_1_on(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(*give(jobs=value))
+    give(monkeypatch, jobs=value)
     failure(SystemExit, "2", common.count_input, "jobs")
 
 
-@pytest.mark.parametrize("value", ["", "True", "TRUE", "yes", "1", " true", "true\n"])
-def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv(*give(upload=value))
-    failure(SystemExit, "2", common.flag_input, "upload", default="false")
-
-
-def test_flags_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "True", "TRUE", "yes", "1", " true", "true\n"):
+        give(monkeypatch, upload=value)
+        failure(SystemExit, "2", common.flag_input, "upload", default="false")
     for value, flag in (("true", True), ("false", False)):
-        monkeypatch.setenv(*give(upload=value))
+        give(monkeypatch, upload=value)
         assert common.flag_input("upload") is flag
     monkeypatch.delenv("KCI_INPUTS")
     assert common.flag_input("upload", default="true") is True
-
-
-def tree_tar(folder: Path, text: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "file").write_text(text)
-    with tarfile.open(folder / "kci-tree.tar", "w") as archive:
-        archive.add(folder / "file", "file")
-    (folder / "file").unlink()
 
 
 @pytest.mark.parametrize("folders", [".", "tree.relu.1 tree.relu.2", "tree.relu.9 tree.relu.10"])
@@ -134,7 +119,10 @@ def test_trees_are_unpacked_wherever_they_are_downloaded_to(
     """And of several attempts the newest."""
     monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
     for folder in folders.split():
-        tree_tar(tmp_path / "downloaded" / folder, folder)
+        tree = write_tree(tmp_path / folder.replace("/", "-"), {"file": folder})
+        place = write_tree(tmp_path / "downloaded" / folder, {"x": ""})
+        with tarfile.open(place / "kci-tree.tar", "w") as archive:
+            archive.add(tree / "file", "file")
     assert (common.unpacked(tmp_path / "downloaded") / "file").read_text() == folder
 
 

@@ -13,49 +13,38 @@ from kci.run.disk_room import HostedDisk, make_room
 from kci.utils.shipped import shipped
 
 HOSTED = {"RUNNER_ENVIRONMENT": "github-hosted"}
-DIRECTORIES = shipped("run/data/hosted-disk.toml", HostedDisk)().directories
+DIRECTORIES = list(shipped("run/data/hosted-disk.toml", HostedDisk)().directories)
 
 
-class Disk:
-    """A disk on which every directory of the list has 5 GB."""
+@pytest.mark.parametrize(
+    ("free", "need", "environ", "removed", "enough", "says"),
+    [
+        (40, 40, HOSTED, 0, True, ""),
+        (18, 30, HOSTED, 3, True, DIRECTORIES[2]),
+        (1, 1000, HOSTED, len(DIRECTORIES), False, "::warning::"),
+        (18, 40, {}, 0, False, "18 GB of disk are free"),
+        (18, 40, {"RUNNER_ENVIRONMENT": "self-hosted"}, 0, False, "18 GB of disk are free"),
+    ],
+    ids=["enough", "no more than needed", "all of it", "somebody's machine", "self-hosted"],
+)
+def test_room_is_made_on_a_hosted_runner_only(
+    monkeypatch: pytest.MonkeyPatch, free: int, need: int, environ: dict[str, str], removed: int,
+    enough: bool, says: str,
+) -> None:  # fmt: skip
+    """Every directory of the list has 5 GB."""
+    gone, log = list[str](), list[str]()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-        self.free, self.removed = free, list[str]()
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=self.free * 10**9))
-        monkeypatch.setattr(Path, "is_dir", lambda path: str(path) in DIRECTORIES)
-        monkeypatch.setattr(subprocess, "run", self.run)
-
-    def run(self, command: list[str], **_: object) -> None:
+    def remove(command: list[str], **_: object) -> None:
         assert command[:4] == ["sudo", "rm", "-rf", "--"]
-        self.removed.append(command[4])
-        self.free += 5
+        gone.append(command[4])
 
+    def usage(_: object) -> SimpleNamespace:
+        return SimpleNamespace(free=(free + 5 * len(gone)) * 10**9)
 
-def test_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, log = Disk(monkeypatch, 40), list[str]()
-    assert make_room(40, log.append, HOSTED)
-    assert (disk.removed, log) == ([], [])
-
-
-def test_no_more_is_removed_than_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, log = Disk(monkeypatch, 18), list[str]()
-    assert make_room(30, log.append, HOSTED)
-    assert disk.removed == list(DIRECTORIES[:3])
-    assert len(log) == 3
-
-
-def test_what_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, log = Disk(monkeypatch, 1), list[str]()
-    assert not make_room(1000, log.append, HOSTED)
-    assert disk.removed == list(DIRECTORIES)
-    assert log[-1].startswith("::warning::")
-
-
-@pytest.mark.parametrize("environ", [{}, {"RUNNER_ENVIRONMENT": "self-hosted"}])
-def test_somebodys_machine_is_not_touched(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
-) -> None:
-    disk, log = Disk(monkeypatch, 18), list[str]()
-    assert not make_room(40, log.append, environ)
-    assert disk.removed == []
-    assert "18 GB of disk are free" in log[0]
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) in DIRECTORIES)
+    monkeypatch.setattr(subprocess, "run", remove)
+    assert make_room(need, log.append, environ) is enough
+    assert gone == DIRECTORIES[:removed]
+    assert (bool(log), says in "".join(log[-1:])) == (bool(says), True)
+    assert len(log) >= removed

@@ -63,10 +63,8 @@ def make_tree(
     """A merged tree, whose files have this text."""
     parts, artifacts = (place.parent / f"{place.name}-{name}" for name in ("parts", "artifacts"))
     for variant in variants:
-        files: dict[str, str | bytes] = {
-            "__init__.py": f"# {text}\n",
-            "_ops.py": f"ops = None  # _gated_norm_{variant}\n",
-        }
+        files: dict[str, str | bytes] = {"__init__.py": f"# {text}\n"}
+        files["_ops.py"] = f"ops = None  # _gated_norm_{variant}\n"
         made = make_variant(parts, variant, files=files, version=version)
         make_artifact(artifacts / variant, made)
     merge_tree([artifacts], place, plan_of("gated-norm", variants, version=version, commit=COMMIT))
@@ -80,6 +78,10 @@ def plan_of(
 ) -> Plan:
     """A plan of one kernel."""
     return Plan(1, "release", (KernelPlan(name, "k", version, variants),), legs, **keys)
+
+
+def as_json(planned: Plan) -> str:
+    return msgspec.json.encode(planned).decode()
 
 
 def upload(tree: Path, downloads: Path, attempt: int) -> Path:
@@ -108,8 +110,8 @@ def test_of_all_that_calls_itself_a_tree_the_judged_one_is_taken(
     taken = upload(tmp_path / "judged", downloads, 2)
     trees = {1: forged, 3: tmp_path / "later", 9: forged, 10: bytecode}
     others = [upload(tree, downloads, attempt) for attempt, tree in trees.items()]
-    others.append(write_tree(downloads / "tree.gated-norm.11", {"kci-tree.tar": "no tar"}))
-    others[-1] /= "kci-tree.tar"
+    no_tar = write_tree(downloads / "tree.gated-norm.11", {"kci-tree.tar": "no tar"})
+    others.append(no_tar / "kci-tree.tar")
     tree = common.fetched_tree(downloads, "to test", judged.digest)
     assert (tree / CPU / "__init__.py").read_text() == "# judged\n"
     assert taken.is_file()
@@ -124,16 +126,12 @@ def test_of_all_that_calls_itself_a_tree_the_judged_one_is_taken(
         failure(FindingsError, says, common.fetched_tree, refused, "to test", judged.digest)
 
 
+BUILDS_UPON = {"published": "{}", "artifacts": "none", "into": "into", "allow-partial": "false"}
 ACTIONS = {
-    "publish": (publish.main, {"tree": "{}"}, "digest", "the tree to publish is gone"),
-    "test": (test_action.main, {"tree": "{}", "kernel": "kernel"}, "digest",
-        "the tree to test is gone"),
-    "merge": (
-        merge.main, {"published": "{}", "artifacts": "none", "into": "into",
-            "allow-partial": "false"},
-        "published-digest", "the tree that the plan builds upon is gone",
-    ),
-}  # fmt: skip
+    "to publish": (publish.main, {"tree": "{}"}, "digest"),
+    "to test": (test_action.main, {"tree": "{}", "kernel": "kernel"}, "digest"),
+    "that the plan builds upon": (merge.main, BUILDS_UPON, "published-digest"),
+}
 
 
 @pytest.mark.parametrize("name", ACTIONS)
@@ -144,36 +142,31 @@ def test_what_is_gone_or_another_one_is_told_alike(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     write_noarch(tmp_path / "kernel", "gated-norm")
-    main, inputs, digest, gone = ACTIONS[name]
-    downloads = tmp_path / "downloads"
+    main, inputs, digest = ACTIONS[name]
+    downloads, told = tmp_path / "downloads", f"the tree {name} is gone"
     if there == "an empty folder":
         downloads.mkdir()
     elif there == "another tree":
         make_tree(tmp_path / "tree", version=2)
         upload(tmp_path / "tree", downloads, 1)
+        told = "has no tree with the digest that was judged, 000"
     give(**{key: value.format(downloads) for key, value in inputs.items()}, **{digest: "0" * 64})
     ended = failure((SystemExit, FindingsError), "", main)
-    said = capsys.readouterr()
-    told = f"{said.out}{said.err}{ended}{getattr(ended, 'hint', '')}"
-    other = "has no tree with the digest that was judged, 000"
-    assert (other if there == "another tree" else gone) in told
-    assert "run all jobs again, or start a new run: its plan sees what is there" in told
+    said = f"{capsys.readouterr()}{ended}{getattr(ended, 'hint', '')}"
+    assert told in said
+    assert "run all jobs again, or start a new run: its plan sees what is there" in said
 
 
 RECORD = KernelRecord("aa", 1, complete=True)
 TEST = TestRecord("aa", "cuda", 1, passed=False)
 
 
-@pytest.mark.parametrize(
-    ("file", "genuine", "change"),
-    [
-        (RECORD_FILE, RECORD, {"present": (CPU,)}),
-        (TEST_FILE, TEST, {"passed": True}),
-        (PLAN_FILE, Plan(1, "release", (), (leg(CPU, "aa"),)), {"legs": ()}),
-        (INDEX_FILE, TreeIndex(), {"day": 5}),
-    ],
-    ids=["merge", "test", "plan", "trees"],
-)
+@pytest.mark.parametrize(("file", "genuine", "change"), [
+    (RECORD_FILE, RECORD, {"present": (CPU,)}),
+    (TEST_FILE, TEST, {"passed": True}),
+    (PLAN_FILE, Plan(1, "release", (), (leg(CPU, "aa"),)), {"legs": ()}),
+    (INDEX_FILE, TreeIndex(), {"day": 5}),
+], ids=["merge", "test", "plan", "trees"])  # fmt: skip
 def test_what_another_job_uploads_in_the_name_of_a_merge_is_refused(
     tmp_path: Path, file: str, genuine: Any, change: dict[str, Any]
 ) -> None:
@@ -258,8 +251,8 @@ def test_a_merge_that_may_lack_variants_says_so(
     give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_tree(tmp_path / "tree", variants=(CPU,))
-    planned = msgspec.json.encode(plan_of("gated-norm", (CPU, CUDA), commit=COMMIT)).decode()
-    given = {"artifacts": tmp_path / "tree-artifacts", "plan": planned}
+    planned = plan_of("gated-norm", (CPU, CUDA), commit=COMMIT)
+    given = {"artifacts": tmp_path / "tree-artifacts", "plan": as_json(planned)}
     give(**given, into=tmp_path / "into", allow_partial="true")
     merge.main()
     assert give()["complete"] == "false"
@@ -310,15 +303,12 @@ COMPLETE = KernelRecord("aa", 1, complete=True, present=(CPU,), manifest=EMPTY)
 PLANNED = plan_of("aa", (CPU,), leg(CPU, "aa"))
 
 
-@pytest.mark.parametrize(
-    ("results", "said"),
-    [
-        ("plan=success kernels=success", ""),
-        ("plan=success kernels=failure", "some jobs did not succeed: kernels (failure)"),
-        ("plan=failure kernels=success", "there is no plan: the plan job ended as failure"),
-        ("plan=cancelled kernels=success", "there is no plan: the plan job ended as cancelled"),
-    ],
-)
+@pytest.mark.parametrize(("results", "said"), [
+    ("plan=success kernels=success", ""),
+    ("plan=success kernels=failure", "some jobs did not succeed: kernels (failure)"),
+    ("plan=failure kernels=success", "there is no plan: the plan job ended as failure"),
+    ("plan=cancelled kernels=success", "there is no plan: the plan job ended as cancelled"),
+])  # fmt: skip
 def test_the_gate_hears_how_the_jobs_ended(
     give: Give, tmp_path: Path, capsys: pytest.CaptureFixture[str], results: str, said: str
 ) -> None:
@@ -368,16 +358,13 @@ def test_a_merge_takes_over_what_it_builds_upon(give: Give, tmp_path: Path) -> N
     earlier = make_tree(tmp_path / "earlier", "earlier")
     upload(tmp_path / "earlier", tmp_path / "downloads", 1)
     make_tree(tmp_path / "mine", "mine")
-    planned = plan_of("gated-norm", (CPU, CUDA), commit=COMMIT)
+    planned = as_json(plan_of("gated-norm", (CPU, CUDA), commit=COMMIT))
     new = {"__init__.py": "# new\n", "_ops.py": "ops = None\n"}
     make_artifact(tmp_path / "artifacts", make_variant(tmp_path / "new", CPU, files={**new}))
+    given = {"artifacts": tmp_path / "artifacts", "plan": planned, "kernel": "gated-norm"}
+    given |= {"published": tmp_path / "downloads", "published_digest": earlier.digest}
     for into, other in (("into", "earlier"), ("mine", "mine")):
-        give(
-            artifacts=tmp_path / "artifacts", into=tmp_path / into, kernel="gated-norm",
-            allow_partial="false",
-            plan=msgspec.json.encode(planned).decode(),
-            published=tmp_path / "downloads", published_digest=earlier.digest,
-        )  # fmt: skip
+        give(**given, into=tmp_path / into, allow_partial="false")
         merge.main()
         read = {name: (tmp_path / into / name / "__init__.py").read_text() for name in (CPU, CUDA)}
         assert read == {CPU: "# new\n", CUDA: f"# {other}\n"}

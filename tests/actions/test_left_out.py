@@ -36,13 +36,9 @@ def run_of(script: ModuleType) -> object:
     ],
 )
 def test_plan_and_gate_say_what_the_release_leaves_out(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    no_git_environment: None,
-    capsys: pytest.CaptureFixture[str],
-    settings: str,
-    then: str,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None,
+    capsys: pytest.CaptureFixture[str], settings: str, then: str,
+) -> None:  # fmt: skip
     repository = tmp_path / "repository"
     write_noarch(repository / "some-kernel", backends=("cpu", "cuda"))
     write_torch(repository / "mac-kernel", {"metal": "a.mm"}, "mac-kernel")
@@ -61,10 +57,9 @@ def test_plan_and_gate_say_what_the_release_leaves_out(
     write_record(records / "some-kernel" / RECORD_FILE, whole)
     assert run_of(gate) == 0, "it is said, and nothing is wrong"
     printed = capsys.readouterr().out
-    said = [line for line in printed.splitlines() if line.startswith("::notice title=Left out::")]
-    (notice,) = said
-    assert SAID in notice
-    assert notice.endswith(then)
+    lines = printed.splitlines()
+    (notice,) = (line for line in lines if line.startswith("::notice title=Left out::"))
+    assert (SAID in notice, notice.endswith(then)) == (True, True)
     assert "all that was planned is there: 2 variants of 1 kernel\n" in printed
     row = "| 2 | KCI303 | kci's builders do not compile for metal on aarch64-darwin; "
     assert row in told

@@ -57,12 +57,9 @@ def test_a_plan_that_is_larger_than_a_variable_goes_through_a_file(
 @pytest.mark.programs
 @pytest.mark.parametrize("where", MACHINES)
 def test_legs_are_planned_for_the_machines_that_are_asked_for(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    no_git_environment: None,
-    where: str,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    no_git_environment: None, where: str,
+) -> None:  # fmt: skip
     scheduled = {"callers": "1", "watch": "true"} if where == "on a schedule" else {}
     marked = "@pytest.mark.kernels_ci\ndef test_it(): pass\n"
     repository = write_torch(tmp_path / "repository", SOURCES)
@@ -89,16 +86,10 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
         assert len(matrix["include"]) == len(planned.legs)
 
 
-@pytest.mark.parametrize(
-    ("event", "tier"),
-    [("push", "release"), ("workflow_dispatch", "release"), ("pull_request", "quick"),
-        ("merge_group", "quick"),
-     ("schedule", "nightly")],
-)  # fmt: skip
-def test_auto_is_the_tier_that_kci_toml_says_for_the_event(
-    monkeypatch: pytest.MonkeyPatch, event: str, tier: str
-) -> None:
+def test_auto_is_the_tier_that_kci_toml_says_for_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(pull_request=PullRequest(tier="quick"), schedule=Schedule(tier="nightly"))
-    monkeypatch.setenv("GITHUB_EVENT_NAME", event)
-    assert plan.tier_of(settings, "auto") == tier
-    assert plan.tier_of(settings, "all") == "all"
+    tiers = {"push": "release", "workflow_dispatch": "release", "schedule": "nightly"}
+    for event, tier in (tiers | {"pull_request": "quick", "merge_group": "quick"}).items():
+        monkeypatch.setenv("GITHUB_EVENT_NAME", event)
+        assert plan.tier_of(settings, "auto") == tier
+        assert plan.tier_of(settings, "all") == "all"

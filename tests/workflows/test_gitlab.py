@@ -9,15 +9,17 @@ import re
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from buildkit import program
+from buildkit import program, write_tree
 from cli.runner import ended, kci
-from conftest import read_yaml, write_noarch
+from conftest import failure, ran, read_yaml, write_noarch
 from kci.config.settings import Publish
 from kci.errors import UnsafeError
 from kci.matrix.variants import Kind
@@ -51,35 +53,25 @@ def test_a_merge_request_is_compared_with_what_it_is_merged_with(
     assert (plan[plan.index("--affected") + 1] if "--affected" in plan else None) == base
 
 
-def document(legs: list[Any], **more: Any) -> Plan:
+def document(legs: Sequence[Leg] = (), **more: Any) -> Plan:
     """A plan of some legs, of which every kernel is at a directory of its name."""
     made = whole_plan(legs)
     kernels = sorted(made.kernels, key=lambda kernel: kernel.name)
-    placed = tuple(msgspec.structs.replace(kernel, path=kernel.name) for kernel in kernels)
-    return msgspec.structs.replace(made, kernels=placed, commit="0" * 40, **more)
+    placed = tuple(replace(kernel, path=kernel.name) for kernel in kernels)
+    return replace(made, commit="0" * 40, **{"kernels": placed, **more})
 
 
-def pipeline(*legs: Any, purpose: Purpose | None = None, **more: Any) -> dict[str, Any]:
+def pipeline(*legs: Leg, purpose: Purpose | None = None, **more: Any) -> dict[str, Any]:
     """The jobs of the pipeline of such a plan."""
-    publish = HUB if purpose else None
-    return jobs(child_pipeline(document([*legs], **more), publish, purpose))
+    return jobs(child_pipeline(document(legs, **more), HUB if purpose else None, purpose))
 
 
 def jobs(text: str) -> dict[str, Any]:
-    """The jobs of a pipeline; valid by GitLab's schema."""
-    require_valid(text)
-    return named(text)
-
-
-def require_valid(text: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "pipeline.json"
-        file.write_text(json.dumps(read_yaml(text)))
-        assert schema_errors("gitlab-ci", [file]) == ""
-
-
-def named(text: str) -> dict[str, Any]:
+    """The jobs of a pipeline but those that record; valid by GitLab's schema."""
     found = read_yaml(text)
+    with tempfile.TemporaryDirectory() as folder:
+        write_tree(Path(folder), {"pipeline.json": json.dumps(found)})
+        assert schema_errors("gitlab-ci", [Path(folder) / "pipeline.json"]) == ""
     no_jobs = ("variables", "gate") if "variables" in found else ()
     return {
         name: job
@@ -119,9 +111,7 @@ def recorded(job: dict[str, Any]) -> list[str]:
 
 def shell(how: str, script: str, place: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a folder, with what programs are there."""
-    env = {"PATH": f"{place}:/usr/bin:/bin", **env}
-    command = ["sh", how, "-c", script]
-    return subprocess.run(command, cwd=place, env=env, check=False, capture_output=True, text=True)
+    return ran("sh", how, "-c", script, cwd=place, env={"PATH": f"{place}:/usr/bin:/bin", **env})
 
 
 def variants(count: int) -> list[str]:
@@ -154,23 +144,17 @@ def test_images_limits_and_tags_are_the_plans() -> None:
     assert (cpu["image"], cpu["timeout"], "tags" in cpu) == ("docker.io/x:1", "77 minutes", False)
     assert build_of(cpu).startswith("NVCC_THREADS=2 kci build ")
     assert " --jobs 3 " in build_of(cpu)
-    for name, tags in (
-        ("torch-cuda", ["self-hosted", "big"]),
-        ("torch-rocm", ["gpu"]),
-        ("torch-xpu", ["intel"]),
-        (arm, ["saas-linux-small-arm64"]),
-    ):
-        assert found[f"k: {name}"]["tags"] == tags
+    tags = {"torch-cuda": ["self-hosted", "big"], "torch-rocm": ["gpu"], "torch-xpu": ["intel"]}
+    for name, wanted in (tags | {arm: ["saas-linux-small-arm64"]}).items():
+        assert found[f"k: {name}"]["tags"] == wanted
 
 
 def split_legs(parts: int) -> list[Leg]:
-    name = "torch213-cxx11-cpu-x86_64-linux"
-    shares = [(f"{name}.part{number}of{parts}", number) for number in range(1, parts + 1)]
-    legs = [
-        leg(share, "a", variant=name, variants=(), part=number, parts=parts)
-        for share, number in shares
-    ]
-    return [*legs, leg(name, "a", parts=parts, takes=tuple(share for share, _ in shares))]
+    name, legs = "torch213-cxx11-cpu-x86_64-linux", []
+    for number in range(1, parts + 1):
+        how = {"variant": name, "variants": (), "part": number, "parts": parts}
+        legs.append(leg(f"{name}.part{number}of{parts}", "a", **how))
+    return [*legs, leg(name, "a", parts=parts, takes=tuple(share.name for share in legs))]
 
 
 def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:
@@ -190,13 +174,9 @@ def test_parts_are_a_stage_before_the_link_that_takes_their_objects() -> None:
     assert "cache" not in found["b: torch-cpu"]
 
 
-def test_more_parts_than_needs_may_list_are_waited_for_as_a_stage() -> None:
-    link = list(pipeline(*split_legs(51)).values())[-2]
-    assert "--link" in build_of(link)
-    assert "needs" not in link
-
-
-def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none() -> None:
+def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none(
+    tmp_path: Path,
+) -> None:
     job = pipeline(leg("torch-cpu", "a"), purpose=Purpose.PUBLISH)["a: torch-cpu"]
     assert job["cache"] == {
         "key": "objects.a.torch-cpu-$CI_COMMIT_REF_SLUG",
@@ -204,32 +184,22 @@ def test_objects_are_kept_by_branch_and_a_tag_that_anybody_can_push_takes_none()
         "paths": ["kci-objects/objects.a.torch-cpu.tar"],
         "when": "always",
     }
-    for variables, there in (({}, True), ({"CI_COMMIT_TAG": "v1"}, False)):
-        assert _after_first_line(job, variables) is there
-    assert _after_first_line(job, {"CI_COMMIT_TAG": "v1", "CI_COMMIT_REF_PROTECTED": "true"})
-
-
-def _after_first_line(job: dict[str, Any], variables: dict[str, str]) -> bool:
-    """Whether the objects of the cache are there when the build begins."""
-    with tempfile.TemporaryDirectory() as folder:
-        pack = Path(folder) / job["cache"]["paths"][0]
-        pack.parent.mkdir()
-        pack.touch()
+    (path,) = job["cache"]["paths"]
+    protected = {"CI_COMMIT_TAG": "v1", "CI_COMMIT_REF_PROTECTED": "true"}
+    for variables, there in (({}, True), ({"CI_COMMIT_TAG": "v1"}, False), (protected, True)):
+        write_tree(tmp_path, {path: ""})
         env = {"CI_COMMIT_REF_NAME": "x", "CI_DEFAULT_BRANCH": "main", **variables}
-        done = shell("-eu", job["script"][0], Path(folder), **env)
-        assert (done.returncode, "taking objects of x or main" in done.stdout) == (0, pack.exists())
-        return pack.exists()
+        done = shell("-eu", job["script"][0], tmp_path, **env)
+        assert (done.returncode, (tmp_path / path).exists()) == (0, there)
+        assert ("taking objects of x or main" in done.stdout) is there
 
 
-@pytest.mark.parametrize(
-    ("said", "code", "expected"),
-    [
-        ("all is well", 0, 0),
-        ("warning: this header is not finished: take care", 0, 0),
-        ("error: a compiler failed", 4, 4),
-        ("error: v is not finished: 3 of 9 objects are done", 4, 75),
-    ],
-)
+@pytest.mark.parametrize(("said", "code", "expected"), [
+    ("all is well", 0, 0),
+    ("warning: this header is not finished: take care", 0, 0),
+    ("error: a compiler failed", 4, 4),
+    ("error: v is not finished: 3 of 9 objects are done", 4, 75),
+])  # fmt: skip
 def test_a_job_that_ended_itself_is_started_again_and_one_that_failed_is_not(
     tmp_path: Path, said: str, code: int, expected: int
 ) -> None:
@@ -239,16 +209,17 @@ def test_a_job_that_ended_itself_is_started_again_and_one_that_failed_is_not(
     assert shell("-e", "\n".join(job["script"]), tmp_path).returncode == expected
 
 
-@pytest.mark.parametrize(("count", "listed"), [(50, True), (51, False)])
-def test_beyond_what_needs_may_list_the_whole_stage_is_waited_for(count: int, listed: bool) -> None:
-    found = pipeline(*map(leg, variants(count)))
-    assert ("needs" in found["k: merge"]) is listed
-    assert gitlab_data().max_needs == 50
+def test_beyond_what_needs_may_list_the_whole_stage_is_waited_for() -> None:
+    for count in (50, 51):
+        assert ("needs" in pipeline(*map(leg, variants(count)))["k: merge"]) is (count == 50)
+    link = list(pipeline(*split_legs(51)).values())[-2]
+    assert "--link" in build_of(link)
+    assert "needs" not in link
 
 
 def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> None:
     add_kernel(tmp_path / "good")
-    (add_kernel(tmp_path / "bad") / "build.toml").write_text("[general]\nnme = 1\n")
+    write_tree(tmp_path, {"bad/build.toml": "[general]\nnme = 1\n"})
     done = kci("plan", tmp_path, "--format", "json")
     assert done.code == 1
     (tmp_path / "plan.json").write_text(done.stdout)
@@ -272,7 +243,7 @@ def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
     assert tested["timeout"] == "30 minutes"
     assert ("--python" in tested["script"][-1], "image" in tested) == (True, False)
     there = {"name": "cpu-x86_64-linux", "backend": "cpu", "runner": ("ubuntu-24.04",)}
-    hosted = msgspec.structs.replace(ON_GPU, **there)
+    hosted = replace(ON_GPU, **there)
     on_cpu = pipeline(built, tests=(hosted,))["k: test cpu-x86_64-linux"]
     assert (on_cpu["image"], "tags" in on_cpu) == (gitlab_data().image, False)
     assert "--python" not in on_cpu["script"][-1]
@@ -284,19 +255,12 @@ def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
     assert not any("id_tokens" in job for name, job in found.items() if name != "k: publish")
 
 
-def test_where_nothing_is_to_do_the_gate_says_so() -> None:
-    text = child_pipeline(document([]))
-    assert jobs(text) == {}
-    assert gate_of(text)["dependencies"] == []
-
-
 SKIPPED = tuple(SkippedVariant("k", name, "the same") for name in ("torch-cpu", "torch-cuda"))
 
 
 def test_a_push_keeps_trees_and_goes_on_from_those_that_are_kept() -> None:
     def kept(purpose: Purpose | None, *skipped: SkippedVariant) -> dict[str, Any]:
-        plan = msgspec.structs.replace(document([leg("torch-rocm")]), skipped=skipped)
-        text = child_pipeline(plan, HUB, purpose)
+        text = child_pipeline(document([leg("torch-rocm")], skipped=skipped), HUB, purpose)
         gate = gate_of(text).get("cache", {}).get("policy")
         return {"tree": jobs(text)["k: merge"].get("cache", {}).get("policy"), "list": gate}
 
@@ -309,11 +273,12 @@ def test_a_push_keeps_trees_and_goes_on_from_those_that_are_kept() -> None:
 
 def test_a_kernel_that_has_not_changed_has_jobs_only_where_it_is_published_or_tested() -> None:
     kernel = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))
-    plan = msgspec.structs.replace(document([]), kernels=(kernel,), skipped=SKIPPED)
-    assert jobs(child_pipeline(plan, HUB, Purpose.KEEP)) == {}
+    plan = document(kernels=(kernel,), skipped=SKIPPED)
+    kept = child_pipeline(plan, HUB, Purpose.KEEP)
+    assert (jobs(kept), gate_of(kept)["dependencies"]) == ({}, [])
     assert jobs(child_pipeline(plan, HUB, Purpose.PUBLISH)).keys() == {"k: merge", "k: publish"}
-    test = msgspec.structs.replace(ON_GPU, path="k", run="7")
-    tested = jobs(child_pipeline(msgspec.structs.replace(plan, tests=(test,)), HUB, Purpose.KEEP))
+    test = replace(ON_GPU, path="k", run="7")
+    tested = jobs(child_pipeline(replace(plan, tests=(test,)), HUB, Purpose.KEEP))
     assert tested.keys() == {"k: merge", "k: test cuda-x86_64-linux"}
     assert tested["k: merge"]["needs"] == []
     assert planned(tested["k: merge"]) == [("k", ["torch-cpu", "torch-cuda"])]
@@ -334,7 +299,7 @@ def test_the_gate_has_the_whole_plan_and_a_publisher_that_of_its_kernel() -> Non
 
 @pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
 def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
-    found = named(child_pipeline(document([leg("torch-cpu", path=path)])))
+    found = read_yaml(child_pipeline(document([leg("torch-cpu", path=path)])))
     script = build_of(found["k: torch-cpu"]).replace("kci build", 'printf "%s\\n"')
     shown = shell("-e", script, Path("/"))
     assert shown.stdout.splitlines()[-2:] == ["--", path]
@@ -342,12 +307,9 @@ def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
 
 @pytest.mark.parametrize("value", ["${{ github.token }}", "$[[ inputs.x ]]", "a\nb"])
 def test_what_a_service_would_evaluate_is_refused(value: str) -> None:
-    with pytest.raises(UnsafeError):
-        child_pipeline(document([leg("torch-cpu", path=value)]))
-    with pytest.raises(UnsafeError):
-        child_pipeline(msgspec.structs.replace(document([leg("torch-cpu")]), tier=value))
-    with pytest.raises(UnsafeError):
-        render_gitlab(Inputs((), kernels=(value,)))
+    for plan in (document([leg("torch-cpu", path=value)]), document(tier=value)):
+        failure(UnsafeError, "", child_pipeline, plan)
+    failure(UnsafeError, "", render_gitlab, Inputs((), kernels=(value,)))
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
