@@ -97,18 +97,15 @@ class LegBuild:
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + request.replay("--output=build")
 
-    def count_objects(self) -> tuple[ObjectUse, int]:
-        """Objects found and compiled, and those that are missing, from the packs."""
+    def count_objects(self) -> tuple[ObjectUse, int, float | None]:
+        """Objects found and compiled, those that are missing, and the minutes that these need at
+        the present rate; None without a rate or missing ones.
+        """
         heads = [read_head(path) for path in packs(self.kept)]
         used = sum((head.use for head in heads if head.use), ObjectUse(0, 0))
-        return used, sum(head.wanted - head.objects for head in heads)
-
-    def minutes_left(self) -> float | None:
-        """The minutes that the missing objects need at the present rate; None without a rate or
-        missing ones.
-        """
-        used, missing = self.count_objects()
-        return self.minutes * missing / used.made if used.made and missing else None
+        missing = sum(head.wanted - head.objects for head in heads)
+        left = self.minutes * missing / used.made if used.made and missing else None
+        return used, missing, left
 
 
 def packs(folder: Path) -> tuple[Path, ...]:
@@ -210,8 +207,7 @@ def keep_objects(leg: LegBuild) -> dict[str, object]:
         limit = f"more than the limit of {MAX_OBJECT_BYTES / 1e9:.0f} GB"
         common.warn(f"the objects are not kept: they have {size / 1e9:.1f} GB, {limit}")
         return {}
-    used, missing = leg.count_objects()
-    attempt, minutes = leg.options.attempt, leg.minutes_left()
+    attempt, (used, missing, minutes) = leg.options.attempt, leg.count_objects()
     there, name = used.found + used.made, f"{leg.objects}-{attempt}"
     common.set_outputs(objects_name=name, objects_folder=leg.kept)
     if not leg.part:
@@ -251,10 +247,10 @@ def report_failure(leg: LegBuild, request: kci.LegRequest, error: kci.KciError) 
     the gate.
     """
     replay, how, more = leg.replay(request), "To do the same on your machine:", ""
-    minutes = leg.minutes_left() if isinstance(error, UnfinishedBuildError) else None
     print_error(error, annotate=False)
     common.show(f"{how}\n  {replay}")
     common.add_summary([f"### {request.variant.name} was not built", "", how, "", f"    {replay}"])
-    if minutes is not None:
+    minutes = leg.count_objects()[-1]
+    if isinstance(error, UnfinishedBuildError) and minutes is not None:
         more = f", and about {count(round(minutes), 'minute')} are left; {GO_ON}"
     write_failure(leg.packed, request.failure(error, leg.name, replay, more))
