@@ -7,16 +7,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed
-from act.test_workflow import Runner, add_kernel, place, render
+from act.harness import NEEDS_ACT, Run, commit_all, copy_actions, installed, pull_request
+from act.test_workflow import RELEASE, Runner, add_kernel, place, render
 from action_inputs import inputs_of, outputs_in
 from buildkit import write_tree
-from cli.runner import ended, kci
+from cli.runner import ended, kci, kci_process
 from conftest import ran, read_yaml
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment, there
@@ -25,7 +26,7 @@ from tree.own_sigstore import OwnSigstore, serving_sigstore
 
 pytestmark = [pytest.mark.network, *NEEDS_ACT]
 
-PUSH, PUBLISH = ".github/workflows/kci.yml", ".github/workflows/kci-publish.yml"
+PUBLISH = ".github/workflows/kci-publish.yml"
 SETTINGS = '[publish]\nrepo-prefix = "acme"\n'
 TESTED = f'{SETTINGS}[test.cuda.x86_64-linux]\nlabels = ["ubuntu-24.04"]\n'
 SIGNED = f"""{SETTINGS}sign = true
@@ -118,7 +119,7 @@ def test_the_short_file_publishes_what_the_last_push_has_built(
     render(repository, "--short")
     files = (repository / PUBLISH).parent.iterdir()
     assert sorted(file.name for file in files) == ["kci-compat.yml", "kci-publish.yml", "kci.yml"]
-    push = runner.run(repository, PUSH, "push", place(tmp_path, "1"))
+    push = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
     assert push.ok, push.log
     package = repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py"
     package.write_text("VALUE = 1\n")
@@ -313,3 +314,102 @@ def test_without_a_signature_nothing_is_published(
     assert "Sigstore does not sign: RekorClientError" in run.log
     assert published(hub) == set()
     assert hub.asked("POST ") == [], "not even asked for a token"
+
+
+# --- where a machine tests: what is green when only a test failed or changed ---
+
+TEST = "test some-kernel cuda-x86_64-linux"
+BUILT = ["build some-kernel torch-cuda", "merge some-kernel"]
+OTHERS = ["kci", "plan"]
+TEST_FILE = "some-kernel/tests/test_it.py"
+
+
+def results(good: Sequence[str], bad: Sequence[str] = ()) -> dict[str, str]:
+    return {**dict.fromkeys(good, "success"), **dict.fromkeys(bad, "failure")}
+
+
+class Branch:
+    """Pushes to a branch, one after the other."""
+
+    def __init__(self, repository: Path, runner: Runner, scratch: Path) -> None:
+        self.repository, self.runner, self.scratch = repository, runner, scratch
+        self.runs: list[Run] = []
+
+    def run(self, workflow: str, event: str, **payload: Any) -> Run:
+        scratch = place(self.scratch, str(len(list(self.scratch.iterdir()))))
+        return self.runner.run(self.repository, workflow, event, scratch, self.runs, **payload)
+
+    def push(self) -> Run:
+        self.runs.append(self.run(RELEASE, "push"))
+        return self.runs[-1]
+
+    def of_tag(self) -> Run:
+        return self.run(PUBLISH, "push", ref="refs/tags/v1.0")
+
+
+def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on_that_tree(
+    runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    repository = tmp_path / "one"
+    add_kernel(repository, "some-kernel", ("cuda",))
+    write_tree(repository, {"kci.toml": SETTINGS, TEST_FILE: "# fine\n"})
+    render(repository)
+    variables = {"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))}
+    runner = Runner(runner.checkout, runner.env, variables)
+    branch = Branch(repository, runner, place(tmp_path, "scratch"))
+    first = branch.push()
+    assert first.jobs == results([*BUILT, *OTHERS]), "there is no machine yet"
+
+    write_tree(repository, {"kci.toml": TESTED, TEST_FILE: "# BROKEN\n"})
+    render(repository)
+    broken = branch.push()
+    assert broken.jobs == results(["plan"], [TEST]), broken.log
+    assert "AssertionError: 3 is not 4" in broken.log
+    assert not broken.ok
+    there = {path.name for path in broken.artifacts.iterdir()}
+    assert "tree.some-kernel.1" not in there, "it has the tree of run 41"
+
+    tag = branch.of_tag()
+    assert tag.jobs == results(["plan"], [TEST]), tag.log
+    scratch = place(tmp_path, "ready")
+    offered, said = ready(repository, runner, tag, scratch)
+    assert (offered, published(hub)) == ([], set())
+    assert "job some-kernel / test cuda-x86_64-linux: " in said
+
+    write_tree(repository, {TEST_FILE: "# mended\n"})
+    commit_all(repository)
+    mended = branch.push()
+    assert mended.jobs == results([TEST, *OTHERS]), mended.log
+    tag = branch.of_tag()
+    passed = "that very tree has passed these very tests"
+    assert tag.jobs == results([*OTHERS, "ready", "publish some-kernel"]), passed
+    assert published(hub) == {"acme/some-kernel"}
+
+
+@pytest.mark.torch
+def test_a_new_kernel_is_built_and_tested_and_so_is_a_pull_request_of_tests_only(
+    torch_cache: Path, shared_by_workers: Path, tmp_path: Path
+) -> None:
+    """What `kci init` writes, of one torch, with no machine in kci.toml: loaded and tested."""
+    words = ("init", "softcap", "--framework", "torch-noarch", "--backend", "cpu", "-y")
+    assert kci_process(*words, cwd=tmp_path).code == 0
+    repository = tmp_path / "softcap"
+    tests = repository / "tests" / "test_softcap.py"
+    # torch's compiler takes longer than all else
+    text = tests.read_text().partition("def test_a_tensor")[0]
+    tests.write_text(text)
+    with (repository / "kci.toml").open("a") as settings:
+        settings.write('[[overlay]]\nkeep = ["torch == 2.13 and system == x86_64-linux"]\n')
+    base = commit_all(repository)
+    env = installed(shared_by_workers) | {"KCI_CACHE": str(torch_cache)}
+    runner = Runner(copy_actions(tmp_path / "checkout"), env)
+    branch = Branch(repository, runner, place(tmp_path, "scratch"))
+    push, test = branch.push(), "test softcap cpu-x86_64-linux"
+    assert push.jobs == results(["build softcap torch-cpu", "merge softcap", test, *OTHERS]), (
+        push.log
+    )
+    tests.write_text(text.replace("functional.silu(x)", "functional.gelu(x)"))
+    commit_all(repository)
+    pull = branch.run(RELEASE, "pull_request", **pull_request(repository, base))
+    assert pull.jobs == results(["plan"], [test]), pull.log
+    assert "read by the tests; the tests run again on cpu-x86_64-linux" in pull.log

@@ -30,6 +30,7 @@ from buildkit import write_tree
 from checkout import copy_checkout
 from cli.runner import ended, kci
 from conftest import AT_TOP, ran, read_yaml, write_noarch
+from kci.workflows.render import COMPAT_FILE
 from planning import git
 
 pytestmark = [pytest.mark.network, *NEEDS_ACT]
@@ -308,3 +309,188 @@ def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
     judged = gate(one_leg, run, tmp_path / "own", runner, OWN, "status", commit)
     assert judged.jobs == {"status": "failure"}, judged.log
     assert statuses(tmp_path / "own")[2:] == [(commit, "failure")]
+
+
+# --- the short file and the reusable workflow that it calls ---
+
+FILE, PAGES = ".github/workflows/kernel.yml", ("README.md", "docs/workflows.md")
+AROUND = ["kci", "merge some-kernel", "plan"]
+
+
+def short(tmp_path: Path, *names: str, settings: str = "") -> Path:
+    """A committed repository with the short file and nothing else."""
+    repository = tmp_path / "repository"
+    for name in names:
+        add_kernel(repository, name, ("cpu", "cuda") if name == "some-kernel" else ("cpu",))
+    (repository / "kci.toml").write_text(settings)
+    render(repository, "--short")
+    files = {file.name for file in (repository / RELEASE).parent.iterdir()}
+    assert files - {"kci-compat.yml"} == {"kci.yml"}
+    return repository
+
+
+def change(kernel: Path, text: str) -> None:
+    """Commit other Python for a kernel."""
+    next((kernel / "torch-ext").glob("*/__init__.py")).write_text(text)
+    commit_all(kernel.parent)
+
+
+def test_one_kernel_is_built_once_and_a_failed_leg_again(tmp_path: Path, runner: Runner) -> None:
+    repository = short(tmp_path, "some-kernel")
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    assert first.jobs == dict.fromkeys([*LEGS, *AROUND], "success"), first.log
+    assert first.ok
+    assert first.checks["kci/kci (push)"] == "success"
+    assert tree_names(first.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
+
+    change(repository / "some-kernel", "VALUE = 2\n")
+    machine = Runner(runner.checkout, runner.env, {"KCI_CONTAINER": "nowhere.example/image"})
+    folder = place(tmp_path, "2")
+    second = machine.run(repository, RELEASE, "push", folder, [first])
+    assert not second.ok
+    failed = dict.fromkeys([*LEGS, "merge some-kernel"], "failure")
+    assert second.jobs == {**failed, "plan": "success"}, second.log
+    attempt = Runner(runner.checkout, {**runner.env, "GITHUB_RUN_ATTEMPT": "2"})
+    again = attempt.run(repository, RELEASE, "push", folder, [first])
+    assert again.jobs == first.jobs, again.log
+    assert tree_names(again.artifacts, attempt=2) == tree_names(first.artifacts)
+
+
+def test_of_three_kernels_what_a_pull_request_or_a_merge_group_touches_is_built(
+    tmp_path: Path, runner: Runner
+) -> None:
+    repository = short(tmp_path, "some-kernel", "other-kernel", "third-kernel")
+    base = git(repository, "rev-parse", "HEAD")
+    change(repository / "other-kernel", "VALUE = 1\n")
+    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
+    wanted = dict.fromkeys(ran, "success")
+    queued = {"merge_group": {"base_sha": base}}
+    group = runner.run(repository, RELEASE, "merge_group", place(tmp_path, "1"), **queued)
+    assert group.jobs == wanted, group.log
+    assert group.checks["kci/kci"] == "success"
+    asked = pull_request(repository, base, "somebody/kernels")
+    pull = runner.run(repository, RELEASE, "pull_request", place(tmp_path, "2"), **asked)
+    assert pull.jobs == wanted, pull.log
+    assert pull.checks["kci/kci"] == "success"
+
+
+def test_the_lines_of_the_page_build_what_event_and_settings_say(
+    tmp_path: Path, runner: Runner
+) -> None:
+    tiers = '[tiers.cpu]\nbackends = ["cpu"]\n[schedule]\ntier = "cpu"\n'
+    repository = short(tmp_path, "some-kernel", settings=tiers)
+    pages = "".join((ROOT / page).read_text() for page in PAGES)
+    shown, other = re.findall(r"```yaml\n(name: kernel\n.*?)```", pages, re.DOTALL)
+    assert shown == other
+    assert len(shown.splitlines()) <= 15
+    (repository / FILE).write_text(shown)
+    (repository / RELEASE).unlink()
+    commit_all(repository)
+    scheduled = runner.run(repository, COMPAT_FILE, "schedule", place(tmp_path, "1"))
+    assert scheduled.jobs == dict.fromkeys([LEGS[0], *AROUND], "success"), scheduled.log
+    by_hand = runner.run(repository, FILE, "workflow_dispatch", place(tmp_path, "2"))
+    assert by_hand.jobs == dict.fromkeys([*LEGS, *AROUND], "success"), by_hand.log
+
+
+# --- what kci says in pull requests, with GitHub's API as jobs may use it ---
+
+COMMENT = ".github/workflows/kci-comment.yml"
+TALKS = "[pull-request]\ncomment = true\n"
+FORK = {"full_name": "stranger/kernels", "owner": {"login": "stranger"}}
+
+
+class Talk:
+    """A repository with a pull request of a fork, and what GitHub knows of it."""
+
+    def __init__(self, folder: Path, runner: Runner) -> None:
+        self.folder = folder
+        self.repository = folder / "repository"
+        self.kernel = add_kernel(self.repository, backends=("cpu",))
+        (self.repository / "kci.toml").write_text(TALKS)
+        self.base = render(self.repository)
+        self.state = folder / "github.json"
+        env = {**runner.env, "KCI_ACT_ISSUES": str(self.state)}
+        self.runner = Runner(runner.checkout, env)
+        lists = ("issues", "requests", "runs", "pulls")
+        self.known: dict[str, Any] = {name: [] for name in lists} | {"artifacts": {}}
+        self.count = 40
+
+    def propose(self, base: str) -> Run:
+        """A run for the newest commit of the pull request, which GitHub then tells about."""
+        self.count += 1
+        payload = pull_request(self.repository, base, by=FORK["full_name"])
+        scratch = place(self.folder, f"run-{self.count}")
+        run = self.runner.run(self.repository, RELEASE, "pull_request", scratch, **payload)
+        sha = payload["pull_request"]["head"]["sha"]
+        known = self.told() if self.state.exists() else self.known
+        ended = {
+            "id": self.count, "event": "pull_request", "path": RELEASE, "head_sha": sha,
+            "head_branch": "topic", "head_repository": FORK, "run_attempt": 1,
+            "conclusion": "success" if run.ok else "failure",
+        }  # fmt: skip
+        known["runs"].append(ended)
+        known["pulls"] = [{"number": 7, "state": "open", "head": {"sha": sha, "repo": FORK}}]
+        known["artifacts"][str(self.count)] = str(run.artifacts)
+        self.state.write_text(json.dumps(known))
+        return run
+
+    def told(self) -> dict[str, Any]:
+        return json.loads(self.state.read_text())
+
+    def comments(self) -> list[str]:
+        return [item["body"] for item in self.told().get("comments", ())]
+
+    def comment(self, name: str, run: dict[str, Any]) -> Run:
+        """What follows from a run that has ended."""
+        scratch = place(self.folder, name)
+        return self.runner.run(self.repository, COMMENT, "workflow_run", scratch, workflow_run=run)
+
+
+def test_a_pull_request_of_a_fork_has_one_comment(tmp_path: Path, runner: Runner) -> None:
+    """Its run cannot write that; another does, that runs nothing of the pull request."""
+    talk = Talk(tmp_path, runner)
+    base, package = talk.base, talk.kernel / "torch-ext" / "some_kernel"
+    good = (package / "__init__.py").read_text()
+    break_package(talk.kernel)
+    commit_all(talk.repository)
+    broken = talk.propose(base)
+    assert not broken.ok
+    told = {"id": talk.count, "event": "pull_request"}
+    run = talk.comment("comment-1", told)
+    assert run.jobs == {"comment": "success"}, run.log
+    (body,) = talk.comments()
+    headline = "1 of what was planned did not happen, in 1 kernel"
+    assert body.startswith(f"<!-- kci-pull-request: run 41 attempt 1 -->\n### kci: {headline}\n")
+    assert "gh pr checkout 7 && kci build --variant=torch-cpu --container=auto some-kernel" in body
+    assert talk.told()["comments"][0]["user"]["login"] == "github-actions[bot]"
+
+    (package / "gone.py").unlink()
+    (package / "__init__.py").write_text(good + "# more\n")
+    commit_all(talk.repository)
+    repaired = talk.propose(base)
+    assert repaired.ok, repaired.log
+
+    # A token that may not write changes nothing, and says so.
+    file = talk.repository / COMMENT
+    text = file.read_text()
+    assert read_yaml(text)["jobs"]["comment"]["permissions"]["pull-requests"] == "write"
+    file.write_text(text.replace("pull-requests: write", "pull-requests: read"))
+    run = talk.comment("refused", told | {"id": talk.count})
+    assert run.jobs == {"comment": "failure"}, run.log
+    assert "Resource not accessible by integration" in run.log
+    assert "pull-requests: write" in run.log
+    assert talk.comments() == [body]
+    file.write_text(text)
+
+    run = talk.comment("comment-2", told | {"id": talk.count})
+    assert run.ok, run.log
+    (body,) = talk.comments()
+    assert "### kci: all that was planned is there, in 1 kernel\n" in body
+    assert "| `some-kernel` | `torch-cpu` | " in body
+    assert " kB | built |" in body
+
+    older = talk.comment("comment-3", told | {"id": 41})
+    assert "no open pull request is at" in older.log
+    assert talk.comments() == [body]
+    pushed = talk.comment("comment-4", {"id": 1, "event": "push"})
+    assert pushed.jobs == {}

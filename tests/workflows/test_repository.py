@@ -1,4 +1,4 @@
-"""How large a run gets is counted when the files are rendered: 52, 75 and 300 kernels."""
+"""What rendering says: how large a run gets, and what has to be set on GitHub beside the files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import pytest
 from conftest import refusal
 from kci.plan.workspace import open_workspace
 from kci.workflows.render import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE
-from kci.workflows.repository import RenderedFiles, render_workflows, with_growth
+from kci.workflows.repository import (
+    RenderedFiles,
+    render_workflows,
+    settings_text,
+    with_growth,
+)
 from many_kernels import make_repository
+from planning import parse_settings
 
 
 def render(root: Path) -> RenderedFiles:
@@ -44,3 +50,22 @@ def test_300_kernels_need_groups(tmp_path: Path) -> None:
 
 def test_room_for_growth() -> None:
     assert [with_growth(number) for number in (0, 1, 4, 52, 160, 161)] == [0, 2, 5, 65, 200, 202]
+
+
+RUNNERS = '[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n'
+FORKS = '[pull-request]\nforks = "dispatch"\n'
+
+
+@pytest.mark.parametrize(
+    ("word", "needed_by"),
+    [
+        ("status check `kci`", ""),
+        ("self-hosted runners that", RUNNERS),
+        ("make `kci-own-machines`, with required reviewers", FORKS),
+        ("commit status `kci/own-machines`", FORKS),
+    ],
+)
+def test_a_setting_is_named_where_it_is_needed(word: str, needed_by: str) -> None:
+    for text in ("", RUNNERS, FORKS):
+        said = "\n".join(settings_text(parse_settings(text.encode())))
+        assert (word in said) is (needed_by in ("", text)), text
