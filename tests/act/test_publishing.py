@@ -214,17 +214,24 @@ def sigstore(repository: Path, hub: FakeHub) -> Iterator[OwnSigstore]:
         yield running
 
 
-def without_token(runner: Runner, sigstore: OwnSigstore) -> Runner:
-    """Jobs that have GitHub's word for who they are, and no secret."""
-    known = {"GITHUB_WORKFLOW_REF": sigstore.claims["job_workflow_ref"]}  # which act does not say
-    return Runner(runner.checkout, {**runner.env, **sigstore.environment, **known, "HF_TOKEN": ""})
-
-
-def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
+def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token_or_not_at_all(
     repository: Path, runner: Runner, hub: FakeHub, sigstore: OwnSigstore, tmp_path: Path
 ) -> None:
-    scratch = place(tmp_path, "scratch")
-    machine = without_token(runner, sigstore)
+    # Jobs that have GitHub's word for who they are, which act does not say, and no secret.
+    known = {"GITHUB_WORKFLOW_REF": sigstore.claims["job_workflow_ref"], "HF_TOKEN": ""}
+    machine = Runner(runner.checkout, {**runner.env, **sigstore.environment, **known})
+    signs = sigstore.spoil
+    sigstore.spoil = lambda path, answer: (503, {}) if path == "/api/v1/log/entries" else answer
+    inputs = {"tier": "release", "kernel": "other-kernel", "dry-run": "false"}
+    scratch = place(tmp_path, "unsigned")
+    run = machine.run(repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs)
+    built = ["build other-kernel torch-cuda", "merge other-kernel", "plan", "ready"]
+    failed = dict.fromkeys(["publish other-kernel", "kci"], "failure")
+    assert run.jobs == {**dict.fromkeys(built, "success"), **failed}, run.log
+    assert "Sigstore does not sign: RekorClientError" in run.log
+    assert (published(hub), hub.asked("POST ")) == (set(), []), "not even asked for a token"
+
+    sigstore.spoil, scratch = signs, place(tmp_path, "scratch")
     run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
     jobs = [*BUILDS, *(f"{job} {name}" for job in ("merge", "publish") for name in VARIANTS)]
     assert run.jobs == dict.fromkeys([*jobs, "kci", "plan", "ready"], "success"), run.log
@@ -298,22 +305,6 @@ def test_what_a_newer_run_has_published_or_a_release_leaves_out_is_not_replaced(
     assert hub["acme/some-kernel"].files("v1") == older
     assert published(hub) == {"acme/some-kernel"}
     assert hub.asked("POST ") == []
-
-
-def test_without_a_signature_nothing_is_published(
-    repository: Path, runner: Runner, hub: FakeHub, sigstore: OwnSigstore, tmp_path: Path
-) -> None:
-    sigstore.spoil = lambda path, answer: (503, {}) if path == "/api/v1/log/entries" else answer
-    scratch = place(tmp_path, "scratch")
-    inputs = {"tier": "release", "kernel": "other-kernel", "dry-run": "false"}
-    machine = without_token(runner, sigstore)
-    run = machine.run(repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs)
-    built = ["build other-kernel torch-cuda", "merge other-kernel", "plan", "ready"]
-    failed = dict.fromkeys(["publish other-kernel", "kci"], "failure")
-    assert run.jobs == {**dict.fromkeys(built, "success"), **failed}, run.log
-    assert "Sigstore does not sign: RekorClientError" in run.log
-    assert published(hub) == set()
-    assert hub.asked("POST ") == [], "not even asked for a token"
 
 
 # --- where a machine tests: what is green when only a test failed or changed ---

@@ -1,24 +1,28 @@
-"""Every input of an action is handed over, read, and in the docs; every output is set."""
+"""Every input of an action is handed over, read, and stays a value; every output is set."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
-import subprocess
+import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from act.harness import commit_all
+from act.test_workflow import add_kernel
+from action_inputs import begin_job
 from buildkit import program
-from conftest import ROOT, read_yaml
+from conftest import ROOT, failure, ran, read_yaml
 from kci.actions import schedule
-from kci.actions.common import INPUTS
+from kci.actions.common import INPUTS, run_action
 
-ACTIONS = sorted(
-    [ROOT / "action.yml", *ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]
-)
+FOLDERS = [*ROOT.glob("[a-z]*/action.yml"), *ROOT.glob("actions/*/action.yml")]
+ACTIONS = sorted([ROOT / "action.yml", *FOLDERS])
 SCRIPT = re.compile(
     r'run: bash "\$GITHUB_ACTION_PATH/(?:\.\./)?(?:actions/)?run\.sh" ([a-z_]+)$', re.MULTILINE
 )
@@ -65,9 +69,8 @@ def test_no_secret_is_an_input() -> None:
 def test_every_output_is_set(file: Path) -> None:
     action, script, _ = read(file)
     for name, said in action.get("outputs", {}).items():
-        (step, inner) = re.fullmatch(
-            r"\$\{\{ steps\.([a-z]+)\.outputs\.([a-z-]+) \}\}", said["value"]
-        ).groups()  # type: ignore[union-attr]
+        pattern = r"\$\{\{ steps\.([a-z]+)\.outputs\.([a-z-]+) \}\}"
+        ((step, inner),) = re.findall(pattern, said["value"])
         assert step in {item.get("id") for item in action["runs"]["steps"]}
         assert inner == name
         assert f"{name.replace('-', '_')}=" in script or f'"{name}"' in script, name
@@ -82,11 +85,70 @@ def test_newer_runs_that_cannot_be_listed_stop_publishing(tmp_path: Path) -> Non
     env |= {"GITHUB_REPOSITORY": "o/r"}
     env["GITHUB_WORKFLOW_REF"] = "o/r/.github/workflows/kci-publish.yml@refs/tags/v1"
     command = ["bash", "-e", "-o", "pipefail", "-c", script]
-    done = subprocess.run(command, env=env, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (1, b"gh: HTTP 502\n")
+    done = ran(*command, env=env)
+    assert (done.returncode, done.stderr) == (1, "gh: HTTP 502\n")
 
 
 def test_no_script_loops_over_what_a_failing_command_prints() -> None:
     """The shell goes on after a failure in the list of `for`, whatever `set -e` says."""
     for file in [*ACTIONS, *(ROOT / "templates").rglob("*.j2")]:
         assert not re.search(r"\bfor \w+ in [^;\n]*\$\(", file.read_text(encoding="utf-8")), file
+
+
+# --- values that would be code, options or workflow commands somewhere else ---
+
+VALUES = {
+    "shell": "$(touch pwned)`touch pwned`';touch pwned;'\";touch pwned;\"&&touch pwned|touch pwned",
+    "option": "--help",
+    "path": "../../../../../../etc/passwd",
+    "command": "x\n::add-mask::x\n::error::forged",
+    "expression": "${{ github.token }}",
+    "control": "\x1b[31mred",
+    "long": "a" * 100_000,
+}
+FINE = {
+    "kernel": "some-kernel", "variant": "torch-cpu", "artifacts": "nothing-here",
+    "tree": "nothing-here", "results": "plan=success", "step": "record", "run": "7",
+    "upload": "false", "allow-partial": "false", "into": "tree",
+}  # fmt: skip
+CASES = [
+    (name, given)
+    for file, name in zip(ACTIONS, NAMES, strict=True)
+    for given in sorted(read(file)[0]["inputs"])
+]
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository on a runner that has git and nothing else, and no network to ask."""
+    repository = tmp_path / "repository"
+    add_kernel(repository)
+    commit_all(repository)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "git").symlink_to(str(shutil.which("git")))
+    begin_job(
+        monkeypatch, tmp_path, PATH=programs, GITHUB_SERVER_URL=f"file://{tmp_path}/nowhere",
+        GITHUB_REPOSITORY="acme/kernels", GH_TOKEN="ghs_x", GITHUB_RUN_ID=1, GITHUB_RUN_ATTEMPT=1,
+        HF_ENDPOINT="http://127.0.0.1:9", KCI_CACHE=tmp_path / "cache",
+    )  # fmt: skip
+    monkeypatch.chdir(repository)
+    return repository
+
+
+@pytest.mark.parametrize(
+    ("action", "given"), CASES, ids=[f"{action}-{given}" for action, given in CASES]
+)
+def test_a_value_stays_a_value(
+    runner: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], action: str, given: str,
+) -> None:  # fmt: skip
+    module = import_module(f"kci.actions.{action}")
+    for kind, value in VALUES.items():
+        monkeypatch.setenv(INPUTS, json.dumps(FINE | {given: value}))
+        failure(SystemExit, "", run_action, module.main)
+        said = "".join(capfd.readouterr())
+        for sign in ("Traceback", "\n::add-mask::", "\n::error::forged\n", "\x1b[31mred"):
+            assert sign not in f"\n{said}", kind
+    assert not list(tmp_path.rglob("pwned"))
+    assert not (tmp_path / "output").exists() or "forged" not in (tmp_path / "output").read_text()
