@@ -36,9 +36,8 @@ class Reusable(Case):
 
 
 def _pinned() -> dict[str, Pin]:
-    pins = dict(shipped_pins())
-    pins["kci/build"] = Pin("0123456789abcdef0123456789abcdef01234567", "v1.4.0")
-    return pins
+    own = Pin("0123456789abcdef0123456789abcdef01234567", "v1.4.0")
+    return shipped_pins() | {"kci/build": own}
 
 
 OWN = WorkflowExtensions(
@@ -120,21 +119,15 @@ CASES = [
 
 MANY = Inputs(names=BOTH, callers=2, forks="dispatch", comment=True)
 BY_COMMIT = {"lfs": True, "schedule": "17 4 * * 1", "forks": "dispatch", "comment": True}
+BY_PUSH = relu(comment=True, compiled=True, part_jobs=1, publish=ALONE)
+IN_FOLDER = {"kernels": ("kernels/a b",), "short": True}
 OTHERS = [
     Case("one", relu(submodules=True, token="READ_TOKEN", lfs=True), shipped_pins()),
     Case("many", MANY, _pinned(), OWN),
-    Case(
-        "published-alone",
-        relu(comment=True, compiled=True, part_jobs=1, publish=ALONE),
-        _pinned(),
-    ),
+    Case("published-alone", BY_PUSH, _pinned()),
     Case("short-by-commit", relu(short=True, **BY_COMMIT), _pinned()),
     Case("short-and-plain", relu(short=True), _pinned()),
-    Case(
-        "short-and-published",
-        relu(kernels=("kernels/a b",), short=True, publish=Publish()),
-        _pinned(),
-    ),
+    Case("short-and-published", relu(**IN_FOLDER, publish=Publish()), _pinned()),
     Case("short-and-pushed", relu(short=True, publish=PUSHED), _pinned()),
 ]
 """Those that hold what is left of the templates to the same tests."""
