@@ -123,10 +123,10 @@ def render(
         raise FindingsError(
             "what the repository adds to the workflows has no place", diagnostics=lost
         )
-    filled = {
-        path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()
+    return {
+        path: with_checksum(own.fill(text, pins, committed.get(path, "")))
+        for path, text in rendered.items()
     }
-    return {path: with_checksum(text) for path, text in filled.items()}
 
 
 def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
@@ -142,13 +142,11 @@ def _values(inputs: Inputs, own: WorkflowExtensions) -> dict[str, Any]:
         else [f"kernels-{number + 1}" for number in range(inputs.callers)],
         "kernel_file": KERNEL_FILE,
         "compat_file": COMPAT_FILE,
-        "dispatched": inputs.forks == Forks.DISPATCH,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "push_file": PurePosixPath(PUBLISH_FILE if by_push else RELEASE_FILE).name,
         "reusable": False,
         "point": own.mark,
         "own_results": own.results(),
-        "split": inputs.part_jobs > 0,
         "part_names": [
             f"parts-{number + 1}" if number else "parts" for number in range(inputs.part_jobs)
         ],
