@@ -4,7 +4,9 @@ with it is in test_real_engine.py.
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -15,15 +17,12 @@ from typing import Any
 import pytest
 
 from buildkit import Bare, noarch_kernel, only_these, program, quiet
-from conftest import ROOT, failure
+from conftest import failure
 from kci.builders.process import container
 from kci.builders.process.container import (
     ContainerBuild,
-    Mount,
     build_command,
     choose_image,
-    container_command,
-    kci_source,
     run_in_container,
     running_wheel,
 )
@@ -70,9 +69,14 @@ def command_of(kernel: Path, tmp_path: Path, **more: Sequence[Path]) -> list[str
     return build_command(ContainerBuild(IMAGE, kernel, ["build"], **places))
 
 
+def written(path: Path) -> str:
+    """How a place of this machine is mounted that may be written."""
+    return f"--mount=type=bind,source={path},target={path}"
+
+
 def seen(path: Path) -> str:
-    """How a place of this machine is mounted that may only be read."""
-    return f"--mount=type=bind,source={path},target={path},readonly"
+    """How one is mounted that may only be read."""
+    return f"{written(path)},readonly"
 
 
 def test_launchers_are_told_what_their_variables_say(
@@ -109,28 +113,34 @@ def test_wheels_and_certificates_of_this_machine_are_seen(
     assert not any("/not/there" in word for word in command)
 
 
-def test_the_whole_command() -> None:
-    mounts = [Mount(Path("/w"), writable=True), Mount(Path("/k")), Mount(Path("/w"))]
-    command = container_command(
-        IMAGE, mounts, ["sh", "-c", "true"],
-        workdir=Path("/k"), environment=["MAX_JOBS"], settings=[("HOME", "/h")],
-    )  # fmt: skip
+def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that is written is not also read, and a place in another comes behind it."""
+    for name in container.FORWARDED_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MAX_JOBS", "3")
+    cache, kernel, wheel = tmp_path / "cache", noarch_kernel(tmp_path / "k"), Path("/w/kci.whl")
+    monkeypatch.setattr(container, "running_wheel", lambda _cache: (wheel, b""))
+    command = command_of(kernel, tmp_path, readable=[cache], writable=[kernel / "build"])
     assert command == [
         "docker", "run", "--rm", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges",
-        f"--user={os.getuid()}:{os.getgid()}",
-        "--mount=type=bind,source=/k,target=/k,readonly", "--mount=type=bind,source=/w,target=/w",
-        "--env=MAX_JOBS", "--env=HOME=/h", "--workdir=/k", IMAGE, "sh", "-c", "true",
+        f"--user={os.getuid()}:{os.getgid()}", written(cache), seen(kernel),
+        written(kernel / "build"),
+        "--env=MAX_JOBS", f"--env=HOME={cache}/home", f"--env=KCI_CACHE={cache}",
+        f"--workdir={kernel}", IMAGE, "sh", "-c", container.SCRIPT, "kci-in-container", str(wheel),
+        command[-2], "build",
     ]  # fmt: skip
+    assert re.fullmatch("[0-9a-f]{16}", command[-2])
 
 
 @pytest.mark.parametrize("image", ["", "--privileged", "-v/:/host", "a b", "a\nb", "a;b", "$(id)"])
-def test_a_flag_is_not_taken_for_an_image(image: str) -> None:
-    failure(UsageError, "image", container_command, image, [], ["true"])
+def test_a_flag_is_not_taken_for_an_image(image: str, tmp_path: Path) -> None:
+    build = ContainerBuild(image, tmp_path, [], writable=[], cache=tmp_path)
+    failure(UsageError, "image", build_command, build)
 
 
-@pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb", "relative"])
-def test_a_path_cannot_change_the_mount(path: str) -> None:
-    failure(UsageError, "mounted", container_command, IMAGE, [Mount(Path(path))], ["true"])
+@pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb"])
+def test_a_path_cannot_change_the_mount(path: str, tmp_path: Path) -> None:
+    failure(UsageError, "mounted", command_of, tmp_path, tmp_path, readable=[Path(path)])
 
 
 def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
@@ -178,11 +188,10 @@ def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path) -> None:
 
 
 def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) -> None:
-    wheel = running_wheel()
-    assert wheel is not None
-    assert kci_source(tmp_path) == (str(wheel.place(tmp_path)), wheel.digest, [])
-    assert not wheel.place(tmp_path).exists(), "asking writes nothing"
-    with zipfile.ZipFile(wheel.write(tmp_path)) as archive:
+    place, data = running_wheel(tmp_path)
+    command_of(noarch_kernel(tmp_path / "k"), tmp_path)
+    assert not (tmp_path / "cache").exists(), "asking writes nothing"
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         assert archive.testzip() is None
         own = archive.read("kci/builders/process/container.py")
         assert own == Path(container.__file__).read_bytes()
@@ -190,35 +199,36 @@ def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) 
         (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
         listed = archive.read(record).decode().splitlines()
         assert {line.partition(",")[0] for line in listed} == names
-    assert running_wheel() == wheel
+    assert running_wheel(tmp_path) == (place, data)
 
 
-def test_a_kci_that_is_not_installed_comes_out_of_its_checkout(
+def test_a_kci_that_is_not_installed_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(container, "running_wheel", lambda: None)
-    assert kci_source(tmp_path) == (str(ROOT), "", [Mount(ROOT)])
+    monkeypatch.setattr("sys.path", [])
+    failure(MissingToolError, "no container can install it", running_wheel, tmp_path)
 
 
 def test_podman_is_taken_where_there_is_no_docker(bare: Bare) -> None:
     bare.patch.delenv("KCI_CONTAINER_ENGINE", raising=False)
     bare.add("podman", 'test "$*" = "version --format {{.Client.Version}}"')
     assert choose_image("auto", IMAGE, quiet) == IMAGE
-    assert container_command(IMAGE, [], ["true"])[0] == "podman"
+    assert command_of(bare.place, bare.place)[0] == "podman"
     bare.add("docker", "exit 1")
-    assert container_command(IMAGE, [], ["true"])[0] == "docker"
+    assert command_of(bare.place, bare.place)[0] == "docker"
     bare.set(KCI_CONTAINER_ENGINE="podman")
     assert choose_image("auto", IMAGE, quiet) == IMAGE
     bare.set(KCI_CONTAINER_ENGINE="lxc")
-    failure(UsageError, "lxc", container_command, IMAGE, [], ["true"])
+    failure(UsageError, "lxc", command_of, bare.place, bare.place)
 
 
-@pytest.mark.usefixtures("tmp_path")
-def test_a_user_who_is_not_root_stays_himself_in_podman(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_is_not_root_stays_himself_in_podman(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
     for user, expected in ((0, False), (1000, True)):
         monkeypatch.setattr("os.getuid", lambda user=user: user)
-        assert ("--userns=keep-id" in container_command(IMAGE, [], ["true"])) is expected
+        assert ("--userns=keep-id" in command_of(tmp_path, tmp_path)) is expected
 
 
 # --- which image ---
