@@ -245,7 +245,7 @@ def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAX_JOBS", "6")
     given = [(None, 1), (3, 1), (None, 4), (3, 4)]
     assert [job_count(jobs, builds=builds) for jobs, builds in given] == [6, 3, 1, 1]
-    assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (None, None), "somebody has chosen"
+    assert (pool_depth(None, "cuda"), pool_depth(3, "cuda")) == (6, 3), "somebody has chosen"
     for wrong in ("0", "-1", "many", "1.5", "²"):
         monkeypatch.setenv("MAX_JOBS", wrong)
         failure(UsageError, "MAX_JOBS", job_count, None)
@@ -301,7 +301,7 @@ def test_each_compiler_is_in_the_pool_of_its_backend(plain: Bare) -> None:
     pools = {step.label.partition(" ")[0]: step.pool for step in recipe.steps}
     assert (pools["c++"], pools["nvcc"], pools["link"]) == ("cpu", "cuda", "")
     chosen = builder.plan(request(kernel, STABLE_CUDA, plain.place, jobs=7), quiet)
-    assert (chosen.jobs, chosen.pools, {step.pool for step in chosen.steps}) == (7, {}, {""})
+    assert (chosen.jobs, chosen.pools) == (7, {"cpu": 7, "cuda": 7})
 
 
 def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from buildkit import (
     CPU,
-    build_of,
     copy_kernel,
     files_in,
     noarch_kernel,
@@ -202,9 +201,8 @@ def test_the_generated_ops_detect_the_backend_at_import(tmp_path: Path, backend:
 
 def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
-    some, every = (
-        [*package_files(kernel, build_of(kernel), compiled=only)] for only in (True, False)
-    )
+    what = request(kernel, CPU, tmp_path)
+    some, every = ([*package_files(what, compiled=only)] for only in (True, False))
     assert some == ["__init__.py", "deep/__init__.py", "deep/steps.json"]
     assert {"__init__.pyi", "notes.txt"} <= {*every}
 

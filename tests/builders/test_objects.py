@@ -146,8 +146,7 @@ def test_nvcc(build: Build, tmp_path: Path) -> None:
 
 
 def for_ccache(kernel: Path, tmp_path: Path) -> dict[str, str]:
-    what = request(kernel, STABLE_CPU, tmp_path)
-    return Objects(plan(what, quiet), what, quiet).environment()
+    return Objects(plan(request(kernel, STABLE_CPU, tmp_path), quiet), quiet).environment()
 
 
 def key(kernel: Path, tmp_path: Path) -> str:

@@ -53,7 +53,7 @@ def _files(request: Request) -> dict[str, Path]:
             f"{variant.name}: [{framework}] declares {variant.backend} without a component for it",
             kind=BuildFailedError,
         )
-    return package_files(request.kernel_dir, request.build, compiled=False)
+    return package_files(request, compiled=False)
 
 
 def nix_command(request: Request) -> list[str]:

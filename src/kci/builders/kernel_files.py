@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from kci.builders.request import Request
 from kci.config.facts import BACKENDS, HOST
-from kci.config.model import Build
 from kci.config.values import python_name
 from kci.diagnostics import finding, rules
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
@@ -76,14 +75,14 @@ def _escape(message: str, path: str = BUILD_TOML) -> KciError:
     return kernel_error("KCI503", message, path, UnsafeError)
 
 
-def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str, Path]:
+def package_files(request: Request, *, compiled: bool) -> dict[str, Path]:
     """Map package files to real files: `pyext` if compiled, else all.
 
     Raises FindingsError or UnsafeError.
     """
-    relative, root = package_path(build), kernel_dir.resolve()
-    name = python_name(build.name)
-    package = kernel_dir / relative
+    relative, root = package_path(request.build), request.kernel_dir.resolve()
+    name = python_name(request.build.name)
+    package = request.kernel_dir / relative
     if not package.is_dir():
         raise kernel_error("KCI504", f"the Python package {relative}/ does not exist", relative)
     if not package.resolve().is_relative_to(root):
@@ -101,7 +100,9 @@ def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str
     return {
         inside: real
         for path, real in _walk(package, package, root)
-        if is_installed(inside := path.relative_to(package).as_posix(), build, compiled=compiled)
+        if is_installed(
+            inside := path.relative_to(package).as_posix(), request.build, compiled=compiled
+        )
     }
 
 

@@ -23,7 +23,6 @@ from kci.builders.native.ninja import (
     failed_commands,
     ninja_text,
     run_ninja,
-    was_killed,
 )
 from kci.builders.process.machine import Progress, ninja_status, read_progress
 from kci.builders.process.run import ProgramResult, run_in_group
@@ -93,36 +92,27 @@ def test_another_failure_is_not_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "killed"),
     [
-        "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.",
-        "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
-        "Killed",
-        "clang++: error: unable to execute command: Killed",
-        "cc1plus: out of memory allocating 65536 bytes after a total of 90000 bytes",
-        "virtual memory exhausted: Cannot allocate memory",
-        "LLVM ERROR: out of memory",
-        "ptxas fatal   : Memory allocation failure",
-        "terminate called after throwing an instance of 'std::bad_alloc'",
+        ("g++: fatal error: Killed signal terminated program cc1plus\n"
+         "compilation terminated.", True),
+        ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", True),
+        ("Killed", True),
+        ("clang++: error: unable to execute command: Killed", True),
+        ("cc1plus: out of memory allocating 65536 bytes after a total of 90000 bytes", True),
+        ("virtual memory exhausted: Cannot allocate memory", True),
+        ("LLVM ERROR: out of memory", True),
+        ("ptxas fatal   : Memory allocation failure", True),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", True),
+        ("a.cpp:3:5: error: static assertion failed: out of memory\n"
+         '    3 |   static_assert(x, "out of memory");', False),
+        ("   12 |   throw std::bad_alloc();\na.cpp:12:3: error: no", False),
+        ("a.cpp:1:1: error: 'Killed' was not declared", False),
     ],
-)
-def test_what_compilers_say_of_it(said: str) -> None:
-    assert was_killed(said)
+)  # fmt: skip
+def test_what_compilers_say_of_it_and_what_a_source_says(said: str, killed: bool) -> None:
     (failed,) = failed_commands(f"FAILED: a.o \nnvcc a.cu\n{said}\nninja: build stopped")
-    assert failed.killed
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "a.cpp:3:5: error: static assertion failed: out of memory\n"
-        '    3 |   static_assert(x, "out of memory");',
-        "   12 |   throw std::bad_alloc();\na.cpp:12:3: error: no",
-        "a.cpp:1:1: error: 'Killed' was not declared",
-    ],
-)
-def test_a_sources_own_words_are_no_sign_of_it(said: str) -> None:
-    assert not was_killed(said)
+    assert failed.killed is killed
 
 
 def test_what_runs_at_the_end_is_ended(tmp_path: Path) -> None:

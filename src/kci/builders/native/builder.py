@@ -22,12 +22,7 @@ from kci.builders.kernel_files import (
 )
 from kci.builders.native import hipify
 from kci.builders.native.command_lines import Toolchain
-from kci.builders.native.failures import (
-    build_error,
-    show_kernel_paths,
-    timeout_error,
-    unwritable_error,
-)
+from kci.builders.native.failures import build_error, show_kernel_paths
 from kci.builders.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
 from kci.builders.native.objects import Objects, missing_parts
 from kci.builders.native.recipe import Recipe, make_recipe
@@ -64,9 +59,10 @@ from kci.builders.toolchains.glibc import find_newer_parts
 from kci.builders.toolchains.oneapi import default_extensions, sycl_code
 from kci.config.facts import BACKENDS, HOST
 from kci.config.values import Version, text_of
-from kci.errors import BuildFailedError, KciError, MissingToolError
+from kci.errors import BuildFailedError, KciError, MissingToolError, UnfinishedBuildError
 from kci.matrix.variants import Kind, this_system
-from kci.utils.atomic import locked
+from kci.utils.atomic import failed_path, full_disk_hint, locked
+from kci.utils.cache import CACHE_VARIABLE
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -76,7 +72,7 @@ def plan(request: Request, log: Log) -> Recipe:
     """
     _require_buildable(request)
     checked_id(request.kernel_id)
-    package_files(request.kernel_dir, request.build, compiled=True)
+    package = package_files(request, compiled=True)
     sources = collect_units(request, log)
     environment = _environment(request)
     variant, cache = request.variant, request.options.cache
@@ -114,7 +110,7 @@ def plan(request: Request, log: Log) -> Recipe:
         versions=tuple(versions),
         launcher=find_compiler_cache(cxx),
     )
-    return make_recipe(request, sources, chain)
+    return make_recipe(request, sources, chain, package)
 
 
 def build(request: Request, log: Log) -> BuildResult:
@@ -135,18 +131,21 @@ def build(request: Request, log: Log) -> BuildResult:
             _prepare(recipe, visible)
             if recipe.translation:
                 hipify.translate(recipe.translation, log)
-            objects = Objects(recipe, request, log)
+            objects = Objects(recipe, log)
             parts = [step.output for step in recipe.compiled]
             outputs = parts if request.part else [recipe.chain.module]
             _write(work, {"build.ninja": ninja_text(recipe.steps, *outputs, pools=recipe.pools)})
         except OSError as error:
-            raise unwritable_error(work, error) from error
+            raise BuildFailedError(
+                f"cannot write {failed_path(error, work)}: {error.strerror or error}",
+                full_disk_hint(error, CACHE_VARIABLE) or f"{CACHE_VARIABLE} names another place",
+            ) from error
         if request.options.link:
             for line in missing_parts(objects.heads, request.variant.name):
                 log(f"{line}: what is missing is compiled here")
         with _packing_objects(objects, log):
             if outputs:
-                _compile(recipe, request, lock, log, objects, ends_at)
+                _compile(recipe, lock, log, objects, ends_at)
             if (use := objects.use()).found:
                 log(str(use))
         if request.part:
@@ -174,24 +173,23 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
     objects.finish()
 
 
-def _compile(
-    recipe: Recipe, request: Request, lock: int, log: Log, objects: Objects, ends_at: float
-) -> None:
+def _compile(recipe: Recipe, lock: int, log: Log, objects: Objects, ends_at: float) -> None:
     tools = _compile_environment(recipe.chain) | objects.environment()
     tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
     names = {step.output: step.label.partition(" ")[2] for step in recipe.compiled}
-    shown = _display_log(log, recipe, request.kernel_dir)
+    shown = _display_log(log, recipe)
     try:
         done = run_ninja(recipe.ninja(), names, shown, env=tools, lock=lock, ends_at=ends_at)
     except KeyboardInterrupt:
         done = None
     if not done:
-        raise timeout_error(request, objects)
+        hint = "" if objects.use().made else "no object was finished in this time; allow more"
+        raise UnfinishedBuildError(recipe.request.variant.name, objects.count(), len(names), hint)
     if done.code != 0:
-        raise build_error(recipe, request, done, log)
+        raise build_error(recipe, done, log)
 
 
-def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
+def _display_log(log: Log, recipe: Recipe) -> Log:
     # failures are left to `build_error`; estimates start with the first kernel source: ninja has no
     # times before
     units = {step.label for step in recipe.compiled}
@@ -206,7 +204,7 @@ def _display_log(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
         if progress and not timed:
             timed = progress.command in units
             line = line if timed else f"[{progress.done}/{progress.total}] {progress.command}"
-        log(show_kernel_paths(line, kernel_dir))
+        log(show_kernel_paths(line, recipe.request.kernel_dir))
 
     return show
 

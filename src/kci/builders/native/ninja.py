@@ -66,7 +66,7 @@ NINJA_LOG = ".ninja_log"
 # `FAILED: [code=1] obj/000/relu.cpp.o`; older ninjas have no code
 _FAILED = re.compile(r"FAILED: (?:\[code=(?P<code>-?\d+)\] )?(?P<made>.+?) *")
 # compilers and shells about signal 9
-_KILLED = re.compile(
+KILLED = re.compile(
     r"Killed signal terminated program|(?:(?:fatal|internal compiler) error|unable to execute "
     r"command): Killed"
     r"|died due to signal 9|^Killed$"
@@ -151,7 +151,7 @@ def failed_commands(output: str) -> list[FailedCommand]:
                 break
             output_lines.append(after)
         command = "".join(lines[number + 1 : number + 2])
-        killed = failed["code"] in _KILLED_CODES or was_killed("\n".join(output_lines))
+        killed = failed["code"] in _KILLED_CODES or bool(KILLED.search("\n".join(output_lines)))
         commands.append(FailedCommand(failed["made"], command, tuple(output_lines), killed))
     return commands
 
@@ -162,8 +162,3 @@ def is_failure_output(line: str, *, begun: bool) -> bool:
     """
     goes_on = begun and read_progress(line) is None and not line.startswith("ninja: ")
     return goes_on or _FAILED.fullmatch(line) is not None
-
-
-def was_killed(output: str) -> bool:
-    """True if a compiler reports a lack of memory."""
-    return _KILLED.search(output) is not None

@@ -23,7 +23,7 @@ import msgspec
 
 from kci.builders.native.recipe import Recipe
 from kci.builders.process.run import Log
-from kci.builders.request import BuildPart, Request
+from kci.builders.request import BuildPart
 from kci.builders.toolchains.compilers import environment_flags, outside_files
 from kci.config.facts import BACKENDS
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
@@ -192,13 +192,10 @@ _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 class Objects:
     """The objects of one build."""
 
-    def __init__(self, recipe: Recipe, request: Request, log: Log) -> None:
+    def __init__(self, recipe: Recipe, log: Log) -> None:
         """Clear earlier objects and unpack given ones. Raises OSError or KciError."""
-        self._request = request
-        self._recipe = recipe
-        self._work = recipe.work
-        self._steps = recipe.compiled
-        options = request.options
+        self._recipe, self._work, self._steps = recipe, recipe.work, recipe.compiled
+        self._request, options = recipe.request, recipe.request.options
         self._folder = Path(os.environ.get("CCACHE_DIR") or options.cache / CCACHE_FOLDER)
         if options.objects_from or options.objects_to:
             self._folder = recipe.work / CCACHE_FOLDER
@@ -210,10 +207,6 @@ class Objects:
             unpack_objects(pack, self._folder, log) for pack in packs_in(options.objects_from)
         ]
         self._begun = time.time()
-
-    @property
-    def expected(self) -> int:
-        return len(self._steps)
 
     def environment(self) -> dict[str, str]:
         """Variables for ccache, which replace the user's."""
@@ -253,7 +246,7 @@ class Objects:
                 variant=request.variant.name,
                 part=request.part,
                 objects=self.count(),
-                wanted=self.expected,
+                wanted=len(self._steps),
                 use=self.use(),
                 run=request.options.run,
             )

@@ -99,12 +99,12 @@ def job_count(requested: int | None, builds: int = 1) -> int:
 
 def pool_depth(
     requested: int | None, backend: str, *, cutlass: bool = False, builds: int = 1
-) -> int | None:
-    """Number of compilers that fit into memory; None if the user chose a number of jobs. nvcc's
+) -> int:
+    """Number of compilers that fit into memory, or the number of jobs that the user chose. nvcc's
     threads count.
     """
-    if requested is not None or _positive("MAX_JOBS"):
-        return None
+    if chosen := requested or _positive("MAX_JOBS"):
+        return chosen
     threads = nvcc_threads() if BACKENDS[backend].compiler == "nvcc" else None
     one = default_runners().compiler_memory(backend, cutlass=cutlass) * (threads or 1)
     return max(1, memory() // (one * builds))
