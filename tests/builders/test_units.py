@@ -12,7 +12,6 @@ from conftest import failure, torch_toml, write_torch
 from kci.builders.kernel_files import resolve_inside, source_file
 from kci.builders.native.recipe import part_objects
 from kci.builders.native.units import (
-    FlagContext,
     Sources,
     Unit,
     collect_units,
@@ -313,7 +312,10 @@ def test_what_is_no_part(text: str) -> None:
 
 # --- CMake's generator expressions in flags (docs/builders.md) ---
 
-FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
+VALUES = {
+    "CXX_COMPILER_ID": "GNU", "CUDA_COMPILER_ID": "NVIDIA", "PLATFORM_ID": "Linux",
+    "COMPILE_LANGUAGE": "CXX", "CONFIG": "Release",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -336,7 +338,7 @@ FACTS = FlagContext("CXX", {"CXX": "GNU", "CUDA": "NVIDIA"})
     ],
 )
 def test_what_a_flag_stands_for(flag: str, flags: list[str]) -> None:
-    assert list(expand_flag(flag, FACTS)) == flags
+    assert list(expand_flag(flag, VALUES)) == flags
 
 
 UNKNOWN = "$< $<1:-x $<TARGET_FILE:x> $<CUDA_COMPILER_VERSION> $<:x> $<$<$< $<$<NOT:$<OF>>:x>"
@@ -344,7 +346,7 @@ UNKNOWN = "$< $<1:-x $<TARGET_FILE:x> $<CUDA_COMPILER_VERSION> $<:x> $<$<$< $<$<
 
 @pytest.mark.parametrize("flag", UNKNOWN.split())
 def test_what_is_not_known_is_refused(flag: str) -> None:
-    failure(ValueError, "generator expression", lambda: list(expand_flag(flag, FACTS)))
+    failure(ValueError, "generator expression", lambda: list(expand_flag(flag, VALUES)))
 
 
 def asked(tmp_path: Path, backend: str, flag: str, name: str) -> Request:
