@@ -21,7 +21,7 @@ from kci.builders.native.command_lines import (
 )
 from kci.builders.native.units import Unit
 from kci.builders.toolchains.cuda import Toolkit, WheelFiles
-from kci.builders.toolchains.cutlass import Headers, HeaderSource
+from kci.builders.toolchains.cutlass import Headers
 from kci.builders.toolchains.environment import Environment
 from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
@@ -32,9 +32,7 @@ ENVIRONMENT = Environment(
 )
 
 
-CUTLASS = Headers(
-    "cutlass_3_8", Path("/cache/cutlass"), ("include", "tools/util/include"), HeaderSource.FOLDER
-)
+CUTLASS = Headers("cutlass_3_8", Path("/cache/cutlass"), ("include", "tools/util/include"))
 
 
 def compiled(unit: Unit, name: str = CPU, **changes: object) -> list[str]:

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -160,14 +160,14 @@ def pip_install(python: Path) -> list[str]:
     return uv("pip", "install", "--python", str(python), "--only-binary", ":all:", *none)
 
 
-def run_uv(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> ProgramResult:
+def run_uv(command: Sequence[str], log: Log) -> ProgramResult:
     """Run a command of uv with pip's settings; its `Downloading` lines go to `log`."""
 
     def downloads(line: str) -> None:
         if line.lstrip().startswith("Downloading "):
             log(line.strip())
 
-    return run_in_group(command, downloads, env={**_uv_environment(), **(env or {})})
+    return run_in_group(command, downloads, env=_uv_environment())
 
 
 OTHER_INDEX = (
