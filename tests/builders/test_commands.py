@@ -78,9 +78,12 @@ def test_a_cpp_source_of_a_full_build() -> None:
     ]  # fmt: skip
 
 
-def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
+def test_a_cuda_source_of_a_stable_abi_build(
+    toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = unit("CUDA", "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
-    command = compiled(source, STABLE_CUDA, device=toolkit, nvcc_threads=2)
+    monkeypatch.setenv("NVCC_THREADS", "2")
+    command = compiled(source, STABLE_CUDA, device=toolkit)
     options = ("-fno-gnu-unique", "-fno-canonical-system-headers", "-frandom-seed=obj/000/a.cu.o")
     host = [word for option in ("-fPIC", *options) for word in ("-Xcompiler", option)]
     assert command == [

@@ -23,6 +23,7 @@ from kci.builders.native.failures import (
 from kci.builders.native.ninja import NINJA_LOG, failed_commands
 from kci.builders.native.recipe import Recipe
 from kci.builders.process.run import ProgramResult
+from kci.builders.toolchains.environment import Environment
 from kci.errors import BuildFailedError, first_error
 
 NINJA = """\
@@ -242,7 +243,7 @@ def test_a_full_cache_is_not_taken_for_a_full_output(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a write names no file
 
     monkeypatch.setattr(builder, "this_system", lambda: "x86_64-linux")
-    monkeypatch.setattr(builder.Environment, "ensure", lambda *_: None)
+    monkeypatch.setattr(Environment, "ensure", lambda *_: None)
     monkeypatch.setattr(builder, "_check_torch", lambda *_: None)
     monkeypatch.setattr(builder, "_prepare", full)
     caught = failure(BuildFailedError, "No space left on device", builder.build, what, quiet)

@@ -23,9 +23,9 @@ from buildkit import (
     with_changes,
 )
 from kci.builders import build_variant
-from kci.builders.native import builder
 from kci.builders.native.builder import plan
 from kci.builders.native.objects import Objects, read_head
+from kci.builders.toolchains import compilers
 from kci.builders.toolchains.compilers import find_compiler_cache
 from kci.matrix.variants import ObjectUse
 from planning import append, replace
@@ -181,7 +181,7 @@ def test_versions_of_tools_and_variables_that_compilers_read_are_part_of_the_key
     kernel = copy_kernel("bare", tmp_path / "place")
     usual = key(kernel, tmp_path)
     with monkeypatch.context() as another:
-        another.setattr(builder, "version_line", "another {}".format)
+        another.setattr(compilers, "version_line", "another {}".format)
         assert key(kernel, tmp_path) != usual
     monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DANOTHER")
     assert key(kernel, tmp_path) != usual

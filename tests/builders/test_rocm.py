@@ -14,7 +14,6 @@ from conftest import failure
 from kci.builders import plan_commands
 from kci.builders.native import builder
 from kci.builders.native.command_lines import (
-    Toolchain,
     compile_command,
     link_command,
     stub_command,
@@ -24,6 +23,7 @@ from kci.builders.native.hipify import Translation, translate, translate_units
 from kci.builders.native.units import Unit
 from kci.builders.request import Request
 from kci.builders.toolchains import rocm
+from kci.builders.toolchains.compilers import Toolchain
 from kci.builders.toolchains.environment import Environment, kci_environment
 from kci.builders.toolchains.rocm import Rocm, find_rocm
 from kci.errors import BuildFailedError, FindingsError, MissingToolError

@@ -24,8 +24,9 @@ from buildkit import (
 from conftest import ROOT, failure
 from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
-from kci.builders.native.command_lines import Toolchain, compile_command, link_command
+from kci.builders.native.command_lines import compile_command, link_command
 from kci.builders.native.units import Unit
+from kci.builders.toolchains.compilers import Toolchain
 from kci.builders.toolchains.cuda import Toolkit
 from kci.builders.toolchains.environment import tvm_ffi_environment
 from kci.config.reader import read_kernel

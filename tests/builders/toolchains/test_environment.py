@@ -25,7 +25,7 @@ from buildkit import (
 )
 from conftest import failure
 from kci.builders.native import builder
-from kci.builders.toolchains import environment
+from kci.builders.toolchains import compilers, environment
 from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.downloads import find_wheel
 from kci.builders.toolchains.environment import (
@@ -319,7 +319,7 @@ def test_a_torch_that_is_not_the_variants_is_refused(
     kernel = copy_kernel("twice", tmp_path)
     asked = request(kernel, name, tmp_path, isolation=False, variant=variant(name))
     own = at(tmp_path, version_text(release, "12.6" if "cu126" in release else None))
-    monkeypatch.setattr(builder, "python_environment", lambda: own)
+    monkeypatch.setattr(compilers, "python_environment", lambda: own)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     failure(MissingToolError, says, builder.build, asked, quiet)
     assert not asked.output.exists()

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from kci.builders.kernel_files import (
     VisibleFiles,
     checked_id,
@@ -21,43 +19,23 @@ from kci.builders.kernel_files import (
     write_package,
 )
 from kci.builders.native import hipify
-from kci.builders.native.command_lines import Toolchain
 from kci.builders.native.failures import build_error, show_kernel_paths
 from kci.builders.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
 from kci.builders.native.objects import Objects, missing_parts
 from kci.builders.native.recipe import Recipe, make_recipe
 from kci.builders.native.units import collect_units
-from kci.builders.process.machine import ninja_status, nvcc_threads, read_progress
+from kci.builders.process.machine import ninja_status, read_progress
 from kci.builders.process.run import Log
 from kci.builders.request import BuildResult, Request
-from kci.builders.toolchains.compilers import (
-    binutils_program,
-    build_compiler,
-    cpp_library,
-    find_compiler_cache,
-    find_device,
-    gcc_flags,
-    glibc_is_newer,
-    ninja_version,
-    version_line,
-)
-from kci.builders.toolchains.cuda import Toolkit, find_library_headers, mentions_libraries
-from kci.builders.toolchains.cutlass import find_headers
-from kci.builders.toolchains.data import toolchains
+from kci.builders.toolchains.compilers import Toolchain, find_toolchain, ninja_version
 from kci.builders.toolchains.downloads import ensure_all
 from kci.builders.toolchains.environment import (
     Environment,
     base_python,
-    kci_environment,
-    python_environment,
-    python_include,
     read_torch_version,
     same_version,
-    tvm_ffi_environment,
 )
-from kci.builders.toolchains.glibc import find_newer_parts
-from kci.builders.toolchains.oneapi import default_extensions, sycl_code
-from kci.config.facts import BACKENDS, HOST
+from kci.config.facts import BACKENDS
 from kci.config.values import Version, text_of
 from kci.errors import BuildFailedError, KciError, MissingToolError, UnfinishedBuildError
 from kci.matrix.variants import Kind, this_system
@@ -74,43 +52,10 @@ def plan(request: Request, log: Log) -> Recipe:
     checked_id(request.kernel_id)
     package = package_files(request, compiled=True)
     sources = collect_units(request, log)
-    environment = _environment(request)
-    variant, cache = request.variant, request.options.cache
-    compute = text_of(variant.compute)
-    headers = find_headers(sources.depends, cache, log, compute=compute)
-    cxx = build_compiler(variant)
-    device = find_device(variant.backend, compute, variant.system, cache, log)
-    sycl = sycl_code(request.build, variant)
-    if sycl and sycl.extensions:
-        sycl = replace(sycl, extensions=(default_extensions(cxx), *sycl.extensions))
-    files = (request.kernel_dir / unit.source for unit in sources.units)
-    cuda_headers = None
-    if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(files)):
-        cuda_headers = find_library_headers(device, cache)
-    release = environment.release or read_torch_version(environment.torch).release
-    versions = [version_line(cxx), environment.requirement or f"torch {release}"]
-    versions += device.versions() if device else []
-    newer_glibc = glibc_is_newer(cxx)
-    chain = Toolchain(
-        variant=variant,
-        kernel_id=request.kernel_id,
-        cxx=cxx,
-        gcc_flags=gcc_flags(cxx),
-        cpp_library=cpp_library(cxx),
-        environment=environment,
-        python_include=python_include(),
-        device=device,
-        cuda_headers=cuda_headers,
-        ar=binutils_program(cxx, "ar"),
-        sycl=sycl,
-        headers=headers,
-        glibc_compat=newer_glibc,
-        newer_parts=find_newer_parts(cxx) if newer_glibc else None,
-        nvcc_threads=nvcc_threads(),
-        versions=tuple(versions),
-        launcher=find_compiler_cache(cxx),
+    files = [request.kernel_dir / unit.source for unit in sources.units]
+    return make_recipe(
+        request, sources, find_toolchain(request, sources.depends, files, log), package
     )
-    return make_recipe(request, sources, chain, package)
 
 
 def build(request: Request, log: Log) -> BuildResult:
@@ -232,24 +177,6 @@ def _require_buildable(request: Request) -> None:
             f"{variant.name} needs a machine of {variant.system}, and this is {here}",
             f"run this on a {variant.system} machine; kci plan says which runner has one",
         )
-
-
-def _environment(request: Request) -> Environment:
-    # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's
-    # own wheel
-    variant = request.variant
-    if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, text_of(variant.tvm_ffi))
-    if not request.options.isolation:
-        return python_environment()
-    assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    backend = variant.backend if variant.kind is Kind.FULL else HOST
-    return kci_environment(
-        request.options.cache,
-        variant.wheel or variant.torch.text,
-        toolchains().flavour(backend, variant.compute),
-        headers_only=BACKENDS[backend].headers_only,
-    )
 
 
 def _check_torch(request: Request, environment: Environment) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from kci.builders.native.recipe import Recipe
 from kci.builders.process.run import Log
 from kci.builders.request import BuildPart
-from kci.builders.toolchains.compilers import environment_flags, outside_files
+from kci.builders.toolchains.compilers import outside_files
 from kci.config.facts import BACKENDS
 from kci.config.values import C_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import FindingsError, UsageError
@@ -260,7 +260,7 @@ class Objects:
         chain, inputs = self._recipe.chain, self._request.files()
         files = sorted(inputs.compiled_from(self._request.variant))
         words = [*(path for path, _ in files), "", *self._unnamed(files)]
-        words += [*chain.versions, *environment_flags()]
+        words += chain.versions
         flags = {flag for unit in self._recipe.sources.units for flag in unit.flags}
         words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):

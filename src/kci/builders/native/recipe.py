@@ -13,7 +13,6 @@ from kci.builders.native.command_lines import (
     EXPORTS,
     GENERATED,
     OLDER,
-    Toolchain,
     compile_command,
     cxx_standard_flag,
     link_command,
@@ -28,7 +27,7 @@ from kci.builders.native.units import CXX, Sources, Unit
 from kci.builders.process.machine import job_count, pool_depth
 from kci.builders.process.run import shell_line
 from kci.builders.request import BuildPart, Request
-from kci.builders.toolchains.compilers import environment_flags
+from kci.builders.toolchains.compilers import Toolchain
 from kci.builders.toolchains.glibc import FOLDER, old_libraries
 from kci.builders.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, HOST
@@ -141,7 +140,7 @@ def make_recipe(
         f"{GENERATED}/registration.h": REGISTRATION_H,
         "stub.cpp": STUB_CPP,
         # every command depends on the versions of the tools
-        "tools.txt": "\n".join([*chain.versions, *environment_flags(), ""]),
+        "tools.txt": "\n".join([*chain.versions, ""]),
         EXPORTS: EXPORTS_MAP,
         **compat_files(chain),
     }
