@@ -145,7 +145,7 @@ def test_an_unknown_builder_is_named(tmp_path: Path) -> None:
     failure(UsageError, "'magic'", built, noarch_kernel(tmp_path / "k"), tmp_path, builder="magic")
 
 
-@pytest.mark.parametrize("made", ["_#cpu_1a", "#cuda_1a", "_#cuda_", "_#cuda_1-2", '_#cuda_x"\nx'])
+@pytest.mark.parametrize("made", ["_#cuda_1-2", '_#cuda_x"\nx', "_#cuda_é"])
 def test_an_id_that_does_not_fit_never_reaches_generated_code(tmp_path: Path, made: str) -> None:
     kernel, given = noarch_kernel(tmp_path / "k"), made.replace("#", "just_python_")
     asked = request(kernel, "torch-cuda", tmp_path, kernel_id=given)

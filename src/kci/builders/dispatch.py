@@ -76,24 +76,19 @@ def build_with_nix(request: Request, log: Log) -> BuildResult:
     if done.code != 0:
         raise BuildFailedError(f"{shell_line(command)} failed\n{done.tail()}")
     visible.require_unchanged()
-    result = _result(done.output, request.variant.name)
+    # the result is the variant directory or holds it
+    top = Path(next((line for line in done.output.splitlines()[::-1] if line[:1] == "/"), "/"))
+    places = (top / request.variant.name, top)
+    result = next((place for place in places if (place / "metadata.json").is_file()), None)
+    if not result:
+        raise BuildFailedError(
+            f"nix built no variant directory for {request.variant.name} (result: {top})"
+        )
     # the nix store is read-only and has links
-    shutil.copytree(
-        result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile
-    )
+    shutil.copytree(result, request.output, dirs_exist_ok=True, copy_function=shutil.copyfile)
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
     return BuildResult("nix", request.variant.archs, sealed=True)
-
-
-def _result(output: str, variant: str) -> Path:
-    # the result is the variant directory or holds it
-    lines = [line for line in output.splitlines() if line.startswith("/")]
-    top = Path(lines[-1]) if lines else Path()
-    for place in (top / variant, top):
-        if lines and (place / "metadata.json").is_file():
-            return place
-    raise BuildFailedError(f"nix built no variant directory for {variant} (result: {top})")
 
 
 BUILDERS = ("auto", "noarch", "native", "nix")

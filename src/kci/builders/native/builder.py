@@ -11,23 +11,31 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kci.builders.kernel_files import (
+    COMPILED_OPS,
+    TVM_FFI_OPS,
     VisibleFiles,
-    checked_id,
-    compiled_ops,
     kernel_error,
     package_files,
+    require_id,
     write_package,
 )
 from kci.builders.native import hipify
 from kci.builders.native.failures import build_error, show_kernel_paths
-from kci.builders.native.ninja import NINJA_LOG, deadline, is_failure_output, ninja_text, run_ninja
+from kci.builders.native.ninja import (
+    NINJA_LOG,
+    deadline,
+    is_failure_output,
+    ninja_status,
+    ninja_text,
+    run_ninja,
+)
 from kci.builders.native.objects import Objects, missing_parts
 from kci.builders.native.recipe import Recipe, make_recipe
 from kci.builders.native.units import collect_units
-from kci.builders.process.machine import ninja_status, read_progress
+from kci.builders.process.machine import read_progress
 from kci.builders.process.run import Log
 from kci.builders.request import BuildResult, Request
-from kci.builders.toolchains.compilers import Toolchain, find_toolchain, ninja_version
+from kci.builders.toolchains.compilers import Toolchain, find_toolchain
 from kci.builders.toolchains.downloads import ensure_all
 from kci.builders.toolchains.environment import (
     Environment,
@@ -49,7 +57,7 @@ def plan(request: Request, log: Log) -> Recipe:
     Raises FindingsError, UnsafeError, MissingToolError or BuildFailedError.
     """
     _require_buildable(request)
-    checked_id(request.kernel_id)
+    require_id(request.kernel_id)
     package = package_files(request, compiled=True)
     sources = collect_units(request, log)
     files = [request.kernel_dir / unit.source for unit in sources.units]
@@ -96,7 +104,8 @@ def build(request: Request, log: Log) -> BuildResult:
         if request.part:
             return BuildResult("native", None, objects=use)
         module = request.output / recipe.chain.module
-        ops = compiled_ops(request.kernel_id, tvm_ffi=recipe.chain.tvm_ffi)
+        ops = TVM_FFI_OPS if recipe.chain.tvm_ffi else COMPILED_OPS
+        ops = ops.format(id=request.kernel_id)
         write_package(request.output, recipe.package, ops, visible)
         shutil.copyfile(work / module.name, module)
         module.chmod(0o755)
@@ -120,7 +129,7 @@ def _packing_objects(objects: Objects, log: Log) -> Iterator[None]:
 
 def _compile(recipe: Recipe, lock: int, log: Log, objects: Objects, ends_at: float) -> None:
     tools = _compile_environment(recipe.chain) | objects.environment()
-    tools["NINJA_STATUS"] = ninja_status(ninja_version(recipe.chain.environment.ninja))
+    tools["NINJA_STATUS"] = ninja_status(recipe.chain.environment.ninja)
     names = {step.output: step.label.partition(" ")[2] for step in recipe.compiled}
     shown = _display_log(log, recipe)
     try:

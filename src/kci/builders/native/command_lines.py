@@ -23,23 +23,9 @@ from kci.builders.toolchains.data import Compiler, toolchains
 from kci.builders.toolchains.glibc import old_libraries
 from kci.builders.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, floors
-from kci.config.values import Version
 from kci.errors import BuildFailedError
 
 _POISON = "@"
-
-
-def stable_abi_define(stable_abi: Version) -> str:
-    """Limit torch's headers to a stable ABI version.
-
-    Raises BuildFailedError without a minor version.
-    """
-    if len(stable_abi) < 2:
-        raise BuildFailedError(
-            f"the stable ABI version {stable_abi} cannot be built for",
-            "name a version with a minor other than 0, such as 2.11",
-        )
-    return f"-DTORCH_TARGET_VERSION=0x{(stable_abi[0] << 56) | (stable_abi[1] << 48):016x}"
 
 
 TORCH, TVM_FFI, PYTHON = "torch", "tvm_ffi", "python"
@@ -65,7 +51,7 @@ _ODD = re.compile(r"[^\w./-]", re.ASCII)
 
 
 def compile_command(chain: Toolchain, unit: Unit) -> list[str]:
-    """Compile one source. Raises BuildFailedError as `stable_abi_define`."""
+    """Compile one source. Raises BuildFailedError for a stable ABI without a minor version."""
     device = chain.device if unit.language != CXX else None
     # GCC shortens system header paths and puts random numbers into names
     host = ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
@@ -166,19 +152,6 @@ def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = Fal
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
-def gencode(archs: Iterable[str]) -> list[str]:
-    """Flags of nvcc for archs: machine code, and PTX for `+PTX`
-    (docs/format.md#cuda-capabilities).
-    """
-    flags: list[str] = []
-    for arch in archs:
-        number = arch.removesuffix("+PTX").replace(".", "")
-        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
-        if arch.endswith("+PTX"):
-            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
-    return flags
-
-
 def _nvcc_options(chain: Toolchain, unit: Unit) -> list[str]:
     options = [] if chain.tvm_ffi else [*TORCH_NVCC]
     options += ["--threads", str(threads)] if (threads := nvcc_threads()) else []
@@ -186,7 +159,12 @@ def _nvcc_options(chain: Toolchain, unit: Unit) -> list[str]:
         # nvcc hashes the source's path and a process id into names
         place = f"--orig_src_path_name=/kci/{_ODD.sub('_', work_path(unit, unit.source))}"
         options += ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
-    return options + gencode(unit.archs)
+    # machine code, and PTX for `+PTX` (docs/format.md#cuda-capabilities)
+    for arch in unit.archs:
+        number = arch.removesuffix("+PTX").replace(".", "")
+        kinds = ("sm", "compute") if arch.endswith("+PTX") else ("sm",)
+        options += [f"-gencode=arch=compute_{number},code={kind}_{number}" for kind in kinds]
+    return options
 
 
 def _hipcc_options(chain: Toolchain, unit: Unit) -> list[str]:
@@ -230,7 +208,13 @@ def _definitions(chain: Toolchain, unit: Unit) -> list[str]:
     of_torch = toolchains().defines
     names = (*of_torch["torch"], *of_torch.get(variant.backend, ()))
     defines += [*facts.defines, *(f"-D{name}" for name in names)]
-    defines += [stable_abi_define(variant.stable_abi)] if variant.stable_abi else []
+    if abi := variant.stable_abi:
+        if len(abi) < 2:
+            raise BuildFailedError(
+                f"the stable ABI version {abi} cannot be built for",
+                "name a version with a minor other than 0, such as 2.11",
+            )
+        defines.append(f"-DTORCH_TARGET_VERSION=0x{(abi[0] << 56) | (abi[1] << 48):016x}")
     return [*defines, *(f"-D{define}" for define in (chain.sycl.defines if chain.sycl else ()))]
 
 

@@ -109,10 +109,8 @@ def find_error(lines: Sequence[str]) -> ErrorSpot | None:
     for number, line in enumerate(lines):
         for pattern in _PLACED:
             if match := pattern.fullmatch(line):
-                if place := _kernel_path(match["path"]):
-                    return ErrorSpot(
-                        match["text"], place, int(match["line"]), _column(match), number
-                    )
+                if place := _place(match):
+                    return ErrorSpot(match["text"], *place, number)
                 text = f"{match['text']} ({match['path']}:{match['line']})"
                 through = _instantiation_site(lines[max(0, number - _BEFORE) : number + _BEHIND])
                 return ErrorSpot(text, *through, line_index=number)
@@ -143,20 +141,17 @@ def _instantiation_site(lines: Sequence[str]) -> tuple[str, int, int]:
     for pattern in _THROUGH:
         for line in lines:
             match = pattern.fullmatch(line)
-            if match and (place := _kernel_path(match["path"])):
-                return place, int(match["line"]), _column(match)
+            if match and (place := _place(match)):
+                return place
     return "", 0, 0
 
 
-def _kernel_path(path: str) -> str:
-    # relative to the kernel's directory; empty for other files
-    if not re.match(_OWN, path):
-        return ""
-    return posixpath.normpath(path.partition("/")[2])
-
-
-def _column(match: re.Match[str]) -> int:
-    return int(match.groupdict().get("column") or 0)
+def _place(match: re.Match[str]) -> tuple[str, int, int] | None:
+    # relative to the kernel's directory; None for other files
+    if not re.match(_OWN, match["path"]):
+        return None
+    path = posixpath.normpath(match["path"].partition("/")[2])
+    return path, int(match["line"]), int(match.groupdict().get("column") or 0)
 
 
 def build_error(recipe: Recipe, done: ProgramResult, log: Log = silent) -> BuildFailedError:

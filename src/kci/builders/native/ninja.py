@@ -8,9 +8,10 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from kci.builders.process.machine import memory, read_progress
-from kci.builders.process.run import Log, ProgramResult, run_in_group, shell_line
+from kci.builders.process.run import Log, ProgramResult, program_output, run_in_group, shell_line
 from kci.errors import BuildFailedError
 from kci.utils.frozen import Frozen
 
@@ -77,6 +78,17 @@ KILLED = re.compile(
     re.MULTILINE,
 )
 _KILLED_CODES = ("137", "-9")
+
+
+_ESTIMATES_SINCE = (1, 13)
+"""First ninja that estimates remaining time."""
+
+
+def ninja_status(ninja: Path) -> str:
+    """`NINJA_STATUS` for a ninja, in the format of `read_progress`."""
+    match = re.match(r"(\d+)\.(\d+)", program_output(str(ninja), "--version"))
+    estimates = match and (int(match[1]), int(match[2])) >= _ESTIMATES_SINCE
+    return "[%f/%t %W] " if estimates else "[%f/%t] "
 
 
 class FailedCommand(Frozen):

@@ -15,7 +15,7 @@ import re
 import shutil
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -213,7 +213,7 @@ class Objects:
         namespace = self._namespace()
         words = (word for step in self._steps for word in step.command)
         in_objects = any(map(_NAMES_FOLDER.match, words))
-        variables = {
+        settings = {
             "CCACHE_DIR": str(self._folder),
             "CCACHE_BASEDIR": str(self._work),
             "CCACHE_COMPILERCHECK": "content",
@@ -226,7 +226,10 @@ class Objects:
             "CCACHE_STATSLOG": str(self._work / _STATS),
             "CCACHE_HASHDIR" if in_objects else "CCACHE_NOHASHDIR": "1",
         }
-        return _for_ccache(variables)
+        # ccache expands `$NAME` once, and has no escape for `$`
+        inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
+        named = {name: f"${{KCI_{name}}}" for name in settings if f"KCI_{name}" in inner}
+        return settings | named | inner
 
     def use(self) -> ObjectUse:
         hits = min(sum(line in _HITS for line in _lines_of(self._work / _STATS)), self.count())
@@ -264,7 +267,9 @@ class Objects:
         flags = {flag for unit in self._recipe.sources.units for flag in unit.flags}
         words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):
-            words += _this_processor()
+            told = ("model name", "flags", "Features", "CPU part")
+            said = {line for line in _lines_of(Path("/proc/cpuinfo")) if line.startswith(told)}
+            words += [this_system(), *sorted(said)]
         return hashlib.sha256(msgspec.json.encode(words)).hexdigest()
 
     def _unnamed(self, files: Sequence[tuple[str, str]]) -> list[str]:
@@ -289,24 +294,9 @@ class Objects:
         ]
 
 
-def _this_processor() -> Sequence[str]:
-    told = ("model name", "flags", "Features", "CPU part")
-    said = {line for line in _lines_of(Path("/proc/cpuinfo")) if line.startswith(told)}
-    return [this_system(), *sorted(said)]
-
-
 def _lines_of(path: Path) -> list[str]:
     # none of a file that is not there
     try:
         return path.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
-    # it expands `$NAME` once, and has no escape for `$`
-    inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
-    return {
-        name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value
-        for name, value in settings.items()
-    } | inner

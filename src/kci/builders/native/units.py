@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from kci.builders.kernel_files import CONTROL, kernel_error, resolve_inside, source_file
+from kci.builders.kernel_files import CONTROL, kernel_error, resolve_inside
 from kci.builders.process.run import Log
 from kci.builders.request import Request
 from kci.builders.toolchains import oneapi
@@ -263,7 +263,10 @@ def _units(
     folders = (resolve_inside(kernel_dir, entry, key) for entry in component.include or ())
     include = tuple(PurePosixPath(folder.relative_to(root)) for folder in folders)
     for entry in dict.fromkeys(component.src):
-        source_file(kernel_dir, entry, f"{label}.src")
+        real = resolve_inside(kernel_dir, entry, f"{label}.src")
+        if not real.is_file():
+            reason = "is not a regular file" if real.exists() else "does not exist"
+            raise kernel_error("KCI501", f"{label}.src names {entry!r}, which {reason}")
         if language := _language(label, entry, component.backend):
             yield Unit(
                 source=PurePosixPath(posixpath.normpath(entry)),

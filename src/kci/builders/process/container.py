@@ -62,11 +62,11 @@ def running_wheel(cache: Path) -> tuple[Path, bytes]:
     for name in ("METADATA", "entry_points.txt"):
         files[f"{info}/{name}"] = (distribution.read_text(name) or "").encode()
     files[f"{info}/WHEEL"] = _WHEEL.encode()
-    lines = [
-        f"{name},sha256={_hash(content)},{len(content)}\n"
-        for name, content in sorted(files.items())
-    ]
-    files[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
+    record = f"{info}/RECORD,,\n"
+    for name, content in sorted(files.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(content)}\n"
+    files[f"{info}/RECORD"] = record.encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in sorted(files.items()):
@@ -76,10 +76,6 @@ def running_wheel(cache: Path) -> tuple[Path, bytes]:
     data = buffer.getvalue()
     folder = cache / "wheels" / hashlib.sha256(data).hexdigest()[:16]
     return folder / f"kci-{__version__}-py3-none-any.whl", data
-
-
-def _hash(content: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
 
 
 ENGINES = ("docker", "podman")

@@ -212,12 +212,6 @@ def version_line(cxx: Compiler) -> str:
     return next(iter(program_output(*cxx, "--version").splitlines()), cxx[0])
 
 
-def ninja_version(ninja: Path) -> tuple[int, ...]:
-    """Major and minor; empty if unknown."""
-    match = re.match(r"(\d+)\.(\d+)", run([str(ninja), "--version"]).output)
-    return (int(match[1]), int(match[2])) if match else ()
-
-
 def compiler_id(cxx: Compiler) -> str:
     """CMake's name of a compiler: `Clang` or `GNU`."""
     return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
@@ -383,10 +377,13 @@ def toolchain_identity(
     if variant.kind is Kind.NOARCH:
         return ""
     cxx = variant_compiler(variant)
-    libc = linked_glibc(cxx)
+    libc, compiler = linked_glibc(cxx), build_compiler(variant)
+    # a launcher and the path do not count; the version and each word after it do
+    program = next((at for at, word in enumerate(compiler) if not is_compiler_cache(word)), 0)
     lines = [
         f"{variant.system} {f'glibc {libc.text}' if libc else ''}",
-        *_compiler(compiler := build_compiler(variant)),
+        version_line(compiler),
+        *compiler[program + 1 :],
         version_line((binutils_program(cxx, "ld"),)),
         _torch(variant, isolation=isolation),
     ]
@@ -404,12 +401,6 @@ def environment_flags() -> list[str]:
     """Compiler variables that are set, as sorted `NAME=value`."""
     names = sorted(toolchains().compiler_variables)
     return [f"{name}={os.environ[name]}" for name in names if os.environ.get(name)]
-
-
-def _compiler(words: Compiler) -> list[str]:
-    # a launcher and the path do not count; the version and each word after it do
-    program = next((at for at, word in enumerate(words) if not is_compiler_cache(word)), 0)
-    return [version_line(words), *words[program + 1 :]]
 
 
 _PARTS_OF_CXX = ("cc1plus", "as")

@@ -97,9 +97,35 @@ def find_headers(
 
     `compute` is the oneAPI version of an XPU variant, for SYCL*TLA.
     """
-    return tuple(
-        _find(depend, cache, log, compute) for depend in depends if depend is not Depend.TORCH
-    )
+    found = []
+    for depend in depends:
+        if depend is Depend.TORCH:
+            continue
+        known = toolchains().cutlass.get(depend.value)
+        release = tla_version(compute).release if depend is Depend.SYCL_TLA else known
+        if not release:
+            have = ", ".join(sorted(toolchains().cutlass))
+            raise MissingToolError(
+                f"the native builder does not have the dependency {depend.value}",
+                f"the native builder has torch, sycl_tla, {have}; build with --builder nix for "
+                "others",
+            )
+        variable, project = _source_of(depend.value)
+        repository, wheel = toolchains().repositories[project], release.wheel
+        if folder := os.environ.get(variable):
+            place = Path(folder).absolute()
+            _require_checkout(depend, variable, place, release, log)
+            found.append(Headers(depend.value, place, _INCLUDE))
+        elif release.commit:
+            name = wheel.replace("==", "-") or f"{project}-{release.tag}-{release.commit[:12]}"
+            place, include = cache / "headers" / name, _WHEEL_INCLUDE if wheel else _INCLUDE
+            found.append(Headers(depend.value, place, include, release, repository))
+        else:
+            raise MissingToolError(
+                f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it",
+                f"set {variable} to a checkout of {repository} at {release.tag}",
+            )
+    return tuple(found)
 
 
 def headers_digest(folder: Path) -> str:
@@ -124,30 +150,6 @@ def tla_version(compute: str) -> SyclTlaVersion:
     return known[version]
 
 
-def _find(depend: Depend, cache: Path, log: Log, compute: str) -> Headers:
-    known = toolchains().cutlass.get(depend.value)
-    release = tla_version(compute).release if depend is Depend.SYCL_TLA else known
-    if not release:
-        have = ", ".join(sorted(toolchains().cutlass))
-        raise MissingToolError(
-            f"the native builder does not have the dependency {depend.value}",
-            f"the native builder has torch, sycl_tla, {have}; build with --builder nix for others",
-        )
-    variable, project = _source_of(depend.value)
-    if folder := os.environ.get(variable):
-        return _checkout_headers(depend, variable, Path(folder).absolute(), release, log)
-    repository = toolchains().repositories[project]
-    if not release.commit:
-        raise MissingToolError(
-            f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it",
-            f"set {variable} to a checkout of {repository} at {release.tag}",
-        )
-    wheel = release.wheel
-    name = wheel.replace("==", "-") or f"{project}-{release.tag}-{release.commit[:12]}"
-    include = _WHEEL_INCLUDE if wheel else _INCLUDE
-    return Headers(depend.value, cache / "headers" / name, include, release, repository)
-
-
 def _source_of(depend: str) -> tuple[str, str]:
     # the variable with a checkout, and the project
     if depend == Depend.SYCL_TLA.value:
@@ -155,9 +157,9 @@ def _source_of(depend: str) -> tuple[str, str]:
     return SOURCE_DIR, "cutlass"
 
 
-def _checkout_headers(
+def _require_checkout(
     depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log
-) -> Headers:
+) -> None:
     version = folder / "include" / "cutlass" / "version.h"
     if not version.is_file():
         raise MissingToolError(
@@ -172,4 +174,3 @@ def _checkout_headers(
             f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: kci uses it "
             "as it is"
         )
-    return Headers(depend.value, folder, _INCLUDE)
