@@ -222,7 +222,7 @@ def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> N
 
 
 def test_a_stable_abi_without_a_minor_is_refused() -> None:
-    name = "torch-stable-abi3-cpu-x86_64-linux"
+    name = "torch-stable-abi30-cpu-x86_64-linux"
     failure(BuildFailedError, r"3\.0 cannot be built", compiled, unit("CXX"), name)
 
 
