@@ -10,7 +10,7 @@ import pytest
 
 from buildkit import CPU, STABLE_CUDA, Bare, copy_kernel, program, quiet, request, write_tree
 from conftest import failure
-from kci.builders import build_variant
+from kci.builders.dispatch import build_variant
 from kci.builders.native import builder
 from kci.builders.process import machine
 from kci.builders.process.machine import cpu_limit, job_count, memory_limit, pool_depth
@@ -202,7 +202,7 @@ def test_an_nvcc_of_another_version_is_passed_over(tmp_path: Path, cuda: Path) -
     assert "is CUDA 12.6, not 13.2" in said[0]
     assert found.wheels == tmp_path / "cache/cuda/13.2"
     assert not found.complete
-    command = found.setup(Path("/env/python"))[0]
+    command = found.setup(Path("/env/python"), found.place)[0]
     assert {"nvidia-cuda-nvcc==13.2.86", ":all:"} <= set(command)
     assert command[1:5] == ["pip", "install", "--python", "/env/python"]
 

@@ -24,8 +24,7 @@ from buildkit import (
     write_tree,
 )
 from conftest import failure, torch_toml
-from kci.builders import build_variant
-from kci.builders.dispatch import build_noarch
+from kci.builders.dispatch import build_noarch, build_variant
 from kci.builders.kernel_files import VisibleFiles, package_files, write_package
 from kci.builders.request import Request
 from kci.config.reader import read_kernel

@@ -22,7 +22,7 @@ from buildkit import (
     request,
     with_changes,
 )
-from kci.builders import build_variant
+from kci.builders.dispatch import build_variant
 from kci.builders.native.builder import plan
 from kci.builders.native.objects import Objects, read_head
 from kci.builders.toolchains import compilers

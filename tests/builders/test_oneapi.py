@@ -15,7 +15,7 @@ import pytest
 
 from buildkit import Bare, quiet, request, write_tree
 from conftest import failure, torch_toml
-from kci.builders import build_variant, plan_commands
+from kci.builders.dispatch import build_variant, plan_commands
 from kci.errors import MissingToolError
 from planning import append, replace
 

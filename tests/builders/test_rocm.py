@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from buildkit import Bare, copy_kernel, program, quiet, request, toolchain, variant, write_tree
 from conftest import failure
-from kci.builders import plan_commands
+from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
 from kci.builders.native.command_lines import (
     compile_command,

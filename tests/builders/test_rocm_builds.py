@@ -31,7 +31,7 @@ from buildkit import (
     write_tree,
 )
 from conftest import failure, torch_toml
-from kci.builders import build_variant
+from kci.builders.dispatch import build_variant
 from kci.builders.native import hipify
 from kci.builders.native.hipify import hip_path
 from kci.builders.request import Request

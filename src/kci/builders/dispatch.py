@@ -122,8 +122,6 @@ def build_variant(request: Request, log: Log) -> BuildResult:
         error.diagnostics = tuple(
             replace(item, path=(folder / item.path).as_posix())
             if item.rule.startswith("KCI50")
-            and item.path
-            and not item.path.startswith(f"{folder.as_posix()}/")
             else item
             for item in error.diagnostics
         )

@@ -91,13 +91,11 @@ class Toolkit(FetchedTool):
         # two nvcc of a release can differ in code
         return [f"nvcc {_release(self.nvcc)[1] or self.version}"]
 
-    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
+    def setup(self, python: Path, target: Path | None) -> list[list[str]]:
         if not self.wheels:
             return []
         packages = toolchains().cuda[self.version]
-        return [
-            [*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]
-        ]
+        return [[*pip_install(python), "--no-deps", "--target", str(target), *packages]]
 
     def fetch(self, python: Path, place: Path, log: Log) -> None:
         log(f"installing nvcc {self.version} into {self.wheels}")

@@ -48,10 +48,10 @@ class Headers(FetchedTool):
     def place(self) -> Path | None:
         return self.folder if self.release else None
 
-    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
+    def setup(self, python: Path, target: Path | None) -> list[list[str]]:
         if not self.release:
             return []
-        into = str(target or self.folder)
+        into = str(target)
         if wheel := self.release.wheel:
             return [[*pip_install(python), "--no-deps", "--target", into, wheel]]
         git = ["git", "-C", into]

@@ -54,8 +54,8 @@ class FetchedTool(Frozen):
         """Description of kci's own steps, for a dry run; empty if `setup` lists all."""
         return ""
 
-    def setup(self, _python: Path, _target: Path | None = None, /) -> list[list[str]]:
-        """Commands that install it with a Python's pip, to `target` if given."""
+    def setup(self, _python: Path, _target: Path | None, /) -> list[list[str]]:
+        """Commands that install it with a Python's pip, to a target."""
         return []
 
     def fetch(self, python: Path, place: Path, log: Log, /) -> None:
@@ -71,7 +71,7 @@ class FetchedTool(Frozen):
         if self.complete:
             return []
         return [
-            *map(shell_line, self.setup(python)),
+            *map(shell_line, self.setup(python, self.place)),
             *([f"# kci {self.by_kci}"] if self.by_kci else []),
         ]
 
