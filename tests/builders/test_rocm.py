@@ -7,23 +7,15 @@ import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
-from msgspec.structs import replace
 
-from buildkit import Bare, copy_kernel, program, quiet, request, toolchain, variant, write_tree
+from buildkit import Bare, copy_kernel, program, quiet, request, write_tree
 from conftest import failure
 from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
-from kci.builders.native.command_lines import (
-    compile_command,
-    link_command,
-    stub_command,
-    work_links,
-)
 from kci.builders.native.hipify import Translation, translate, translate_units
 from kci.builders.native.units import Unit
 from kci.builders.request import Request
 from kci.builders.toolchains import rocm
-from kci.builders.toolchains.compilers import Toolchain
 from kci.builders.toolchains.environment import Environment, kci_environment
 from kci.builders.toolchains.rocm import Rocm, find_rocm
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
@@ -172,125 +164,12 @@ def test_a_torch_for_another_rocm_is_not_kept(
     assert not environment.root.exists()
 
 
-# --- commands ---
-
-ENVIRONMENT = Environment(
-    python=Path("/env/python"), torch=Path("/env/torch"), ninja=Path("/env/ninja"), root=None
-)
-TORCH_INCLUDES = [
-    "-isystem", "torch/include",
-    "-isystem", "torch/include/torch/csrc/api/include",
-    "-isystem", "python",
-]  # fmt: skip
-DEFINES = [
-    "-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2",
-    "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO", "-DUSE_RPC", "-DUSE_TENSORPIPE",
-]  # fmt: skip
-
-
-@pytest.fixture
-def chain(tmp_path: Path) -> Toolchain:
-    device = Rocm("7.2", "7.2.1", install(tmp_path / "rocm"))
-    return toolchain(FULL, ENVIRONMENT, device=device)
-
-
-def unit(
-    entry: str, *archs: str, flags: tuple[str, ...] = (), include: tuple[str, ...] = ("inc",)
-) -> Unit:
-    language = "CXX" if entry.endswith(".cpp") else "HIP"
-    paths = tuple(PurePosixPath(path) for path in include)
-    return Unit(
-        PurePosixPath(entry), entry, f"obj/{Path(entry).name}.o", language, paths, flags, archs
-    )
-
-
-def test_a_translated_source(chain: Toolchain) -> None:
-    (made,), names = translate_units(
-        [unit("csrc/a.cu", "gfx90a", "gfx1100", flags=("-ffast-math",))]
-    )
-    assert names == {"csrc/a.cu": "csrc/a.hip"}
-    assert isinstance(chain.device, Rocm)
-    assert compile_command(chain, made) == [
-        f"{chain.device.root}/bin/hipcc", "--rocm-path=rocm", "-std=c++20", "-O3", "-DNDEBUG",
-        "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800",
-        "-fPIC",
-        "-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8",
-        "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated/torch-ext", "-Ihip/inc", "-Ihip/csrc", *TORCH_INCLUDES, "-isystem",
-        "rocm/include",
-        "-ffast-math", "-MD", "-MF", "obj/a.cu.o.d", "-x", "hip", "-c", "hip/csrc/a.hip", "-o",
-        "obj/a.cu.o",
-    ]  # fmt: skip
-
-
-def test_each_source_of_a_module_has_a_cuid_of_its_own(chain: Toolchain) -> None:
-    def cuid(entry: str, kernel_id: str = "_k_rocm_1") -> list[str]:
-        command = compile_command(replace(chain, kernel_id=kernel_id), unit(entry, "gfx90a"))
-        return [word for word in command if word.startswith("-cuid=")]
-
-    assert cuid("a.hip") == cuid("a.hip")
-    assert len({*cuid("a.hip"), *cuid("b.hip"), *cuid("a.hip", "_other_rocm_1")}) == 3
-    assert cuid("a.hip") == cuid("a.hip", "_k_rocm_2"), "a new commit compiles nothing anew"
-
-
-def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) -> None:
-    (made,), names = translate_units([unit("csrc/cuda/a.hip", "gfx942")])
-    assert names == {}
-    command = compile_command(chain, made)
-    assert command[-3] == "kernel/csrc/cuda/a.hip"
-    assert {"-Ikernel/csrc", "-Ikernel/inc"} <= set(command)
-    assert not any("hip/" in word for word in command if word.startswith("-I"))
-
-
-def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolchain) -> None:
-    (made,), _ = translate_units([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
-    assert compile_command(chain, made) == [
-        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique",
-        "-fno-canonical-system-headers",
-        "-frandom-seed=obj/bind.cpp.o",
-        "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES, "-isystem",
-        "rocm/include",
-        "-Wall", "-MD", "-MF", "obj/bind.cpp.o.d", "-c", "kernel/csrc/cuda/bind.cpp", "-o",
-        "obj/bind.cpp.o",
-    ]  # fmt: skip
-
-
-def test_the_system_directory_is_never_named_as_an_include(chain: Toolchain) -> None:
-    made = replace(chain, device=Rocm("7.2", "7.2.1", Path("/usr")))
-    assert "rocm/include" not in compile_command(made, unit("a.cpp"))
-    assert "rocm/include" in compile_command(chain, unit("a.cpp"))
-
-
-@pytest.mark.parametrize("entry", ["a.cpp", "a.hip"])
-def test_a_stable_abi_build_sees_the_translated_headers_of_torch_first(
-    chain: Toolchain, entry: str
-) -> None:
-    command = compile_command(replace(chain, variant=variant(STABLE)), unit(entry, "gfx90a"))
-    assert "-DTORCH_TARGET_VERSION=0x020b000000000000" in command
-    assert command.index("torch-hip") < command.index("torch/include")
-    assert "torch-hip" not in compile_command(chain, unit(entry, "gfx90a"))
-
-
-def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> None:
-    assert isinstance(chain.device, Rocm)
-    runtime = [f"-L{chain.device.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
-    stable = link_command(replace(chain, variant=variant(STABLE)), ["a.o"])
-    assert stable[-9:] == [
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
-        *runtime
-    ]  # fmt: skip
-    assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "torch_hip")
-    assert stub_command(chain, "torch_hip")[-1] == "stub/libtorch_hip.so"
-    full = link_command(chain, ["a.o"])
-    assert full[-10:] == [
-        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime,
-        "-ltorch", "-lc10"
-    ]  # fmt: skip
-    assert work_links(chain)["rocm"] == chain.device.root
-
-
 # --- what is translated ---
+
+
+def unit(entry: str, *archs: str) -> Unit:
+    include = (PurePosixPath("inc"),)
+    return Unit(PurePosixPath(entry), entry, f"obj/{entry}.o", "HIP", include, (), archs)
 
 
 def test_a_source_whose_folder_changes_its_name_still_sees_the_old_folder() -> None:
