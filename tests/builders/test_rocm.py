@@ -16,10 +16,10 @@ from kci.builders.native.hipify import Translation, translate, translate_units
 from kci.builders.native.units import Unit
 from kci.builders.request import Request
 from kci.builders.toolchains import rocm
-from kci.builders.toolchains.environment import Environment, kci_environment
+from kci.builders.toolchains.environment import Environment
 from kci.builders.toolchains.rocm import Rocm, find_rocm
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
-from wheels import make_wheel, only_wheels
+from planning import replace
 
 STABLE = "torch-stable-abi211-rocm71-x86_64-linux"
 FULL = "torch213-cxx11-rocm72-x86_64-linux"
@@ -57,41 +57,33 @@ def found(version: str = "7.2") -> Rocm:
 # --- which ROCm ---
 
 
-@pytest.mark.parametrize(
-    ("variable", "inside"),
-    [("ROCM_PATH", ""), ("ROCM_HOME", ""), ("HIP_PATH", ""), ("HIP_PATH", "hip")],
-)
-def test_a_variable_names_it(bare: Bare, here: Path, variable: str, inside: str) -> None:
-    bare.set(**{variable: here / inside})
-    assert found() == Rocm("7.2", "7.2.1", here)
-
-
-def test_the_path_names_it_by_a_link_or_by_a_script_that_is_asked(bare: Bare, here: Path) -> None:
-    (bare.folder / "hipcc").symlink_to(here / "bin/hipcc")
-    assert found().root == here
-    (bare.folder / "hipcc").unlink()
-    bare.add("hipcc", "exit 1\n")
-    bare.add("hipconfig", f'[ "$1" = --rocmpath ] && echo {here}\n')
-    assert found().root == here
-
-
-@pytest.mark.usefixtures("bare")
-def test_the_versions_of_opt_are_told_apart(opt: Path) -> None:
+def test_where_it_is_looked_for(bare: Bare, here: Path, opt: Path) -> None:
+    """Python packages last, and before them /opt, the PATH and variables."""
+    packages = install(bare.place / "site-packages/_rocm_sdk_devel")
+    bare.add("rocm-sdk", f'[ "$*" = "path --root" ] && echo {packages}\n')
+    assert found().root == packages
+    assert install(opt / "rocm", "7.2.9") == found().root
     for release in ("7.20.0", "7.1.1", "7.2.0"):
         install(opt / f"rocm-{release}", release)
-    assert found().release == "7.2.0"
-    (opt / "rocm").symlink_to("rocm-7.1.1")
-    assert [found(version).release for version in ("7.1", "7.20")] == ["7.1.1", "7.20.0"]
-    shutil.rmtree(opt / "rocm-7.2.0")
-    failure(MissingToolError, r"only 7\.20\.0 at ", found)
-
-
-def test_rocm_as_python_packages_is_asked_last(bare: Bare, opt: Path) -> None:
-    root = install(bare.place / "site-packages/_rocm_sdk_devel")
-    bare.add("rocm-sdk", f'[ "$*" = "path --root" ] && echo {root}\n')
-    assert found().root == root
-    system = install(opt / "rocm")
-    assert found().root == system
+    assert [found(version).release for version in ("7.2", "7.1", "7.20")] == [
+        "7.2.0", "7.1.1", "7.20.0",
+    ]  # fmt: skip
+    # a script is asked, and a link leads there
+    asked = install(bare.place / "asked")
+    bare.add("hipcc", "exit 1\n")
+    bare.add("hipconfig", f'[ "$1" = --rocmpath ] && echo {asked}\n')
+    assert found().root == asked
+    (bare.folder / "hipcc").unlink()
+    (bare.folder / "hipcc").symlink_to(here / "bin/hipcc")
+    assert found().root == here
+    named = install(bare.place / "named")
+    for place in (
+        {"HIP_PATH": named}, {"HIP_PATH": named / "hip"}, {"ROCM_HOME": named}, {"ROCM_PATH": named}
+    ):  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in place.items():
+                patch.setenv(name, str(value))
+            assert found() == Rocm("7.2", "7.2.1", named)
 
 
 def test_one_that_does_not_say_its_version_is_asked(bare: Bare) -> None:
@@ -127,41 +119,6 @@ def test_a_missing_runtime_library_is_named(here: Path) -> None:
     assert made.library_dir == here / "lib64"
     (here / "lib64/libamdhip64.so").unlink()
     failure(MissingToolError, r"libamdhip64\.so is missing", lambda: made.library_dir)
-
-
-# --- which torch ---
-
-
-def rocm_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str, hip: str) -> None:
-    text = f"__version__ = {version!r}\ncuda = None\nhip: object = {hip!r}\n"
-    files = {"torch/__init__.py": "raise ImportError\n", "torch/version.py": text}
-    make_wheel(folder, "torch", version, files)
-    make_wheel(folder, "ninja", "1.13.2", {"ninja/__init__.py": ""})
-    only_wheels(monkeypatch, folder)
-
-
-def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0", "7.2.26015-fc0010cf6a")
-    made = kci_environment(tmp_path, "2.13", "rocm7.2")
-    index = "https://download.pytorch.org/whl/rocm7.2"
-    assert made.setup()[1][-3:] == ["--index-url", index, "torch==2.13.0+rocm7.2"]
-    says = r"whl/rocm7\.2 cannot be reached, and no other index"
-    failure(MissingToolError, says, made.ensure, made.python, quiet)
-
-
-@pytest.mark.slow
-def test_a_torch_for_another_rocm_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.1.25424-4179531dcd")
-    monkeypatch.setattr("kci.builders.toolchains.environment.is_reachable", lambda _url: True)
-    environment = kci_environment(tmp_path, "2.13", "rocm7.2")
-    with pytest.raises(MissingToolError, match=r"for ROCm 7\.1, not for rocm7\.2"):
-        environment.ensure(environment.python, quiet)
-    assert environment.root is not None
-    assert not environment.root.exists()
 
 
 # --- what is translated ---
@@ -288,13 +245,15 @@ def test_what_has_gone_from_the_kernel_goes_from_the_copy(tmp_path: Path) -> Non
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
-    monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "rocm", "7.1.1")))
+    monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "other", "6.4.0")))
+    monkeypatch.setenv("HIP_PATH", str(install(tmp_path / "rocm", "7.1.1")))
     return request(copy_kernel("halve", tmp_path), STABLE, tmp_path)
 
 
 def test_each_source_is_compiled_for_the_archs_and_with_the_flags_of_its_component(
     asked: Request,
 ) -> None:
+    """By the ROCm that was chosen, whatever variables name."""
     recipe = builder.plan(asked, quiet)
     commands = {step.label: step.command for step in recipe.steps}
     arch = "--offload-arch="
@@ -309,6 +268,9 @@ def test_each_source_is_compiled_for_the_archs_and_with_the_flags_of_its_compone
     assert "-DHALVE_FACTOR=0.5f" in commands["hipcc csrc/cuda/halve.cu"]
     for other, flag in (("hipcc", "-DONLY_FOR_CXX"), ("c++", "-DHALVE_FACTOR=0.5f")):
         assert not any(flag in commands[label] for label in commands if label.startswith(other))
+    told, right = builder._compile_environment(recipe.chain), asked.output.parents[1] / "rocm"
+    assert {told["ROCM_PATH"], told["HIP_PATH"]} == {str(right.resolve())}
+    assert told["HIP_PLATFORM"] == "amd"
 
 
 def test_a_stable_abi_build_takes_the_cpu_wheel_and_a_full_one_that_of_its_rocm(
@@ -335,22 +297,7 @@ def test_a_dry_run_shows_the_translation_and_changes_nothing(
     assert len(hipcc) == 2
 
 
-def test_hipcc_is_told_of_the_rocm_that_was_chosen(
-    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = tmp_path / "rocm"
-    monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "other", "6.4.0")))
-    monkeypatch.setenv("HIP_PATH", str(right))
-    chain = builder.plan(asked, quiet).chain
-    assert isinstance(chain.device, Rocm)
-    assert chain.device.root == right.resolve()
-    told = builder._compile_environment(chain)
-    assert {told["ROCM_PATH"], told["HIP_PATH"]} == {str(right.resolve())}
-    assert told["HIP_PLATFORM"] == "amd"
-
-
 def test_an_arch_list_with_nothing_to_build_is_refused(asked: Request, tmp_path: Path) -> None:
-    config = asked.kernel_dir / "build.toml"
-    config.write_text(config.read_text().replace('["gfx942"]', '["gfx940"]'))
+    replace("build.toml", '["gfx942"]', '["gfx940"]')(asked.kernel_dir)
     says = r"kernel\.double lists gfx940, which ROCm 7\.1 does not support"
     failure(FindingsError, says, builder.plan, request(asked.kernel_dir, STABLE, tmp_path), quiet)

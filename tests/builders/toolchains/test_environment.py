@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from buildkit import (
     CPU,
     CUDA,
     STABLE_CPU,
+    Bare,
     copy_kernel,
     program,
     quiet,
@@ -69,20 +69,22 @@ WHL = "https://download.pytorch.org/whl"
 
 
 @pytest.mark.parametrize(
-    ("torch", "index", "wheel"),
+    ("torch", "flavour", "index", "wheel"),
     [
-        ("2.16.0rc1@test", f"{WHL}/test/cu132", "torch==2.16.0rc1"),
-        ("2.17.0.dev20261120@nightly/cu132", f"{WHL}/nightly/cu132", "torch==2.17.0.dev20261120"),
-        ("2.16.0+own@https://wheels.example/x", "https://wheels.example/x", "torch==2.16.0+own"),
-        ("2.14.0@", f"{WHL}/cu132", "torch==2.14.0"),
+        ("2.16.0rc1@test", "cu132", f"{WHL}/test/cu132", "2.16.0rc1"),
+        ("2.17.0.dev2026@nightly/cu132", "cu132", f"{WHL}/nightly/cu132", "2.17.0.dev2026"),
+        ("2.16.0+own@https://wheels.example/x", "cu132", "https://wheels.example/x", "2.16.0+own"),
+        ("2.14.0@", "cu132", f"{WHL}/cu132", "2.14.0"),
+        ("2.13", "rocm7.2", f"{WHL}/rocm7.2", "2.13.0+rocm7.2"),
     ],
 )
-def test_the_torch_of_an_overlay_comes_from_its_index_alone(
-    torch: str, index: str, wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_torch_of_an_overlay_and_of_rocm_comes_from_its_index_alone(
+    torch: str, flavour: str, index: str, wheel: str, bare: Bare
 ) -> None:
-    made = kci_environment(tmp_path, torch, "cu132")
-    assert made.setup()[1][-3:] == ["--index-url", index, wheel]
-    monkeypatch.setattr(environment, "is_reachable", lambda _index: False)
+    bare.add("uv")
+    made = kci_environment(bare.place, torch, flavour)
+    assert made.setup()[1][-3:] == ["--index-url", index, f"torch=={wheel}"]
+    bare.patch.setattr(environment, "is_reachable", lambda _index: False)
     says = "cannot be reached, and no other index has torch"
     assert index in failure(MissingToolError, says, made.ensure, made.python, quiet).message
 
@@ -178,22 +180,30 @@ def test_an_index_that_is_no_address_cannot_be_reached(
 
 
 @pytest.mark.parametrize(
-    ("flavour", "release", "cuda", "right"),
+    ("flavour", "release", "toolkit", "right"),
     [
-        ("cu130", "2.13.0", "13.0", True),
-        ("cu130", "2.13.0+cu126", "12.6", False),
-        ("xpu", "2.13.0+xpu", None, True),
-        ("xpu", "2.13.0+cpu", None, False),
+        ("cu130", "2.13.0", "cuda = '13.0'", True),
+        ("cu130", "2.13.0+cu126", "cuda = '12.6'", False),
+        ("rocm7.2", "2.13.0+rocm7.2", "hip: object = '7.1.25424-4179531dcd'", False),
+        ("xpu", "2.13.0+xpu", "", True),
+        ("xpu", "2.13.0+cpu", "", False),
     ],
 )
-def test_a_torch_of_another_toolkit_is_not_cached(
-    tmp_path: Path, flavour: str, release: str, cuda: str | None, right: bool
+def test_a_torch_of_another_toolkit_is_not_kept(
+    bare: Bare, flavour: str, release: str, toolkit: str, right: bool
 ) -> None:
-    asked = kci_environment(tmp_path, "2.13", flavour)
-    write_tree(asked.torch, {"version.py": version_text(release, cuda)})
-    refused = pytest.raises(MissingToolError, match=f"the index has torch .* not for {flavour}")
-    with nullcontext() if right else refused:
-        environment._check_flavour(asked)
+    bare.add("uv")
+    made = kci_environment(bare.place, "2.13", flavour)
+    version = {"version.py": f"__version__ = {release!r}\n{toolkit}\n"}
+    bare.patch.setattr(environment, "install", lambda *_: write_tree(made.torch, version))
+    bare.patch.setattr(environment, "is_reachable", lambda _index: True)
+    if right:
+        made.ensure(made.python, quiet)
+    else:
+        says = f"the index has torch .* not for {flavour}"
+        failure(MissingToolError, says, made.ensure, made.python, quiet)
+    assert made.root is not None
+    assert made.root.exists() is right
 
 
 def test_no_index_is_asked_for_what_is_named_itself(
