@@ -43,26 +43,26 @@ from kci.utils.cache import default_cache
 from wheels import make_wheel, only_wheels, torch_wheel
 
 
-def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
-    made = kci_environment(tmp_path, "2.12", "cpu")
+def test_the_place_and_the_commands_tell_everything_that_matters(tmp_path: Path) -> None:
+    made = kci_environment(tmp_path, "2.13", "cu130")
     assert made.root is not None
-    assert made.root.name.startswith(f"torch-2.12.0-cpu-cp3{sys.version_info.minor}-")
+    assert made.root.name.startswith(f"torch-2.13.0-cu130-cp3{sys.version_info.minor}-")
     assert made.torch.is_relative_to(made.root)
-    assert kci_environment(tmp_path, "2.12", "cu130").root != made.root
+    assert kci_environment(tmp_path, "2.13", "cpu").root != made.root
     assert not made.complete
-
-
-def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
-    venv, torch, ninja = kci_environment(tmp_path, "2.13", "cu130").setup()
+    venv, torch, ninja = made.setup()
     assert venv[1:4] == ["venv", "--no-project", "--python"]
-    assert Path(venv[4]).is_relative_to(sys.base_prefix), (
-        "the environment outlives the one that this Python is in"
-    )
-    index = "https://download.pytorch.org/whl/cu130"
-    assert torch[-3:] == ["--index-url", index, "torch==2.13.0+cu130"]
+    own = "the environment outlives the one that this Python is in"
+    assert Path(venv[4]).is_relative_to(sys.base_prefix), own
+    assert torch[-3:] == ["--index-url", f"{WHL}/cu130", "torch==2.13.0+cu130"]
     assert "--no-deps" in torch
     assert torch[torch.index("--only-binary") + 1] == ":all:"
     assert ninja[-1].startswith("ninja==")
+    # the default index is asked for the release itself
+    for flavour, wanted in (("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")):
+        torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]
+        assert torch[-1] == wanted
+        assert "--index-url" not in torch
 
 
 WHL = "https://download.pytorch.org/whl"
@@ -87,17 +87,6 @@ def test_the_torch_of_an_overlay_and_of_rocm_comes_from_its_index_alone(
     bare.patch.setattr(environment, "is_reachable", lambda _index: False)
     says = "cannot be reached, and no other index has torch"
     assert index in failure(MissingToolError, says, made.ensure, made.python, quiet).message
-
-
-@pytest.mark.parametrize(
-    ("flavour", "wanted"), [("cpu", "torch==2.13.0"), ("cu130", "torch===2.13.0")]
-)
-def test_the_default_index_is_asked_for_the_release_itself(
-    tmp_path: Path, flavour: str, wanted: str
-) -> None:
-    torch = kci_environment(tmp_path, "2.13", flavour).setup(from_index=False)[1]
-    assert torch[-1] == wanted
-    assert "--index-url" not in torch
 
 
 @pytest.mark.parametrize(
@@ -285,21 +274,26 @@ OPTIONAL = "from typing import Optional\ncuda: Optional[str] ="
 
 
 @pytest.mark.parametrize(
-    ("text", "release", "cuda"),
+    ("text", "said"),
     [
-        (f"__version__ = '2.13.0+cpu'\n{OPTIONAL} None\n", "2.13.0+cpu", None),
-        (f"__version__ = '2.14.1+cu130'\n{OPTIONAL} '13.0'\nhip = None\n", "2.14.1+cu130", "13.0"),
-        ("__version__ = '2.9.0a0'\ncuda = '12.6'\n", "2.9.0a0", "12.6"),
+        (f"__version__ = '2.13.0+cpu'\n{OPTIONAL} None\n", ("2.13.0+cpu", None)),
+        (
+            f"__version__ = '2.14.1+cu130'\n{OPTIONAL} '13.0'\nhip = None\n",
+            ("2.14.1+cu130", "13.0"),
+        ),
+        ("__version__ = '2.9.0a0'\ncuda = '12.6'\n", ("2.9.0a0", "12.6")),
+        *((text, None) for text in ("", "cuda = '13.0'\n", "__version__ =", "\x00", None)),
     ],
 )
-def test_version_files(tmp_path: Path, text: str, release: str, cuda: str | None) -> None:
-    found = read_torch_version(at(tmp_path, text).torch)
-    assert (found.release, found.toolkits.get("cuda")) == (release, cuda)
-
-
-@pytest.mark.parametrize("text", ["", "cuda = '13.0'\n", "__version__ =", "\x00", None])
-def test_a_torch_that_does_not_say_what_it_is(tmp_path: Path, text: str | None) -> None:
-    failure(MissingToolError, r"version\.py", read_torch_version, at(tmp_path, text).torch)
+def test_version_files(
+    tmp_path: Path, text: str | None, said: tuple[str, str | None] | None
+) -> None:
+    torch = at(tmp_path, text).torch
+    if said is None:
+        failure(MissingToolError, r"version\.py", read_torch_version, torch)
+    else:
+        found = read_torch_version(torch)
+        assert (found.release, found.toolkits.get("cuda")) == said
 
 
 def at(tmp_path: Path, text: str | None) -> Environment:
