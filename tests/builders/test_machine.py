@@ -184,40 +184,30 @@ def cuda(plain: Bare) -> Path:
 
 
 def test_an_nvcc_of_the_right_version_is_found(plain: Bare, cuda: Path) -> None:
-    found = find_toolkit("12.6", plain.place, quiet)
-    nvcc = cuda / "bin/nvcc"
-    assert (found.nvcc, found.root, found.runtime) == (nvcc, cuda, "libcudart.so.12")
-    assert found.library_dir == cuda / "lib64"
-    assert found.complete
-    assert found.versions() == ["nvcc 12.6.88"]
-    # A wrapper on the PATH is asked where its toolkit is.
-    plain.patch.delenv("CUDA_HOME")
+    """A wrapper on the PATH is asked where its toolkit is."""
+    nvcc, said = cuda / "bin/nvcc", list[str]()
     wrapper = plain.add("nvcc", f'exec {nvcc} "$@"')
-    found = find_toolkit("12.6", plain.place, quiet)
-    assert (found.nvcc, found.root) == (wrapper, cuda)
-
-
-def test_an_nvcc_of_another_version_is_passed_over(tmp_path: Path, cuda: Path) -> None:
-    said: list[str] = []
-    found = find_toolkit("13.2", tmp_path / "cache", said.append)
+    for taken, variables in (
+        (nvcc, {"CUDA_HOME": cuda}), (wrapper, {"CUDA_HOME": ""}), (nvcc, {"NVCC": nvcc})
+    ):  # fmt: skip
+        plain.set(**variables)
+        found = find_toolkit("12.6", plain.place, quiet)
+        assert (found.nvcc, found.root, found.runtime) == (taken, cuda, "libcudart.so.12")
+        assert (found.library_dir, found.complete) == (cuda / "lib64", True)
+        assert found.versions() == ["nvcc 12.6.88"]
+    says = r"is CUDA 12\.6, but the variant needs CUDA 13\.2"
+    failure(MissingToolError, says, find_toolkit, "13.2", plain.place, quiet)
+    plain.set(NVCC=plain.place / "nowhere")
+    failure(MissingToolError, "does not run", find_toolkit, "13.0", plain.place, quiet)
+    plain.set(NVCC="")
+    found = find_toolkit("13.2", plain.place / "cache", said.append)
     assert "is CUDA 12.6, not 13.2" in said[0]
-    assert found.wheels == tmp_path / "cache/cuda/13.2"
-    assert not found.complete
+    assert (found.wheels, found.complete) == (plain.place / "cache/cuda/13.2", False)
     command = found.setup(Path("/env/python"), found.place)[0]
     assert {"nvidia-cuda-nvcc==13.2.86", ":all:"} <= set(command)
     assert command[1:5] == ["pip", "install", "--python", "/env/python"]
     says = r"no nvcc of CUDA 12\.8"
     assert "13.0, 13.2" in failure(MissingToolError, says, find_toolkit, "12.8", Path(), quiet).hint
-
-
-def test_nvcc_named_by_hand_must_be_of_the_right_version(bare: Bare) -> None:
-    nvcc = fake_toolkit(bare.place / "cuda", "12.6")
-    bare.set(NVCC=nvcc)
-    assert find_toolkit("12.6", bare.place, quiet).nvcc == nvcc
-    says = r"is CUDA 12\.6, but the variant needs CUDA 13\.0"
-    failure(MissingToolError, says, find_toolkit, "13.0", bare.place, quiet)
-    bare.set(NVCC=bare.place / "nowhere")
-    failure(MissingToolError, "does not run", find_toolkit, "13.0", bare.place, quiet)
 
 
 def test_a_toolkit_without_headers_or_runtime_is_named(tmp_path: Path, cuda: Path) -> None:
