@@ -206,7 +206,7 @@ class StatCache:
         an equal value.
         """
         result = None
-        with suppress(ValueError):
+        with suppress(OSError, ValueError):  # `find` reports an unreadable file
             key = _key(inputs())
             cached_key, answer = self._kept.answers.get(question, ("", msgspec.Raw()))
             if cached_key == key:

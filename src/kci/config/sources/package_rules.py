@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from itertools import chain
+from operator import eq
 from pathlib import Path
 from typing import TypeGuard
 
@@ -39,6 +41,7 @@ from kci.config.sources.op_rules import SUFFIXES, check_cpp, check_ops
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding, placed
 from kci.errors import FindingsError
+from kci.utils.bounded_json import read_bounded
 from kci.utils.cache import StatCache
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import Dated, shipped
@@ -70,24 +73,17 @@ class Package(Frozen):
 
     name: str
     """Importable as the package itself."""
-    allowed: frozenset[str]
-    """Importable modules besides the standard library."""
-    lacking: dict[str, tuple[str, ...]] = {}
-    """Allowed modules that some backends lack, with these backends."""
+    lacking: dict[str, tuple[str, ...]]
+    """The importable modules besides the standard library, each with the backends that lack it."""
 
     def allows(self, module: str) -> bool:
-        """True for an allowed module and for its submodules."""
-        return not self.allowed.isdisjoint(with_parents(module))
+        """True for an importable module and for its submodules."""
+        return not self.lacking.keys().isdisjoint(with_parents(module))
 
     def backends_without(self, modules: Iterable[str]) -> str:
-        """The backends that lack one of some allowed modules, in words."""
-        tops = (
-            next((name for name in with_parents(module) if name in self.allowed), "")
-            for module in modules
-        )
-        return ", ".join(
-            sorted({backend for name in tops for backend in self.lacking.get(name, ())})
-        )
+        """The backends that lack one of some importable modules, in words."""
+        tops = (next(filter(self.lacking.get, with_parents(module)), "") for module in modules)
+        return ", ".join(sorted({name for top in tops for name in self.lacking.get(top, ())}))
 
 
 def make_package(
@@ -96,26 +92,22 @@ def make_package(
     """Describe the package of a kernel; `depends` has `python-depends` names with their
     backends.
     """
-    table = provided_table()
-    allowed = {"tvm_ffi"} if tvm_ffi else set[str]()
-    allowed.update(*table.modules.values())
-    names = tuple(map(str, backends))
-    only = defaultdict(set, {module: set(having) for module, having in table.only.items()})
+    table, names = provided_table(), tuple(map(str, backends))
+    having = defaultdict(set, {module: set(some) for module, some in table.only.items()})
     for backend in names:
         for module in table.backends.get(backend, ()):
-            only[module].add(backend)
+            having[module].add(backend)
     for depend, backend in depends:
         package = depends_table().lookup(depend, backend)
         for module in (*package.imports, *table.depends.get(depend, ())) if package else ():
-            only[module].update([backend] if backend else names)
+            having[module].update([backend] if backend else names)
+    for module in chain(*table.modules.values(), ["tvm_ffi"] if tvm_ffi else ()):
+        having[module].update(names)
     lacking = {
-        module: tuple(item for item in names if item not in having)
-        for module, having in only.items()
+        module: tuple(backend for backend in names if backend not in some)
+        for module, some in sorted(having.items())
     }
-    kept = {
-        module: without for module, without in lacking.items() if without and module not in allowed
-    }
-    return Package(python_name(name), frozenset(allowed | only.keys()), kept)
+    return Package(python_name(name), lacking)
 
 
 def check_package(
@@ -133,10 +125,7 @@ def check_package(
             continue
         where = item.name
         try:
-            with item.path.open("rb") as file:
-                text = file.read(MAX_BYTES + 1)
-            if len(text) > MAX_BYTES:
-                raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            text = read_bounded(item.path, MAX_BYTES)
             tree = _tree(text)
             modules.append((where, read_module(item.name, tree)))
             if item.name != f"{OPS}.py" and any(
@@ -180,22 +169,19 @@ def _check_tests(files: Iterable[tuple[str, str]], build: Build) -> Iterator[Dia
         with suppress(
             OSError, ValueError, SyntaxError, RecursionError, MemoryError
         ):  # running them says it
-            text = Path(file).read_bytes() if os.path.getsize(file) <= MAX_BYTES else b""  # noqa: PTH202
+            text = read_bounded(Path(file), MAX_BYTES)
             nodes += ast.walk(_tree(text)) if b"kernels" in text and b"version" in text else ()
         for call in (node for node in nodes if isinstance(node, ast.Call)):
-            given = {key.arg: key.value for key in call.keywords} | dict(
-                zip(["repo_id"], call.args, strict=False)
-            )
+            given: dict[str | None, ast.expr] = dict(zip(["repo_id"], call.args, strict=False))
+            given |= {key.arg: key.value for key in call.keywords}
             match given.get("repo_id"), given.get("version"):
                 case ast.Constant(value=str(name)), ast.Constant(value=int(asked)) as place if (
-                    asked != version
+                    asked != version and name.rpartition("/")[2] in own
                 ):
-                    if name.rpartition("/")[2] in own:
-                        message = (
-                            f"it loads version {asked} of {name}, and build.toml has version "
-                            f"{version}"
-                        )
-                        yield finding("KCI783", message, shown, span=node_span(place))
+                    message = (
+                        f"it loads version {asked} of {name}, and build.toml has version {version}"
+                    )
+                    yield finding("KCI783", message, shown, span=node_span(place))
 
 
 def _tree(text: bytes) -> ast.Module:
@@ -230,13 +216,11 @@ _STARRED = re.compile(rb"[\[,:](?:\s|\\|#[^\n]*\n)*\*(?!\s*[*,)])")
 def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
     match node:
         case ast.Subscript(slice=ast.Tuple(elts=[first, *_] as parts) as index):
-            # In parentheses it is old syntax; its span is larger than its parts.
-            ends = (index.end_lineno, index.end_col_offset) == (
-                parts[-1].end_lineno,
-                parts[-1].end_col_offset,
-            )
-            begins = (index.lineno, index.col_offset) == (first.lineno, first.col_offset)
-            return (begins or ends) and any(isinstance(part, ast.Starred) for part in parts)
+            # in parentheses it is old syntax, and larger than its parts
+            own = (index.lineno, index.col_offset), (index.end_lineno, index.end_col_offset)
+            last = parts[-1]
+            inner = (first.lineno, first.col_offset), (last.end_lineno, last.end_col_offset)
+            return any(map(eq, own, inner)) and any(isinstance(part, ast.Starred) for part in parts)
         case ast.arg(annotation=ast.Starred()):
             return True
         case _:
@@ -362,37 +346,24 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
     paths = sorted(companion(kernel_dir, TESTS).rglob("*.py"))
     tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
 
+    def state() -> object:
+        files = [(path, seen.digest(file)) for path, file in (*every, *tests)] if seen else ()
+        return checker_version(), package, build.general.version, build.general.hub, together, files
+
     def check() -> list[Diagnostic]:
         pointers = [path for path, file in every if is_lfs_pointer(file)]
         unfetched = "it is a pointer of Git LFS, and not the file"
+        cpp = [(file, path) for path, file in listed if path.endswith(SUFFIXES)]
         return [
             *(finding("KCI732", unfetched, path, hint=FETCH_LFS) for path in pointers),
             *_names(own, where),
             *placed(check_package(own, package, (OPS,)), where),
             *_check_tests(tests, build),
-            *check_cpp(
-                [(file, path) for path, file in listed if path.endswith(SUFFIXES)], together
-            ),
+            *check_cpp(cpp, together),
             *render_card(kernel).findings,
         ]
 
-    if seen is not None:
-        with suppress(OSError):  # the check reports the unreadable file
-
-            def state() -> object:
-                files = [(path, seen.digest(file)) for path, file in (*every, *tests)]
-                return (
-                    checker_version(),
-                    package,
-                    build.general.version,
-                    build.general.hub,
-                    together,
-                    files,
-                )
-
-            yield from seen.answer(where, state, list[Diagnostic], check)
-            return
-    yield from check()
+    yield from seen.answer(where, state, list[Diagnostic], check) if seen else check()
 
 
 def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
@@ -416,17 +387,12 @@ def _variants(build: Build) -> Iterator[set[str]]:
 
 
 def _source_paths(kernel_dir: Path, build: Build) -> Iterator[tuple[str, str]]:
-    root, real = os.path.realpath(kernel_dir), cache(os.path.realpath)
-    listed = {
-        *(build.torch.src if build.torch else ()),
-        *(build.tvm_ffi.src if build.tvm_ffi else ()),
-    }
-    for name in sorted(listed.union(*(component.src for component in build.kernel.values()))):
-        folder, _, base = f"{root}/{name}".rpartition("/")
+    root, tables = (
+        os.path.realpath(kernel_dir),
+        [build.torch, build.tvm_ffi, *build.kernel.values()],
+    )
+    for name in sorted({name for table in tables if table for name in table.src}):
         with suppress(OSError, ValueError):
-            place = f"{real(folder)}/{base}"  # a realpath of each file costs ten times as much
-            if stat.S_ISLNK(mode := os.lstat(place).st_mode):
-                place = real(place)
-                mode = os.lstat(place).st_mode
-            if stat.S_ISREG(mode) and place.startswith(f"{root}/"):
+            place = os.path.realpath(f"{root}/{name}")
+            if stat.S_ISREG(os.lstat(place).st_mode) and place.startswith(f"{root}/"):
                 yield name, place
