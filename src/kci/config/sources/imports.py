@@ -63,13 +63,16 @@ class ImportSite(Frozen):
 class PackageModule(Frozen):
     """A Python file of a package."""
 
-    name: str
-    """Dotted, relative to the package; empty for the package's `__init__.py`."""
-    package: bool
-    """True for an `__init__.py`."""
+    path: str
+    """Relative to the package."""
     sites: tuple[ImportSite, ...]
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
+
+    @property
+    def name(self) -> str:
+        """Dotted, relative to the package; empty for the package's `__init__.py`."""
+        return module_name(self.path)
 
 
 def module_name(path: str) -> str:
@@ -84,8 +87,7 @@ def module_name(path: str) -> str:
 def read_module(path: str, tree: ast.Module) -> PackageModule:
     """Extract a file's imports."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
-    package = path.rpartition("/")[2] == "__init__.py"
-    return PackageModule(module_name(path), package, sites, _registered(tree))
+    return PackageModule(path, sites, _registered(tree))
 
 
 class ImportGraph:
@@ -135,7 +137,7 @@ def resolve(module: PackageModule, site: ImportSite) -> str | None:
     absolute.
     """
     parts = [*filter(None, module.name.split("."))]
-    stays = len(parts) - site.level + module.package
+    stays = len(parts) - site.level + (PurePosixPath(module.path).stem == "__init__")
     if not site.level or stays < 0:
         return None
     base = [*parts[:stays], *filter(None, site.module.split("."))]

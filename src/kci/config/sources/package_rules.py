@@ -24,7 +24,7 @@ from typing import TypeGuard
 from kci.config.discovery import RepositorySettings, companion, drop_suppressed
 from kci.config.facts import depends_table
 from kci.config.model import Build
-from kci.config.reader import Kernel
+from kci.config.reader import BUILD_TOML, Kernel
 from kci.config.sources.card import card_files, render_card
 from kci.config.sources.imports import (
     ImportGraph,
@@ -116,7 +116,7 @@ def check_package(
     """Yield the findings about a package, with paths in it; `generated` lists the build's
     modules.
     """
-    modules: list[tuple[str, PackageModule]] = []
+    modules: list[PackageModule] = []
     others = set(generated)
     for item in _own(files):
         if item.name.endswith((".py", *_NATIVE)):
@@ -127,7 +127,7 @@ def check_package(
         try:
             text = read_bounded(item.path, MAX_BYTES)
             tree = _tree(text)
-            modules.append((where, read_module(item.name, tree)))
+            modules.append(read_module(where, tree))
             if item.name != f"{OPS}.py" and any(
                 word in text for word in _OF_OPS
             ):  # most files have none
@@ -142,9 +142,7 @@ def check_package(
             yield finding(
                 "KCI770", f"it does not parse: {str(error) or type(error).__name__}", where
             )
-    yield from _check_imports(
-        ImportGraph((module for _, module in modules), others), modules, package
-    )
+    yield from _check_imports(modules, ImportGraph(modules, others), package)
 
 
 def _own(files: Iterable[Entry]) -> list[Entry]:
@@ -228,12 +226,13 @@ def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
 
 
 def _check_imports(
-    graph: ImportGraph, modules: Iterable[tuple[str, PackageModule]], package: Package
+    modules: Iterable[PackageModule], graph: ImportGraph, package: Package
 ) -> Iterator[Diagnostic]:
     gaps: dict[str, Diagnostic] = {}
-    sites = ((where, module, site) for where, module in modules for site in module.sites)
-    for where, module, site in sites:
+    sites = ((module, site) for module in modules for site in module.sites)
+    for module, site in sites:
         reach, top = min(graph.reach[module.name], site.reach), site.module.partition(".")[0]
+        where = module.path
         loaded = reach is Reach.LOADED
         if site.level:
             reason = graph.import_problem(module, site)
@@ -264,15 +263,12 @@ def _check_imports(
 
 
 def _foreign(site: ImportSite, package: Package, where: str, *, loaded: bool) -> Diagnostic:
-    inside = site.module.partition(".")
-    if inside[0] == package.name:
-        hint = f"import relatively: `from .{inside[2]} import ...`"
+    top, _, inside = site.module.partition(".")
+    if top == package.name:
+        hint = f"import relatively: `from .{inside} import ...`"
     else:
         tables = depends_table()
-        known = [
-            *sorted(tables.general),
-            *sorted({name for own in tables.backends.values() for name in own}),
-        ]
+        known = dict.fromkeys([*sorted(tables.general), *sorted(chain(*tables.backends.values()))])
         late = "say why it may be absent in [[lint.ignore]] of kci.toml"
         late = "import it in the function that needs it" if loaded else late
         hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
@@ -316,7 +312,7 @@ def source_findings(
 def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Diagnostic]:
     """Yield the findings about a kernel's sources; `seen` caches findings of unchanged files."""
     build, kernel_dir = kernel.build, Path(kernel.directory)
-    prefix = "" if kernel.directory == "." else f"{kernel.directory.rstrip('/')}/"
+    prefix = kernel.document.path.removesuffix(BUILD_TOML)
     tvm_ffi = build.framework_name == "tvm-ffi"
     name = python_name(build.name)
     relative = f"{'tvm-ffi-ext' if tvm_ffi else 'torch-ext'}/{name}"
@@ -340,11 +336,21 @@ def check_sources(kernel: Kernel, seen: StatCache | None = None) -> Iterator[Dia
         return
     listed = [(prefix + name, file) for name, file in _source_paths(kernel_dir, build)]
     base = os.path.realpath(root)
-    together = [sorted(prefix + name for name in names) for names in _variants(build)]
-    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed]
-    every += [(str(file), os.path.realpath(file)) for file in card_files(kernel) if file.is_file()]
-    paths = sorted(companion(kernel_dir, TESTS).rglob("*.py"))
-    tests = [(path.as_posix(), os.path.realpath(path)) for path in paths if path.is_file()]
+    # the sources of one component of each backend are compiled together, with the binding's
+    binding = set(build.torch.src if build.torch else ())
+    together = [
+        sorted(
+            prefix + name
+            for name in binding.union(*(part.src for part in build.components(backend).values()))
+        )
+        for backend in build.general.backends
+    ]
+    cards, tests = (
+        [(file.as_posix(), os.path.realpath(file)) for file in files if file.is_file()]
+        for files in (card_files(kernel), sorted(companion(kernel_dir, TESTS).rglob("*.py")))
+    )
+
+    every = [*((f"{where}/{item.name}", f"{base}/{item.name}") for item in own), *listed, *cards]
 
     def state() -> object:
         files = [(path, seen.digest(file)) for path, file in (*every, *tests)] if seen else ()
@@ -377,13 +383,6 @@ def _names(files: Iterable[Entry], where: str) -> Iterator[Diagnostic]:
             yield finding(
                 "KCI708", f"{item.name!r} fits into no artifact: {reason}", f"{where}/{item.name}"
             )
-
-
-def _variants(build: Build) -> Iterator[set[str]]:
-    # the sources of one component of each backend are compiled together, with those of the binding
-    binding = {*(build.torch.src if build.torch else ())}
-    for backend in build.general.backends:
-        yield binding.union(*(part.src for part in build.components(backend).values()))
 
 
 def _source_paths(kernel_dir: Path, build: Build) -> Iterator[tuple[str, str]]:
