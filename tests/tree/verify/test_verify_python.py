@@ -244,16 +244,19 @@ SUPPRESS = "from contextlib import suppress\nwith suppress(%s):\n    from .gone 
     ("text", "reason"),
     [
         ("from .nothing_here import y", "there is no module nothing_here"),
+        ("from . import nothing_here", "the package has no nothing_here"),
         ("from .. import x", ".. is beyond the package"),
+        ("from .sub import y, x", "sub has no y"),
         ("from .sub.deep import x", "there is no module sub.deep"),
         ("if True:\n    from .gone import x", "there is no module gone"),
         ("class A:\n    from .gone import x", "there is no module gone"),
         ("from . import inner", "there is no module gone"),
         (SUPPRESS % "ValueError", "no module gone"),
+        ("from .lib import __z", "lib has no __z"),
     ],
 )
 def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
-    files = {"sub": "x = 1\n", "inner": "from .gone import x\n"}
+    files = {"sub": "x = 1\n", "inner": "from .gone import x\n", "lib/__init__": "x = 2\n"}
     found = [item for item in variant(tmp_path, text, **files) if item.rule == "KCI776"]
     assert only(found, "KCI776", reason).severity == "error"
 
@@ -270,14 +273,22 @@ def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
         "try:\n    from .gone import x\nexcept ImportError:\n    x = None",
         SUPPRESS % "ImportError",
         "def f():\n    from .gone import x",
+        "from .dynamic import anything",
+        "from .star import anything",
         "from . import native_id",
+        "from . import sub as other\nfrom . import again",
         f"{CHECKING}    from .gone import x",
+        "from .sub import __doc__, x",
         "name = 1\nfrom .__init__ import name",
         "import sys\nif sys.version_info >= (3, 9):\n    from .gone import x",
     ],
 )
 def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:
-    files = {"__init__.py": text, "native_id.abi3.so": ""}
+    files = {
+        "__init__.py": text, "sub.py": "x = 1\n", "dynamic.py": "def __getattr__(name): ...\n",
+        "star.py": "from torch import *\n", "native_id.abi3.so": "",
+        "again.py": "from . import other\n",
+    }  # fmt: skip
     assert "KCI776" not in ids(verify(make_variant(tmp_path, CPU, files=files)))
 
 

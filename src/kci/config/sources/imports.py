@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import PurePosixPath
@@ -66,6 +67,8 @@ class PackageModule(Frozen):
     path: str
     """Relative to the package."""
     sites: tuple[ImportSite, ...]
+    names: frozenset[str]
+    """Names in it, whether bound or used."""
     registered: frozenset[str] = frozenset()
     """Names that the file adds to `sys.modules`."""
 
@@ -87,7 +90,16 @@ def module_name(path: str) -> str:
 def read_module(path: str, tree: ast.Module) -> PackageModule:
     """Extract a file's imports."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
-    return PackageModule(path, sites, _registered(tree))
+    fields = ("id", "name", "asname", "attr")
+    names = (str(getattr(node, field, "")) for node in ast.walk(tree) for field in fields)
+    first = frozenset(name.partition(".")[0] for name in names)
+    return PackageModule(path, sites, first, _registered(tree))
+
+
+_DYNAMIC = frozenset(
+    ("*", "__dict__", "__getattr__", "exec", "globals", "locals", "modules", "setattr", "vars")
+)
+"""Names with which a module may bind others."""
 
 
 class ImportGraph:
@@ -129,7 +141,16 @@ class ImportGraph:
         """The reason why a relative import fails; empty if it may work."""
         if (base := resolve(module, site)) is None:
             return f"{'.' * site.level}{site.module} is beyond the package"
-        return "" if base in self._known else f"there is no module {base}"
+        if base not in self._known:
+            return f"there is no module {base}"
+        owner = self.modules.get(base)
+        if owner is None or _DYNAMIC & {*owner.names, *site.names}:
+            return ""
+        bound = frozenset[str]() if owner is module and not site.module else owner.names
+        lacking = (name for name in site.names if not re.fullmatch("__.*__", name))
+        absent = (name for name in lacking if name not in bound)
+        name = next((name for name in absent if _join(base, name) not in self._known), "")
+        return name and f"{base or 'the package'} has no {name}"
 
 
 def resolve(module: PackageModule, site: ImportSite) -> str | None:
