@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from kci.config.document import Document, read_document
 from kci.config.reader import BUILD_TOML, Kernel, read_as, read_kernel
@@ -234,24 +233,6 @@ def find_root(directory: Path) -> tuple[Path, Path | None]:
 def _display_path(path: Path) -> str:
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
-
-
-def settings_schema() -> dict[str, Any]:
-    """The JSON Schema of kci.toml."""
-    from kci.config.schema import document_schema, value_definition
-
-    title = "kci.toml: how and where a repository wants its GPU kernels built"
-    schema = document_schema(Settings, title, "kci.schema.json", value_definition)
-    runners, test, images = (schema["properties"][table] for table in ("runners", "test", "images"))
-    systems = runners["additionalProperties"], test["additionalProperties"]["anyOf"][0]
-    for names, tables in (
-        ("RunnerKind", (runners, test)),
-        ("Backend", (images,)),
-        ("System", systems),
-    ):
-        for table in tables:
-            table["propertyNames"] = {"$ref": f"#/$defs/{names}"}
-    return schema
 
 
 class SuppressedFinding(Frozen):
