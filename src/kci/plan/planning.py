@@ -14,10 +14,10 @@ from kci.config.values import Tier
 from kci.diagnostics import Diagnostic
 from kci.matrix.variants import Matrix
 from kci.plan.affected import Touch, clean_commit, only_affected, touched_since
-from kci.plan.budget import check_budget, check_time
+from kci.plan.budget import Estimate, check_budget, check_time, estimate
 from kci.plan.check import Progress, no_progress, split_faulty, split_without_component
 from kci.plan.durations import read_durations
-from kci.plan.estimates import Estimate, estimate, sizes
+from kci.plan.estimates import sizes
 from kci.plan.fingerprint import Fingerprints, fingerprints, unchanged_variants
 from kci.plan.github_limits import check_limits, github_matrix, refuse_errors
 from kci.plan.inputs.kernel_inputs import KernelInputs
