@@ -20,10 +20,11 @@ from kci.config.settings import KCI_TOML
 from kci.errors import KciError, rule_error
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.fingerprint import STEPS, Fingerprints
-from kci.plan.hardware_tests import TestMachine, machines_for, why_untested
+from kci.plan.hardware_tests import machine_tests, why_untested
 from kci.plan.inputs.kernel_inputs import FLAKE, KernelInputs
 from kci.plan.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.plan.legs import NIX, toolchain_of
+from kci.plan.plan import TestLeg
 from kci.plan.workspace import Choice, Workspace
 from kci.utils.frozen import Frozen
 from kci.utils.git import (
@@ -154,15 +155,19 @@ class Touch(Frozen):
 
 
 def only_affected(
-    workspace: Workspace, matrix: Matrix, choice: Choice, base: str, *, container: bool | str = True
+    workspace: Workspace,
+    matrix: Matrix,
+    choice: Choice,
+    changes: Changes,
+    *,
+    container: bool | str = True,
 ) -> tuple[Matrix, list[Touch]]:
-    """Reduce a matrix to what a change since `base` touches, and explain it for each changed file.
+    """Reduce a matrix to what changes touch, and explain it for each changed file.
 
     A kernel with changed tests keeps the variants that they test. `container` is as for
-    `toolchain_of`. Raises as `changes_since`, and KciError for a kernel in another repository.
+    `toolchain_of`. KciError for a kernel in another repository.
     """
     kernels = {kernel.directory: kernel for kernel in workspace.kernels}
-    changes = changes_since(Path(next(iter(kernels), "")), base)
     settings = _changed_settings(workspace, changes)
     before = _at_base(workspace, changes) if settings else workspace
     tree = SourceTree(changes.root)
@@ -183,35 +188,27 @@ def only_affected(
             )
             view = _KernelChange(selected.name, directory, now, then)
             views.append(view)
-            names = view.moved.union(
-                *(machine.variants for machine in view.machines_to_repeat.values())
-            )
+            names = view.moved.union(*(test.variants for test in view.tests_to_repeat.values()))
             variants = tuple(item for item in selected.variants if item.name in names)
             affected += [replace(selected, variants=variants)] if variants else []
     touches = [touch for path in changes.files for touch in _touches(path, views, settings)]
     return replace(matrix, kernels=tuple(affected)), touches
 
 
-def touched_since(kernels: Mapping[str, str], workspace: Workspace, base: str) -> frozenset[str]:
-    """The directories of kernels that cannot be planned (names by directory) that a change since
-    `base` touches.
-    """
-    if not kernels:
-        return frozenset()
-    changes = changes_since(Path(next(iter(kernels))), base)
+def touched_by(changes: Changes, kernels: Mapping[str, str], workspace: Workspace) -> set[str]:
+    """The directories of kernels that cannot be planned (names by directory) that changes touch."""
     if _changed_settings(workspace, changes):
-        return frozenset(kernels)
-    settings = workspace.settings
-    places = {
-        path: map(
-            changes.inside,
-            (Path(path), *(settings.root / entry for entry in settings.settings.inputs_of(name))),
-        )
+        return {*kernels}
+    root, declared = workspace.settings.root, workspace.settings.settings.inputs_of
+    return {
+        path
         for path, name in kernels.items()
+        if changes.touch(
+            inside
+            for place in (Path(path), *(root / entry for entry in declared(name)))
+            if (inside := changes.inside(place)) is not None
+        )
     }
-    return frozenset(
-        path for path, its in places.items() if changes.touch(one for one in its if one is not None)
-    )
 
 
 def _changed_settings(workspace: Workspace, changes: Changes) -> set[str | None]:
@@ -249,11 +246,10 @@ class _KernelState(Frozen, dict=True):
         return variants
 
     @cached_property
-    def machines(self) -> dict[str, tuple[str, TestMachine]]:
-        machines = machines_for(self.variants, self.workspace.runners, self.prints.inputs.marked)
-        return {
-            machine.name: (machine.inputs(self.prints.tests()), machine) for machine in machines
-        }
+    def tests(self) -> dict[str, TestLeg]:
+        prints, selected, runners = self.prints, self.selected, self.workspace.runners
+        facts = self.variants, runners, prints.tests(), prints.inputs.marked
+        return {test.name: test for test in machine_tests(selected.name, selected.path, *facts)}
 
 
 class _KernelChange(Frozen, dict=True):
@@ -271,19 +267,21 @@ class _KernelChange(Frozen, dict=True):
         return frozenset(self.changed_names(0))
 
     @cached_property
-    def machines_to_repeat(self) -> dict[str, TestMachine]:
-        before = self.then.machines if self.then is not None else {}
-        now = self.now.machines.items()
+    def tests_to_repeat(self) -> dict[str, TestLeg]:
+        before = self.then.tests if self.then is not None else {}
+        now = self.now.tests.items()
         return {
-            name: its[1] for name, its in now if name not in before or before[name][0] != its[0]
+            name: test
+            for name, test in now
+            if name not in before or before[name].inputs != test.inputs
         }
 
     def changed_names(self, part: int) -> list[str]:
         before, now = self.then.variants if self.then is not None else {}, self.now.variants.items()
         return [name for name, its in now if name not in before or before[name][part] != its[part]]
 
-    def touched_by(self, path: str, touched: Iterable[str], reason: str, *, tests: bool) -> Touch:
-        again = tuple(sorted(self.machines_to_repeat)) if tests else ()
+    def touch(self, path: str, touched: Iterable[str], reason: str, *, tests: bool) -> Touch:
+        again = tuple(sorted(self.tests_to_repeat)) if tests else ()
         reason += f"; the tests run again on {', '.join(again)}" if again else ""
         return Touch(path, self.name, tuple(touched), reason, again)
 
@@ -324,7 +322,7 @@ def _end_at_base(
             kernel = parse_kernel(raw, kernel.directory, shown_as=path)
         selected = workspace.with_kernels([kernel]).matrix(choice).kernels[0]
         end = _KernelState(kernel, tree, workspace, selected, now.container)
-        _ = end.variants, end.machines
+        _ = end.variants, end.tests
     except KciError:
         return None
     return end
@@ -376,7 +374,7 @@ def _by_facts(path: str, view: _KernelChange, *, tests: bool) -> Touch:
             "what it says of "
             f"{'these variants changed' if touched else 'the planned variants is unchanged'}"
         )
-    return view.touched_by(path, touched, reason, tests=tests)
+    return view.touch(path, touched, reason, tests=tests)
 
 
 def _by_files(path: str, view: _KernelChange) -> Touch:
@@ -398,4 +396,4 @@ def _by_files(path: str, view: _KernelChange) -> Touch:
         reason = "; ".join(filter(None, ("read by the tests", why)))
     else:
         reason = "no `src` of build.toml lists it, and no variant contains it"
-    return view.touched_by(path, touched, reason, tests=is_test)
+    return view.touch(path, touched, reason, tests=is_test)
