@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
+import posixpath
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -81,7 +82,7 @@ class SourceTree:
             with open(f"{self.root}/{real}", "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading
                 return file.read()
         except OSError as error:
-            raise _unreadable(self.root, real, error) from error
+            raise self._unreadable(real, error) from error
 
     def parsed(self, path: str, parse: Callable[[bytes], list[str]]) -> list[str]:
         """The names that a function finds in a file, remembered by the file's digest; none if there
@@ -98,6 +99,15 @@ class SourceTree:
             list[str],
             lambda: parse(self.content(real)),
         )
+
+    def files(self, path: str) -> dict[str, str]:
+        """The file at a path, or all below it, each with its real file or an empty text."""
+        real = self.real(path)
+        if real is None or self.kind(real) is not EntryKind.DIRECTORY:
+            return {path: self.file(path) or ""}
+        start = len(real) + 1 if real else 0
+        below = self.below(real).items()
+        return {posixpath.join(path, name[start:]): behind for name, behind in below}
 
     def at(self, directory: Path) -> SourceTree:
         """The files of a directory in it, with the same memory."""
@@ -124,7 +134,7 @@ class SourceTree:
         try:
             return os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except OSError as error:
-            raise _unreadable(self.root, path, error) from error
+            raise self._unreadable(path, error) from error
 
     def _list(self, directory: str) -> Mapping[str, EntryKind]:
         try:
@@ -133,7 +143,7 @@ class SourceTree:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            raise _unreadable(self.root, directory, error) from error
+            raise self._unreadable(directory, error) from error
 
     def _follow(self, path: str, links: int) -> str | None:
         folder, slash, name = path.rpartition("/")
@@ -177,7 +187,10 @@ class SourceTree:
                 self.remembered.digest(place) if self.remembered is not None else file_digest(place)
             )
         except OSError as error:
-            raise _unreadable(self.root, real, error) from error
+            raise self._unreadable(real, error) from error
+
+    def _unreadable(self, path: str, error: OSError) -> FindingsError:
+        return FindingsError(f"cannot read {self.root}/{path}: {error.strerror}")
 
 
 class PatchedTree(SourceTree):
@@ -236,10 +249,6 @@ def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
     if entry.is_symlink():
         return EntryKind.LINK
     return EntryKind.DIRECTORY if entry.is_dir(follow_symlinks=False) else EntryKind.OTHER
-
-
-def _unreadable(root: str, path: str, error: OSError) -> FindingsError:
-    return FindingsError(f"cannot read {root}/{path}: {error.strerror}")
 
 
 class SourceTrees:
