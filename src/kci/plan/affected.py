@@ -280,18 +280,16 @@ class _KernelChange(Frozen, dict=True):
         before, now = self.then.variants if self.then is not None else {}, self.now.variants.items()
         return [name for name, its in now if name not in before or before[name][part] != its[part]]
 
-    def touch(self, path: str, touched: Iterable[str], reason: str, *, tests: bool) -> Touch:
-        again = tuple(sorted(self.tests_to_repeat)) if tests else ()
-        reason += f"; the tests run again on {', '.join(again)}" if again else ""
-        return Touch(path, self.name, tuple(touched), reason, again)
-
 
 def _may_be_touched(directory: str, inputs: KernelInputs, changes: Changes) -> bool:
-    if inputs.leads_out or any(
-        file == STEPS or file.rpartition("/")[2] in FLAKE for file in changes.files
-    ):
-        return True
-    return changes.touch((directory, *inputs.declared)) or any(map(inputs.is_test, changes.files))
+    return (
+        inputs.leads_out
+        or changes.touch((directory, *inputs.declared))
+        or any(
+            file == STEPS or file.rpartition("/")[2] in FLAKE or inputs.is_test(file)
+            for file in changes.files
+        )
+    )
 
 
 def _at_base(workspace: Workspace, changes: Changes) -> Workspace | None:
@@ -350,50 +348,38 @@ def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
 
 
 def _touches(path: str, views: Sequence[_KernelChange], settings: set[str | None]) -> list[Touch]:
-    if path in settings:
-        return [_by_facts(path, view, tests=True) for view in views]
     touches = []
     for view in views:
-        is_build_toml = path == f"{view.directory}/{BUILD_TOML}".removeprefix("/")
-        touch = _by_facts(path, view, tests=False) if is_build_toml else _by_files(path, view)
-        if (
-            touch.touches
-            or touch.tests
-            or not view.directory
-            or path.startswith(f"{view.directory}/")
-        ):
+        touch = _touch(path, view, of_settings=path in settings)
+        inside = not view.directory or path.startswith(f"{view.directory}/")
+        if touch.touches or touch.tests or inside or path in settings:
             touches.append(touch)
     return touches or [Touch(path, "", (), "outside of every kernel that is planned")]
 
 
-def _by_facts(path: str, view: _KernelChange, *, tests: bool) -> Touch:
-    touched = view.changed_names(1)
-    reason = "the kernel could not be planned at the base"
-    if view.then is not None:
-        reason = (
-            "what it says of "
-            f"{'these variants changed' if touched else 'the planned variants is unchanged'}"
-        )
-    return view.touch(path, touched, reason, tests=tests)
-
-
-def _by_files(path: str, view: _KernelChange) -> Touch:
-    ends = [end for end in (view.now, view.then) if end is not None]
-    readers = {
-        name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths
-    }
-    touched = sorted(readers & view.moved)
-    is_test = any(end.prints.inputs.is_test(path) for end in ends)
-    if readers:
-        reason = (
-            "an input of these variants"
-            if touched
-            else "an input, the same for every planned variant"
-        )
-    elif is_test:
-        now = view.now
-        why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
-        reason = "; ".join(filter(None, ("read by the tests", why)))
+def _touch(path: str, view: _KernelChange, *, of_settings: bool) -> Touch:
+    now, ends = view.now, [end for end in (view.now, view.then) if end is not None]
+    tests = of_settings
+    if of_settings or path == f"{view.directory}/{BUILD_TOML}".removeprefix("/"):
+        touched = view.changed_names(1)
+        what = "these variants changed" if touched else "the planned variants is unchanged"
+        reason = f"what it says of {what}"
+        if view.then is None:
+            reason = "the kernel could not be planned at the base"
     else:
+        readers = {
+            name for end in ends for name, (_, (_, paths)) in end.variants.items() if path in paths
+        }
+        touched = sorted(readers & view.moved)
+        tests = any(end.prints.inputs.is_test(path) for end in ends)
         reason = "no `src` of build.toml lists it, and no variant contains it"
-    return view.touch(path, touched, reason, tests=is_test)
+        if readers:
+            reason = "an input of these variants"
+            if not touched:
+                reason = "an input, the same for every planned variant"
+        elif tests:
+            why = why_untested(now.variants, now.workspace.runners, now.prints.inputs.marked)
+            reason = "; ".join(filter(None, ("read by the tests", why)))
+    again = tuple(sorted(view.tests_to_repeat)) if tests else ()
+    reason += f"; the tests run again on {', '.join(again)}" if again else ""
+    return Touch(path, view.name, tuple(touched), reason, again)

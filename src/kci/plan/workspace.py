@@ -76,9 +76,7 @@ class Choice(Frozen, kw_only=True):
         from kci.matrix.catalog.expressions import expression
         from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope
 
-        narrow = [by_scope(scopes)] if scopes else []
-        if self.systems or self.backends or self.only:
-            narrow.append(by_choice(systems=self.systems, backends=self.backends, only=self.only))
+        narrow = [by_scope(scopes), by_choice(self.systems, self.backends, self.only)]
         if self.where is not None:
             narrow.append(by_expression(expression(self.where, FIELDS)))
         return narrow

@@ -146,39 +146,34 @@ class SourceTree:
             raise self._unreadable(directory, error) from error
 
     def _follow(self, path: str, links: int) -> str | None:
+        if path == self.root:
+            return ""
+        if path.startswith("/"):
+            if not path.startswith(f"{self.root}/"):
+                return None
+            path = path[len(self.root) + 1 :]
         folder, slash, name = path.rpartition("/")
         here = self._directory(folder, links) if slash else ""
-        if here is None:
-            return None
-        return self._step(here, name, links)
-
-    def _directory(self, path: str, links: int) -> str | None:
-        if path not in self._directories:
-            if "\0" in path or (path.startswith("/") and not path.startswith(f"{self.root}/")):
-                return None
-            real = self._follow(path.removeprefix(f"{self.root}/"), links)
-            here = real if real is not None and self.kind(real) is EntryKind.DIRECTORY else None
-            self._directories[path] = here
-        return self._directories[path]
-
-    def _step(self, here: str, name: str, links: int) -> str | None:
-        if name in ("", "."):
+        if here is None or name in ("", "."):
             return here
         if name == "..":
             return here.rpartition("/")[0] if here else None
-        path = f"{here}/{name}" if here else name
+        place = f"{here}/{name}" if here else name
         kind = self.entries(here).get(name)
         if kind is not EntryKind.LINK:
-            return path if kind is not None else None
+            return place if kind is not None else None
         if links == 0:
             return None
-        target = self.target(path)
-        if target.startswith("/"):
-            if target != self.root and not target.startswith(f"{self.root}/"):
-                return None
-            target = target[len(self.root) + 1 :]
-            return self._follow(target, links - 1) if target else ""
-        return self._follow(f"{here}/{target}" if here else target, links - 1)
+        target = self.target(place)
+        start = f"{here}/" if here and not target.startswith("/") else ""
+        return self._follow(f"{start}{target}", links - 1)
+
+    def _directory(self, path: str, links: int) -> str | None:
+        if path not in self._directories:
+            real = self._follow(path, links) if "\0" not in path else None
+            known = real is not None and self.kind(real) is EntryKind.DIRECTORY
+            self._directories[path] = real if known else None
+        return self._directories[path]
 
     def _digest(self, real: str) -> str:
         place = f"{self.root}/{real}"
