@@ -6,7 +6,7 @@ import pytest
 
 from kci.cli._answers import left_out_table, markdown, plan_tables, tree_table
 from kci.config.discovery import FaultyKernel
-from kci.plan.estimates import estimate
+from kci.plan.budget import estimate
 from kci.plan.plan import SkippedVariant, UnplannedVariant
 from kci.tree.manifest import Manifest
 from planning import leg, plan

@@ -26,8 +26,8 @@ from kci.cli._workspace import (
     selection_options,
 )
 from kci.diagnostics import errors_in
+from kci.plan.budget import estimate
 from kci.plan.check import NoSoundKernelError
-from kci.plan.estimates import estimate
 from kci.plan.plan import Plan
 from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
