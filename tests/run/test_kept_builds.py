@@ -20,7 +20,7 @@ from kci.config.reader import read_kernel
 from kci.plan.workspace import open_workspace
 from kci.run import local
 from kci.run.build_leg import LegRequest
-from kci.run.local import KeptBuilds, run_in_parallel
+from kci.run.local import KeptBuilds, is_kept, run_in_parallel
 from kci.tree.manifest import LegRecord
 from planning import append
 from variants import leg_of, make_variant
@@ -75,14 +75,14 @@ class Kept:
         self.builds = KeptBuilds(open_workspace([kernel]), options)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "toolchain_identity", lambda *_, **__: toolchain)
-            self.now = self.builds.fingerprint(self.kernel, WANTED)
+            self.now = self.builds.place(self.kernel, WANTED)
 
     def find(self) -> Path | None:
-        kept = self.builds.find(self.kernel, WANTED, self.now)
-        return None if kept is None else kept.directory
+        return self.now if is_kept(self.now) else None
 
     def make(self, log: Log = lambda _line: None) -> Path:
-        return self.builds.make(self.kernel, WANTED, self.now, log).directory
+        self.builds.make(self.kernel, WANTED, self.now, log)
+        return self.now
 
 
 @pytest.mark.parametrize(

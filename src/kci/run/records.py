@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -181,11 +182,6 @@ def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     return _newest_of(kernel, folders, f"{FAILURE_PREFIX}*.json", VariantFailure, "variant")
 
 
-def read_objects(folders: Iterable[Path], kernel: str) -> tuple[LegObjects, ...]:
-    """The newest object pack per leg of a kernel. Errors as `read_uploaded`."""
-    return tuple(_newest_of(kernel, folders, OBJECTS_FILE, LegObjects, "leg"))
-
-
 def _newest_of(
     kernel: str, folders: Iterable[Path], name: str, shape: type[_Attempted], key: str
 ) -> list[_Attempted]:
@@ -208,11 +204,12 @@ def kernel_record(
 
     `into` is its tree and not one of `artifacts`; `error` explains a bad tree.
     """
-    failures = read_failures(artifacts, kernel)
-    if manifest:
-        present = tuple(item.variant for item in manifest.present)
-    else:
-        present = _uploaded_variants(kernel, artifacts, into)
+    failures, uploaded = read_failures(artifacts, kernel), set[str]()
+    if not manifest:
+        with suppress(KciError):
+            legs = [source.leg for source in find_sources(artifacts, skip=into)]
+            uploaded = {leg.variant for leg in legs if leg.kernel == kernel}
+    present = tuple(manifest.digests if manifest else sorted(uploaded))
     return KernelRecord(
         kernel=kernel,
         attempt=ci_run().attempt or 1,
@@ -220,19 +217,11 @@ def kernel_record(
         present=present,
         missing=manifest.missing if manifest else (),
         failures=tuple(failure for failure in failures if failure.variant not in present),
-        objects=read_objects(artifacts, kernel),
+        objects=tuple(_newest_of(kernel, artifacts, OBJECTS_FILE, LegObjects, "leg")),
         error=error,
         manifest=manifest if manifest and not error else None,
         sizes={name: size_of(into / name) for name in present} if manifest else {},
     )
-
-
-def _uploaded_variants(kernel: str, artifacts: Sequence[Path], into: Path) -> tuple[str, ...]:
-    try:
-        legs = [source.leg for source in find_sources(artifacts, skip=into)]
-    except KciError:
-        return ()
-    return tuple(sorted({leg.variant for leg in legs if leg.kernel == kernel}))
 
 
 class MergeJob(Frozen):

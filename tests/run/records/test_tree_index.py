@@ -33,7 +33,7 @@ from kci.run.records import (
     KernelRecord,
     LegObjects,
     TestRecord,
-    read_objects,
+    kernel_record,
     write_record,
 )
 from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
@@ -138,7 +138,7 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     run = left(tmp_path / "1", TreeIndex(), (TEST,), "d1", passed_on("d1"))
     first = next_index(run, "41", 6)
     assert known(first) == {TEST.name: TestPass(tree_under_test({CUDA: "d1"}, (CUDA,)), "1" * 64)}
-    assert first.carried_trees()["aa"].passed == known(first)
+    assert first.for_plan()["trees"]["aa"].passed == known(first)
     # A run in which nothing is merged and another machine tests the tree.
     carried = msgspec.structs.replace(ROCM, run="41")
     second = next_index(left(tmp_path / "2", first, (carried,), "", passed_on("d1", ROCM)), "42", 6)
@@ -203,8 +203,8 @@ def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None
     tree = msgspec.structs.replace(manifest("aa"), present=(told, untold))
     write_atomic(tmp_path / FILE_NAME, encode(tree))
     known = TreeIndex({"aa": TreePlace("41", 1, tree)})
-    assert known.published_fingerprints().keys() == {("aa", CUDA)}
-    assert known.published_fingerprints() == read_published([tmp_path / FILE_NAME])[0]
+    assert known.for_plan()["published"].keys() == {("aa", CUDA)}
+    assert known.for_plan()["published"] == read_published([tmp_path / FILE_NAME])[0]
 
 
 @pytest.mark.parametrize(
@@ -229,25 +229,27 @@ def test_objects_of_a_leg_are_those_of_the_newest_run_that_kept_some(tmp_path: P
     objects = (kept("cpu"), kept("cuda", "objects.aa.cuda-2"))
     failed = KernelRecord("aa", 1, complete=False, error="no", objects=objects)
     first = next_index(write_plan(tmp_path / "1", TreeIndex(day=5), failed), "41", 6)
-    assert first.kept_objects().keys() == {("aa", "cpu"), ("aa", "cuda")}
+    assert first.for_plan()["objects"].keys() == {("aa", "cpu"), ("aa", "cuda")}
     again = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
     second = next_index(write_plan(tmp_path / "2", first, again, good("bb")), "42", 7)
-    found = {leg: (place.run, place.artifact) for (_, leg), place in second.kept_objects().items()}
+    found = {
+        leg: (place.run, place.artifact) for (_, leg), place in second.for_plan()["objects"].items()
+    }
     assert found == {"cpu": ("42", "objects.aa.cpu-1"), "cuda": ("41", "objects.aa.cuda-2")}
 
 
 def test_objects_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
     record = KernelRecord("aa", 1, complete=False, objects=(kept("cpu"),))
     run = write_plan(tmp_path, TreeIndex(day=100), record)
-    assert next_index(run, "41", 99 + KEPT_DAYS).kept_objects()
-    assert not next_index(run, "41", 100 + KEPT_DAYS).kept_objects()
+    assert next_index(run, "41", 99 + KEPT_DAYS).objects
+    assert not next_index(run, "41", 100 + KEPT_DAYS).objects
 
 
 @pytest.mark.parametrize("artifact", ["kci-aa.cpu-1", "objects.bb.cpu-1", "objects.aa.cpu 1"])
 def test_a_record_can_name_objects_of_its_kernel_only(tmp_path: Path, artifact: str) -> None:
     text = {"kernel": "aa", "leg": "cpu", "attempt": 1, "artifact": artifact}
     (tmp_path / OBJECTS_FILE).write_text(json.dumps(text))
-    failure(FindingsError, "", read_objects, [tmp_path], "aa")
+    failure(FindingsError, "", kernel_record, "aa", [tmp_path], tmp_path / "into", None)
 
 
 def after(plan: Plan, record: KernelRecord) -> dict[str, tuple[str, int]]:
