@@ -177,10 +177,9 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
         name: str,
         shape: type[_Upload],
         key: Callable[[_Upload], _Key],
-        description: str = "a record of a run",
     ) -> dict[_Key, _Upload]:
         # any job can upload such files, so a second one of an attempt may be a forged one
-        items = list(read_uploaded(folder, name, shape, description))
+        items = list(read_uploaded(folder, name, shape))
         by_key = newest_by_key(items, key)
         for item in items:
             other, last = by_key[key(item)], attempt or item.attempt
@@ -194,8 +193,8 @@ def read_uploads(folder: Path, attempt: int | None = None) -> RunUploads:
     plans = newest(PLAN_FILE, Plan, lambda _: "the plan")
     records = newest(RECORD_FILE, KernelRecord, lambda item: item.kernel)
     tests = newest(TEST_FILE, TestRecord, lambda item: (item.kernel, item.leg))
-    indexes = newest(INDEX_FILE, TreeIndex, lambda _: "", "an index of trees")
-    plan, index = plans.get("the plan", NO_PLAN), indexes.get("", TreeIndex())
+    indexes = newest(INDEX_FILE, TreeIndex, lambda _: "the index of trees")
+    (plan,), (index,) = plans.values() or [NO_PLAN], indexes.values() or [TreeIndex()]
     return RunUploads(plan, records, tests, index)
 
 

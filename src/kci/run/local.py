@@ -287,7 +287,11 @@ def run_here(
         built = [outcome.directory for outcome in mine if outcome.directory]
         if built and options.archs:
             for directory in built:
-                _put(directory, trees[name] / directory.name, name, log)
+                target = trees[name] / directory.name
+                with replacing(target, log) as replacement:
+                    check_replaceable(target, name)
+                    shutil.copytree(directory, replacement.staging)
+                    replacement.commit()
         elif built:
             merged[name] = merged_tree(workspace, kernels[name], mine, trees[name], log)
 
@@ -318,13 +322,6 @@ def run_here(
     return RunResult(
         tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged)
     )
-
-
-def _put(directory: Path, target: Path, kernel: str, log: Log) -> None:
-    with replacing(target, log) as replacement:
-        check_replaceable(target, kernel)
-        shutil.copytree(directory, replacement.staging)
-        replacement.commit()
 
 
 def builds_at_once(waiting: Sequence[tuple[Kernel, Variant]], jobs: int) -> int:

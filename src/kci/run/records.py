@@ -164,9 +164,7 @@ def write_failure(folder: Path, failure: VariantFailure) -> None:
     write_record(folder / f"{FAILURE_PREFIX}{failure.variant}.json", failure)
 
 
-def read_uploaded(
-    folder: Path, name: str, shape: type[_Shape], description: str = "a record of a run"
-) -> Iterator[_Shape]:
+def read_uploaded(folder: Path, name: str, shape: type[_Shape]) -> Iterator[_Shape]:
     """Read uploaded files by name or pattern. Raises FindingsError for an unreadable one."""
     for path in sorted(folder.rglob(name)):
         try:
@@ -174,7 +172,7 @@ def read_uploaded(
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise FindingsError(f"{path} is not {description}: {error}") from error
+            raise FindingsError(f"{path} is not a record of a run: {error}") from error
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:

@@ -218,7 +218,7 @@ def test_names_that_lead_elsewhere_are_refused(
     place = {"run": run, "day": 1, "manifest": msgspec.to_builtins(manifest(of))}
     text = json.dumps({"trees": {kernel: place}, "day": 1, "schema": 1})
     write_tree(tmp_path, {f"run-plan.1/{INDEX_FILE}": text})
-    failure(FindingsError, "is not an index of trees", next_index, tmp_path, "41", 2)
+    failure(FindingsError, "is not a record of a run", next_index, tmp_path, "41", 2)
 
 
 def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
