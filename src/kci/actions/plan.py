@@ -56,13 +56,12 @@ def main() -> None:
     published, problems = read_published(trees)
     tier = tier_of(settings, common.text_input("tier", "release"))
     backends, only = common.words_input("backends"), common.words_input("only")
+    known = index.for_plan()
     request = kci.PlanRequest(
         choice=kci.Choice(tier=tier, backends=tuple(backends), only=tuple(only)),
         container=common.text_input("container") or True,
         affected=affected_base(),
-        published=published | index.published_fingerprints(),
-        trees=index.carried_trees(),
-        objects=index.kept_objects(),
+        **known | {"published": published | known["published"]},
         fingerprints=True,
         callers=callers or None,
         split=jobs > 0,

@@ -83,9 +83,7 @@ def command(
     if trees:
         from kci.run.gate import read_index, today  # it loads half of kci
 
-        index = read_index(trees, say).unexpired(today())
-        published, carried = index.published_fingerprints(), index.carried_trees()
-        request = replace(request, published=published, trees=carried)
+        request = replace(request, **read_index(trees, say).unexpired(today()).for_plan())
     workspace, choice = open_selection(kernels, selection, set_aside=True)
     request = replace(request, choice=choice)
     try:
