@@ -78,22 +78,22 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
         raise FindingsError(f"cannot read {path}: {error.strerror}") from error
 
 
-def validate(expected: Digest, actual: Digest) -> list[tuple[str, str]]:
-    """List the differences in the reference's order: algorithm, expected paths, unknown files.
+def differences(
+    expected: Mapping[str, str], actual: Mapping[str, str], missing: str, changed: str, unknown: str
+) -> list[tuple[str, str]]:
+    """The names whose hashes differ, each with a message: the expected ones, and then others."""
+    found = []
+    for name in (*sorted(expected), *sorted(actual.keys() - expected.keys())):
+        if expected.get(name) != actual.get(name):
+            what = unknown if name not in expected else changed if name in actual else missing
+            found.append((name, f"{name} {what}"))
+    return found
 
-    Each has a path, empty for the whole directory, and a message.
-    """
-    if expected.algorithm != actual.algorithm:
-        return [("", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
-    violations = []
-    for path in sorted(expected.files):
-        got = actual.files.get(path)
-        if got is None:
-            violations.append((path, f"{path} is missing"))
-        elif got != expected.files[path]:
-            violations.append((path, f"{path} changed after it was hashed"))
-    unknown = sorted(set(actual.files) - set(expected.files))
-    return violations + [(path, f"{path} is not in the digest") for path in unknown]
+
+def validate(expected: Digest, actual: Digest) -> list[tuple[str, str]]:
+    """The differences of two digests of one algorithm, in the reference's order."""
+    words = ("is missing", "changed after it was hashed", "is not in the digest")
+    return differences(expected.files, actual.files, *words)
 
 
 def validate_dir(

@@ -579,7 +579,7 @@ def test_what_no_loader_can_load_is_no_library(tmp_path: Path, compile: Compile)
     told = verify(make_variant(tmp_path, files=files))
     found = [item for item in told if item.path.endswith(("tool.so", "parts.so"))]
     assert ids(found) == ["KCI757", "KCI757"]
-    assert found[0].message == "it is a program"
+    assert found[0].message == "it is a program, which nothing can load"
 
 
 @pytest.mark.rule("KCI717", triggers=False)

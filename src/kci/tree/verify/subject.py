@@ -23,8 +23,8 @@ _PE_OFFSET = 0x3C
 _HEAD = 4096
 _DEVICE_MACHINES = (190, 224)
 """ELF machines of GPU code (cubin, AMD code object), which is data for the host."""
-
 _EXEC = 2
+"""ELF type of a program with a fixed load address."""
 
 
 class BinaryKind(enum.StrEnum):
@@ -34,6 +34,7 @@ class BinaryKind(enum.StrEnum):
     MACH_O = "Mach-O"
     PE = "PE"
     ARCHIVE = "static library"
+    PROGRAM = "program"
 
 
 def binary_kind(path: Path) -> BinaryKind | None:
@@ -41,8 +42,9 @@ def binary_kind(path: Path) -> BinaryKind | None:
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(b"\x7fELF"):
-        machine = int.from_bytes(head[18:20], "little")
-        return None if machine in _DEVICE_MACHINES else BinaryKind.ELF
+        kind, machine = (int.from_bytes(head[at : at + 2], "little") for at in (16, 18))
+        host = BinaryKind.PROGRAM if kind == _EXEC else BinaryKind.ELF
+        return None if machine in _DEVICE_MACHINES else host
     if head.startswith(
         (b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce")
     ):
@@ -57,13 +59,6 @@ def binary_kind(path: Path) -> BinaryKind | None:
         if head[offset : offset + 4] == b"PE\0\0":
             return BinaryKind.PE
     return None
-
-
-def is_static_executable(path: Path) -> bool:
-    """True for an ELF program with a fixed load address."""
-    with path.open("rb") as file:
-        head = file.read(18)
-    return int.from_bytes(head[16:18], "little") == _EXEC
 
 
 LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
@@ -86,6 +81,21 @@ class VariantDir(Frozen):
     @property
     def noarch(self) -> bool:
         return self.name is not None and self.name.kind is Kind.NOARCH
+
+    @property
+    def platform(self) -> list[str]:
+        """CPU and operating system of the name; empty texts without them."""
+        return ((self.name and self.name.system) or "-").split("-")
+
+    @property
+    def module(self) -> str:
+        """File name of the native module, if it is known and has one (docs/format.md#tree)."""
+        if not self.name or not self.metadata or self.noarch:
+            return ""
+        _, system = self.platform
+        if self.name.kind is Kind.TVM_FFI:
+            return self.metadata.id + {"darwin": ".dylib", "windows": ".dll"}.get(system, ".so")
+        return self.metadata.id + (".pyd" if system == "windows" else ".abi3.so")
 
     def regular(self) -> list[Entry]:
         """The regular files."""
