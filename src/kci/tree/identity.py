@@ -120,13 +120,18 @@ def unique_id(kernel_dir: Path) -> str:
     """The part of a kernel id that identifies the source: 7 digits of HEAD's root tree, and
     `_dirty`.
 
-    Outside git it is a hash of the files, where the reference draws random bits. Raises
-    FindingsError if unreadable.
+    Outside git it is a hash of the files, without hidden ones, bytecode and build outputs, where
+    the reference draws random bits. Raises FindingsError if unreadable.
     """
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
         return tree[:7] + ("_dirty" if _dirty(kernel_dir) else "")
-    return base64.b32encode(content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
+    total = hashlib.sha256()
+    for entry in walk(kernel_dir):
+        if is_own(entry.name) and (entry.regular or entry.link):
+            content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
+            total.update(f"{entry.name}\0{content}\0".encode())
+    return base64.b32encode(total.digest()[:8]).decode().rstrip("=").lower()
 
 
 def kernel_id(name: str, backend: str, unique: str) -> str:
@@ -166,13 +171,3 @@ def _git(directory: Path, *arguments: str) -> str:
         return (run_git(directory, *arguments) or b"").decode("utf-8", "replace").strip()
     except MissingToolError:
         return ""
-
-
-def content_hash(kernel_dir: Path) -> bytes:
-    """Hash a kernel's file names and contents, without hidden files, bytecode and build outputs."""
-    total = hashlib.sha256()
-    for entry in walk(kernel_dir):
-        if is_own(entry.name) and (entry.regular or entry.link):
-            content = file_hash(entry.path) if entry.regular else f"-> {entry.path.readlink()}"
-            total.update(f"{entry.name}\0{content}\0".encode())
-    return total.digest()

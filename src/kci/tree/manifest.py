@@ -5,7 +5,7 @@ bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -256,7 +256,8 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     fingerprints: dict[Key, str] = {}
     problems: list[Diagnostic] = []
     for place in places:
-        for path in _manifests(place):
+        below = manifest_paths(place) or [place / FILE_NAME]
+        for path in below if place.is_dir() else [place]:
             manifest = _load(path)
             with_tree = place.is_dir() or (
                 path.name == FILE_NAME
@@ -272,13 +273,10 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, str], list[Diagnos
     return fingerprints, problems
 
 
-def _manifests(place: Path) -> Iterator[Path]:
-    if not place.is_dir():
-        yield place
-    elif (place / FILE_NAME).is_file():
-        yield place / FILE_NAME
-    else:
-        yield from sorted(place.glob(f"*/{FILE_NAME}")) or [place / FILE_NAME]
+def manifest_paths(place: Path) -> list[Path]:
+    """The manifest of a tree, or those of the trees of several kernels."""
+    single = place / FILE_NAME
+    return [single] if single.is_file() else sorted(place.glob(f"*/{FILE_NAME}"))
 
 
 def _problem(tree: Path, manifest: Manifest, entry: Present) -> str:

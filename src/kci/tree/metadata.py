@@ -6,7 +6,7 @@ import json
 import keyword
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -44,15 +44,13 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
             continue
         names = part.python_depends or ()
         known = table.backends.get(name, {}) if name else table.general
-        choice = f"it can hold {', '.join(sorted(known))}"
         for unknown in (item for item in names if item not in known):
             raise rule_error(
                 "KCI720",
                 f"{f'general.{name}' if name else 'general'}.python-depends names {unknown!r}, "
                 "which the loader does not know",
                 "build.toml",
-                hint=f"{choice if known else 'this backend has no curated names'}; no other "
-                "package can be a dependency",
+                hint=f"it can hold {', '.join(sorted(known)) or 'nothing'}, and no other package",
             )
         recorded += names if name in ("", backend) else ()
     return recorded
@@ -230,18 +228,16 @@ def decode(data: bytes) -> Metadata:
     raw = strict_object(data)
     origin = raw.get("provenance")
     for key in ("kernel-builder", "kernel"):
-        if isinstance(origin, dict) and isinstance(record := origin.get(key), dict):
-            _name_commit(key, record)
+        record = origin.get(key) if isinstance(origin, dict) else None
+        if not isinstance(record, dict):
+            continue
+        if "sha" in record:  # an older name
+            if "commit" in record:
+                raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
+            record["commit"] = record.pop("sha")
+        if isinstance(commit := record.get("commit"), str):
+            record["commit"] = commit.lower()
     return to_type(raw, Metadata)
-
-
-def _name_commit(key: str, record: dict[str, Any]) -> None:
-    if "sha" in record:  # an older name
-        if "commit" in record:
-            raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
-        record["commit"] = record.pop("sha")
-    if isinstance(commit := record.get("commit"), str):
-        record["commit"] = commit.lower()
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:

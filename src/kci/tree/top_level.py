@@ -152,7 +152,11 @@ def tree_differences(tree: Path, statement: Statement, context: SigningContext) 
     """List the statement's differences from the tree and the context."""
     manifest = read_manifest(tree)
     predicate = statement.predicate
-    found = context.disagreements(predicate)
+    found = [
+        f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {expected!r}"
+        for name, expected in msgspec.structs.asdict(context).items()
+        if expected and predicate.get(name) != expected
+    ]
     claimed = (predicate.get("kernel"), predicate.get("version"))
     if manifest and claimed != (manifest.kernel, manifest.version):
         found.append(

@@ -47,6 +47,8 @@ _COMPRESSED = struct.Struct("<4sHH")
 _COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 """Compressed size, original size and hash, by version."""
 _ZLIB, _ZSTD = 0, 1
+# `gfx90a`, or a family such as `gfx9-4-generic`
+_GFX = re.compile(rb"hip(?:v4)?-amdgcn.*?(gfx[0-9a-z]+(?:[-0-9a-z]*generic)?)", re.DOTALL)
 _PADDING = re.compile(rb"\0*")
 _MAX_TARGETS = 1024
 _MAX_HEAD = 1024 * 1024
@@ -105,7 +107,7 @@ def hip_code(data: bytes) -> DeviceCode:
             archs |= targets
             end = offset + length
         offset = _next(data, end, _HIP_MAGICS, "offload bundle")
-    return {("machine code", arch) for arch in archs if arch}
+    return {("machine code", arch) for arch in archs}
 
 
 def _next(data: bytes, start: int, magics: tuple[bytes, ...], container: str) -> int:
@@ -137,8 +139,9 @@ def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
         if len(name) != name_size or offset + size > length:
             raise FatbinError("a bundle is cut short")
         end = max(end, position, offset + size)
-        if size:
-            archs.add(_gfx(name))
+        # `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; none for the host's entry
+        if size and (match := _GFX.match(name)):
+            archs.add(match[1].decode())
     return archs, end
 
 
@@ -173,17 +176,6 @@ def _inflated(data: bytes, method: int) -> bytes:
             return head
     except module.ZstdError as error:
         raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
-
-
-# `gfx90a`, or a family such as `gfx9-4-generic`
-_GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
-
-
-def _gfx(target: bytes) -> str:
-    # `hipv4-amdgcn-amd-amdhsa--gfx90a:xnack+` is `gfx90a`; empty for the host's entry
-    text = target.decode(errors="replace")
-    match = _GFX.search(text) if text.startswith(("hip-amdgcn", "hipv4-amdgcn")) else None
-    return match[0] if match else ""
 
 
 def _unpack(layout: struct.Struct, data: bytes, offset: int) -> tuple[int, ...]:

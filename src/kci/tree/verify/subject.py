@@ -196,11 +196,6 @@ def find_places(shown: str) -> list[VerifiedPlace]:
     if (root / BUILD_TOML).exists() and not _is_built(root):
         return [VerifiedPlace(PlaceKind.SOURCES, shown), *_kernel_places(root, shown)]
     places = _built_places(root, shown)
-    below = root / "build"
-    if not places and holds_variants(below):
-        # the variants of `build/build/` are one directory too deep
-        places = [VerifiedPlace(PlaceKind.TREE, shown)] if root.resolve().name == "build" else []
-        places += _built_places(below, join_shown(shown, "build"))
     if not places:
         raise UsageError(
             f"{shown} is neither a tree nor a variant directory nor a kernel",
@@ -259,15 +254,18 @@ def _built_places(root: Path, shown: str) -> list[VerifiedPlace]:
         return [VerifiedPlace(PlaceKind.VARIANT, shown)]
     if _is_tree(root):
         return [_tree(root, shown)]
-    if root.resolve().name == "build" and not any(
-        (item / MANIFEST_NAME).exists() for item in root.iterdir()
-    ):
-        return []
-    return [
+    trees = [
         _tree(item, join_shown(shown, item.name))
         for item in sorted(root.iterdir())
         if _is_tree(item)
     ]
+    if root.resolve().name == "build" and not any(
+        (item / MANIFEST_NAME).exists() for item in root.iterdir()
+    ):
+        # the variants of `build/build/` are one directory too deep
+        trees = [tree for tree in trees if tree.directory.name == "build"]
+        return [VerifiedPlace(PlaceKind.TREE, shown), *trees] if trees else []
+    return trees
 
 
 def _is_tree(path: Path) -> bool:

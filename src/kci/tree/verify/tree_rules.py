@@ -12,7 +12,7 @@ from kci.config.sources.card import CARD
 from kci.config.sources.imports import module_name
 from kci.config.sources.package_rules import MAX_BYTES, OPS, check_package, make_package
 from kci.config.values import Version, python_name
-from kci.diagnostics import Findings, finding
+from kci.diagnostics import Findings, finding, placed
 from kci.errors import FindingsError, first_line_of
 from kci.matrix.variants import Kind, is_variant_name
 from kci.tree.identity import SIGNATURE, differences, file_hash, kernel_id, validate_dir
@@ -54,6 +54,11 @@ def check_layout(variant: VariantDir) -> Findings:
     for item in variant.files:
         if is_bytecode(item.name):
             yield finding("KCI705", "it is Python bytecode", item.name)
+    for item, kind in variant.libraries() if variant.noarch else ():
+        what = f"native code ({kind})" if kind else "a native library"
+        yield finding("KCI717", f"a noarch variant holds {what}", item.name)
+    if variant.module and variant.module not in names:
+        yield finding("KCI716", f"the native module {variant.module} is missing")
     packed = [item for item in variant.files if not is_bytecode(item.name)]
     for item, rule, reason in unpackable_entries(packed):
         yield finding(rule, f"no artifact can hold it: {reason}", item.name)
@@ -63,53 +68,33 @@ def check_layout(variant: VariantDir) -> Findings:
 
 def check_metadata(variant: VariantDir) -> Findings:
     """Yield findings about `metadata.json`."""
-    metadata = variant.metadata
-    if not metadata:
-        return
+    if variant.metadata:
+        yield from placed(_metadata(variant, variant.metadata), FILE_NAME)
+
+
+def _metadata(variant: VariantDir, metadata: Metadata) -> Findings:
     backend = metadata.backend.type
     if variant.name and variant.name.backend != backend:
-        yield finding(
-            "KCI711",
-            f"the name is one of {variant.name.backend}, `backend.type` is {backend}",
-            FILE_NAME,
-        )
+        message = f"the name is one of {variant.name.backend}, `backend.type` is {backend}"
+        yield finding("KCI711", message)
     start = kernel_id(metadata.name, backend, "")
     if not metadata.id.startswith(start):
-        hint = f"an id of this kernel starts with {start}"
-        yield finding(
-            "KCI711",
-            f"the id {metadata.id} is not one of {metadata.name} for {backend}",
-            FILE_NAME,
-            hint=hint,
-        )
-    if (
-        variant.name
-        and not variant.noarch
-        and BACKENDS[backend].archs
-        and not metadata.backend.archs
-    ):
-        yield finding("KCI712", f"a compiled {backend} variant lists no architectures", FILE_NAME)
+        message = f"the id {metadata.id} is not one of {metadata.name} for {backend}"
+        yield finding("KCI711", message, hint=f"an id of this kernel starts with {start}")
+    if variant.module and BACKENDS[backend].archs and not metadata.backend.archs:
+        yield finding("KCI712", f"a compiled {backend} variant lists no architectures")
     for name in metadata.python_depends:
         if not depends_table().lookup(name, backend):
-            yield finding(
-                "KCI720", f"`python-depends` names {name!r}, unknown for {backend}", FILE_NAME
-            )
+            yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}")
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
     oldest = metadata.kernels_minver
     if oldest and Version.parse(oldest) != Version.parse(needed):
         message = f"`kernels-minver` is {oldest}, and the oldest loader that reads this is {needed}"
-        yield finding("KCI725", message, FILE_NAME)
+        yield finding("KCI725", message)
     if metadata.kci and metadata.kci.variant != variant.path.name:
-        message = (
-            f"it was built as {metadata.kci.variant}; renaming a directory does not make another "
-            "variant"
-        )
-        yield finding("KCI722", message, FILE_NAME)
-    for item, kind in variant.libraries() if variant.noarch else ():
-        what = f"native code ({kind.value})" if kind else "a native library"
-        yield finding("KCI717", f"a noarch variant holds {what}", item.name)
-    if variant.module and not any(item.name == variant.module for item in variant.files):
-        yield finding("KCI716", f"the native module {variant.module} is missing")
+        built_as = f"it was built as {metadata.kci.variant}"
+        message = f"{built_as}; renaming a directory does not make another variant"
+        yield finding("KCI722", message)
 
 
 def check_digest(variant: VariantDir) -> Findings:
@@ -339,29 +324,21 @@ def _card(tree: Path) -> Findings:
     path = tree / CARD
     if path.is_symlink() or not path.exists():
         return
+    import yaml
+
+    reason = ""
     try:
-        text = read_bounded(path, _CARD_BYTES).decode("utf-8")
-        reason = _header_problem(text)
+        header = _HEADER.match(read_bounded(path, _CARD_BYTES).decode())
+        if not isinstance(yaml.safe_load(header[1]) if header else None, dict | None):
+            reason = "its header is not a table of keys and values"
     except UnicodeDecodeError as error:
         reason = f"it is not UTF-8 (byte {error.start})"
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = f"its header is not YAML: {first_line_of(error)}"
     except (OSError, ValueError) as error:
         reason = str(error)
     if reason:
         yield finding("KCI728", f"it cannot become a front page: {reason}", CARD)
-
-
-def _header_problem(text: str) -> str:
-    header = _HEADER.match(text)
-    if not header:
-        return ""
-    import yaml
-
-    try:
-        data = yaml.safe_load(header[1])
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return f"its header is not YAML: {first_line_of(error)}"
-    known = data is None or isinstance(data, dict)
-    return "" if known else "its header is not a table of keys and values"
 
 
 _SHOWN = 20
