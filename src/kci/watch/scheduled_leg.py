@@ -154,7 +154,7 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
     directories = []
     for name in sorted(set(names)):
         if same := [source for source in sources if source.leg.variant == name]:
-            directories.append(unpack(newest_source(same).path, into).directory)
+            directories.append(unpack(newest_source(same).path, into)[1])
     return directories
 
 
