@@ -298,13 +298,32 @@ def paragraph(text: str) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
-def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join([*markdown_head(headers), *map(markdown_row, rows)])
+class AnswerTable(Frozen):
+    """A table for a terminal and for Markdown."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+    layout: Layout = Layout()
+    below: str = ""
+
+    def text(self) -> str:
+        shown = table(self.headers, self.rows, self.layout) if self.rows or not self.below else ""
+        return f"{shown}\n{paragraph(self.below)}".lstrip("\n") if self.below else shown
+
+    def markdown_head(self) -> list[str]:
+        sentence = [markdown_text(self.below), ""] if self.below else []
+        headers = [self.headers, ["---"] * len(self.headers)] if self.rows else []
+        return [f"### {markdown_text(self.title)}", "", *sentence, *map(_markdown_row, headers)]
+
+    def markdown_rows(self) -> list[str]:
+        return [_markdown_row(markdown_text(str(cell)) for cell in row) for row in self.rows]
 
 
-def markdown_head(headers: Sequence[str]) -> list[str]:
-    """The lines of a table before its rows."""
-    return [markdown_row(headers), markdown_row(["---"] * len(headers))]
+def as_markdown(tables: Iterable[AnswerTable]) -> str:
+    return "\n\n".join(
+        "\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables
+    )
 
 
 def markdown_text(text: str) -> str:
@@ -312,6 +331,5 @@ def markdown_text(text: str) -> str:
     return printable(text).translate(_MARKUP)
 
 
-def markdown_row(cells: Sequence[str]) -> str:
-    """A row of a Markdown table; cells may have markup."""
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
