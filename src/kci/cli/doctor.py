@@ -22,7 +22,7 @@ from kci.workflows.repository import read_recorded_options, settings_text
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
 
-@kci_command("doctor")
+@kci_command
 @KERNELS
 def command(kernels: tuple[str, ...]) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
 
 
-@kci_command("matrix")
+@kci_command
 @KERNELS
 @selection_options
 @SYSTEM

@@ -16,7 +16,7 @@ from kci.tree.artifacts import record_durations
 from kci.tree.manifest import Manifest
 
 
-@kci_command("merge")
+@kci_command
 @click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
 @click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
 @file_option(

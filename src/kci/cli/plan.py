@@ -34,7 +34,7 @@ from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
 
 
-@kci_command("plan")
+@kci_command
 @KERNELS
 @selection_options
 @SYSTEM

@@ -19,7 +19,7 @@ from kci.tree.manifest import read_manifest
 from kci.utils.suggest import count
 
 
-@kci_command("publish")
+@kci_command
 @PLACE
 @file_option("--kernel", "PATH", "The kernel that a TREE was built from.")
 @option(

@@ -28,7 +28,7 @@ from kci.workflows.repository import (
 from kci.workflows.snakemake import SNAKEFILE
 
 
-@kci_command("render")
+@kci_command
 @KERNELS
 @flag("--check", "Write nothing; exit 1 with a diff if a file would change.")
 @flag("--diff", "Write nothing; print what would change.")

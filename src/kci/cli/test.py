@@ -36,7 +36,7 @@ from kci.tree.verify import verify
 from kci.utils.cache import default_cache
 
 
-@kci_command("test")
+@kci_command
 @PLACE
 @file_option("--kernel", "PATH", "The kernel that has the tests for a TREE.")
 @repeated("--variant", "names", "NAME", "Test only this variant; repeat for more.")
