@@ -157,14 +157,11 @@ def tree_table(manifest: Manifest) -> AnswerTable:
         rows.append((entry.variant, state, entry.loaded or "not known", entry.digest))
     whole = manifest.planned is not None and not manifest.missing
     below = "all planned variants are there" if whole else ""
+    variants = count(len(manifest.present), "variant")
+    title = f"{manifest.kernel} version {manifest.version}: {variants}"
     headers = ("variant", "state", "loaded", "digest")
-    return AnswerTable(tree_title(manifest), headers, rows, below=below)
-
-
-def tree_title(manifest: Manifest) -> str:
-    return (
-        f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
-    )
+    layout = Layout(drop=("digest",), cut=("variant",), wrap="loaded")
+    return AnswerTable(title, headers, rows, layout, below)
 
 
 FORMATS = ("text", "json", "github")

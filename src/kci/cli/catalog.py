@@ -53,6 +53,7 @@ def show(catalog: str | None, output: str) -> None:
             "bundled": row.bundled,
             "tvm_ffi": row.tvm_ffi.text if row.tvm_ffi else None,
             "tvm_ffi_unknown_since": row.tvm_ffi_unknown_since,
+            "place": "{}:{}".format(*row.line()),
         }
         for row in loaded.rows
     ]
@@ -66,15 +67,9 @@ def show(catalog: str | None, output: str) -> None:
     for row in rows:
         if since := row.pop("tvm_ffi_unknown_since"):
             row["tvm_ffi"] += f", unknown since {since}"
-    cells = [
-        [
-            *("" if value is None else value for value in row.values()),
-            "{}:{}".format(*origin.line()),
-        ]
-        for row, origin in zip(rows, loaded.rows, strict=True)
-    ]
+    cells = [["" if value is None else value for value in row.values()] for row in rows]
     layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
-    answer(table([*rows[0], "place"], cells, layout))
+    answer(table([*rows[0]], cells, layout))
 
 
 @command.command("outdated")

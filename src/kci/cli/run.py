@@ -159,10 +159,9 @@ def _print_errors(result: local.RunResult, state: OutcomeState, color: str) -> l
             errors[error.message] = error
             ended.setdefault(error.message, []).append(outcome)
     for message, error in errors.items():
-        one, *others = ended[message]
-        kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in ended[message]))
-        several = f"{count(1 + len(others), 'variant')} of {kernels}"
-        who = several if others else f"{kernels} {one.variant.name}"
+        one, *others = same = ended[message]
+        kernels = ", ".join(dict.fromkeys(outcome.kernel for outcome in same))
+        who = f"{count(len(same), 'variant')} of {kernels}" if others else one.key
         say(f"\n{click.style(f'{who} {state}:', fg=color)} {message}")
         if error.hint:
             say(f"  hint: {error.hint}")
