@@ -40,15 +40,13 @@ class Options(NamedTuple):
 def options() -> Options:
     """The options of the running command; defaults outside of one, and in other threads."""
     context = click.get_current_context(silent=True)
-    return context.obj if context is not None and isinstance(context.obj, Options) else Options()
+    return (context and context.obj) or Options()
 
 
 def use_color(flags: Options) -> bool | None:
     """True for colors, None for colors on a terminal only; follows https://no-color.org."""
-    if flags.color == "never":
-        return False
-    if flags.color == "always":
-        return True
+    if flags.color != "auto":
+        return flags.color == "always"
     return False if os.environ.get("NO_COLOR") or is_dumb_terminal() else None
 
 
