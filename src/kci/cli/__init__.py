@@ -173,20 +173,11 @@ class _Commands(_WithExamples, click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
-        from click.shell_completion import CompletionItem
-
-        completions = [
-            CompletionItem(name, help=text)
-            for name, text in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
-        return completions + click.Command.shell_complete(self, ctx, incomplete)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"kci.cli.{cmd_name}").command
+        command.short_help = COMMANDS[cmd_name]
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -209,10 +200,6 @@ class _Commands(_WithExamples, click.Group):
         except click.UsageError as error:
             hint = suggestion(args[0], list(COMMANDS))
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.group(cls=_Commands, context_settings={"max_content_width": 100})

@@ -105,20 +105,20 @@ def _report(result: local.RunResult, unmerged: Mapping[str, Path] = {}) -> int:
     }
     rows = []
     for outcome in result.outcomes:
-        name, state = outcome.variant.name, outcome.state
-        tree = merged.get((outcome.kernel, name))
+        name, state, loaded = outcome.variant.name, outcome.state, outcome.loaded
+        done_here = state in (OutcomeState.BUILT, OutcomeState.REUSED)
+        tree = merged.get((outcome.kernel, name)) if done_here else None
         verified = ""
-        if state in (OutcomeState.BUILT, OutcomeState.REUSED) and tree:
+        if tree:
             its = (item for item in tree.findings if f"/{name}/" in f"/{item.path}/")
             errors = errors_in(its)
             verified = count(len(errors), "error") if errors else "yes"
         took = [f"{outcome.seconds:.0f} s"] if state is OutcomeState.BUILT else []
-        took += [outcome.note] if state in (OutcomeState.LEFT, OutcomeState.FAILED) else []
+        took += [] if done_here else [outcome.note]
         took += [str(outcome.objects)] if outcome.objects and outcome.objects.found else []
-        loaded = outcome.loaded
         took += [str(loaded)] if loaded and loaded.reason else []
         word = "" if not loaded else "yes" if loaded.torch else "not loaded"
-        done = ("yes" if verified else "", verified, word, ", ".join(took))
+        done = ("yes" if tree else "", verified, word, ", ".join(took))
         rows.append((outcome.kernel, name, state, *done))
     headers = ("kernel", "variant", "state", "merged", "verified", "loaded", "time or reason")
     answer(table(headers, rows, _LAYOUT))
