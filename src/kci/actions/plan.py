@@ -104,7 +104,7 @@ def main() -> None:
     write_atomic(common.runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
     common.show(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
     common.show(left_out_sentence(plan) or "nothing is left out")
-    common.add_tables(*plan_tables(plan, planned.estimate, planned.touches))
+    common.add_tables(*plan_tables(planned))
 
 
 def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:
