@@ -23,7 +23,7 @@ from pathlib import Path
 
 from kci.config.settings import Decisions
 from kci.plan.workspace import open_workspace
-from kci.publish.hub import ListedVariant, TreeListing
+from kci.publish.listing import ListedVariant, TreeListing
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import FailureTracker, latest_decisions
 from kci.watch.history import Failure, RecordedRun, append, leg_key, read_runs

@@ -37,7 +37,7 @@ from kci.publish.branch_plan import (
     read_release,
 )
 from kci.publish.hub import HubFile, publisher_access, reader_access
-from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel, Obstacle
+from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel
 from kci.publish.targets import HubBranch, endpoint, target_of
 from kci.utils.atomic import Log
 from kci.utils.frozen import Frozen
@@ -126,7 +126,7 @@ class Publisher(Frozen):
         try:
             self.target.check_page(card.content().decode())
         except HubAnswerError as answer:
-            if answer.obstacle is Obstacle.REFUSED:
+            if answer.refused:
                 message = f"{self.name} would refuse the front page: {answer.message}"
                 raise FindingsError(
                     message, f"correct {card.path}; nothing was published"
@@ -146,7 +146,7 @@ class Publisher(Frozen):
         """
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
-        problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
+        problem = HubAnswerError("no answer")
         for attempt in range(self.attempts):
             if attempt:
                 seconds = min(2.0**attempt, 60.0) if problem.wait is None else problem.wait
@@ -183,7 +183,7 @@ class Publisher(Frozen):
                 )
                 return self._confirm(final_goal, commit, changes)
             except HubAnswerError as answer:
-                if answer.obstacle is Obstacle.REFUSED:
+                if answer.refused:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", _HINT) from answer
                 problem = answer
         what = (
@@ -209,7 +209,7 @@ class Publisher(Frozen):
         try:
             self.target.create_branch(branch)
         except HubAnswerError as answer:
-            if not self.propose or answer.obstacle is not Obstacle.REFUSED:
+            if not self.propose or not answer.refused:
                 raise
             hint = (
                 f"make it first, as an account that may write to {self.name}; a pull request is "
