@@ -99,7 +99,7 @@ def measure(kernels: int, days: int) -> None:
         started = time.process_time()
         grid = make_grid(watch)
         folding = time.process_time() - started
-        cells = sum(len(kernel.cells) for kernel in grid.kernels)
+        cells = sum(map(len, grid.kernels.values()))
         if cells != len(legs):
             sys.exit(f"the grid has {cells} cells for {len(legs)} legs")
         started = time.process_time()
