@@ -37,7 +37,6 @@ class IssueAction(Frozen):
     id: str
     title: str
     body: str
-    flaky: bool
     legs: tuple[str, ...]
     """The legs that still fail; for a close, all that failed."""
     tell: tuple[str, ...]
@@ -156,8 +155,11 @@ class FailureTracker(msgspec.Struct):
             confirmed, key=lambda item: len(self._possible_changes(self.legs[item[0].leg]))
         ):
             self._join(failure, cause)
+        open_causes = self._open_causes()
         for failure in run.failed:
-            self._join_open_issue(failure)
+            state, kernel = self.legs[failure.leg], leg_of(failure.leg).kernel
+            if not state.flaky and (kernel, state.cause) in open_causes:
+                self._join(failure, state.cause)
         for leg in run.passed:
             self._record_pass(leg)
         if self.open:
@@ -178,12 +180,7 @@ class FailureTracker(msgspec.Struct):
         backends if possible.
         """
         looked = {failure.leg for failure in run.earlier}
-        open_causes = {
-            (kernel, issue.cause)
-            for issue in self.open.values()
-            if not issue.flaky
-            for kernel in issue.kernels
-        }
+        open_causes = self._open_causes()
         by_cause: dict[tuple[str, str, bool], dict[str, str]] = {}
         for failure in run.failed:
             leg, state = leg_of(failure.leg), self.legs.get(failure.leg)
@@ -217,13 +214,9 @@ class FailureTracker(msgspec.Struct):
         state.flaky = False
         return cause
 
-    def _join_open_issue(self, failure: Failure) -> None:
-        state, kernel = self.legs[failure.leg], leg_of(failure.leg).kernel
-        same = [
-            issue for issue in self.open.values() if issue.cause == state.cause and not issue.flaky
-        ]
-        if not state.flaky and any(kernel in issue.kernels for issue in same):
-            self._join(failure, state.cause)
+    def _open_causes(self) -> set[tuple[str, str]]:
+        issues = (issue for issue in self.open.values() if not issue.flaky)
+        return {(kernel, issue.cause) for issue in issues for kernel in issue.kernels}
 
     def _record_pass(self, leg: str) -> None:
         state = self._state_of(leg)
@@ -335,7 +328,6 @@ class FailureTracker(msgspec.Struct):
             key,
             title=f"{first_of(issue.kernels, 3)}: {plain(demangled(issue.cause))}"[:200].rstrip(),
             body=issue_body(key, issue, recovered=closed),
-            flaky=issue.flaky,
             legs=tuple(sorted(issue.all if closed else issue.pending)),
             tell=people_to_notify(self.policy.tell, issue.all),
             since=issue.since.run,
