@@ -19,7 +19,8 @@ from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Where, WhereError, parse_where
 from kci.matrix.catalog.loading import FIELDS as ROW_FIELDS
 from kci.matrix.catalog.loading import subject, where_problem
-from kci.matrix.selection import Decision, Narrow
+from kci.matrix.catalog.rows import Decision
+from kci.matrix.selection import Narrow
 from kci.matrix.variants import Kind, Variant
 from kci.utils.suggest import one_of, suggestion
 

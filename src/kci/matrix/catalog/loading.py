@@ -20,7 +20,7 @@ from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
 from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
-from kci.matrix.catalog.rows import Catalog, Overlay, RemovedRow, Row, expand
+from kci.matrix.catalog.rows import Catalog, Decision, Overlay, Row, expand
 from kci.matrix.variants import Variant
 from kci.utils.frozen import Frozen
 
@@ -57,9 +57,10 @@ def interpret_overlay(
             problems.append(where_problem(document, (*place, *at), text, error))
             return parse_where("torch != 0", FIELDS)
 
-    keep, drop = (
-        tuple((parse(text, key, index), (*place, key, index)) for index, text in enumerate(texts))
+    filters = tuple(
+        (parse(text, key, index), key == "keep", (*place, key, index))
         for key, texts in (("keep", table.keep), ("drop", table.drop))
+        for index, text in enumerate(texts)
     )
     change = tuple(
         (parse(item.where, "change", index, "where"), item, (*place, "change", index))
@@ -68,7 +69,7 @@ def interpret_overlay(
     if problems:
         raise refuse(*problems)
     rows = expand(document, table.row, place, document.path)
-    return Overlay(document, place, edition, table.replace, keep, drop, change, rows)
+    return Overlay(document, place, edition, table.replace, filters, change, rows)
 
 
 def overlays_of(settings: RepositorySettings) -> list[tuple[str | None, Overlay]]:
@@ -121,11 +122,9 @@ def subject(item: Row | Variant) -> Subject:
 def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     """The catalog with an overlay applied; each row keeps the place that made it."""
     if overlay.replace:
-        by_replace: KeyPath = (*overlay.place, "replace")
-        removed = [
-            RemovedRow(row, "the overlay replaces the table", overlay.document, by_replace)
-            for row in catalog.rows
-        ]
+        place = overlay.document.place((*overlay.place, "replace"))
+        replaced = Decision("KCI213", "the overlay replaces the table", place=place)
+        removed = [(row, replaced) for row in catalog.rows]
         rows: list[Row] = []
     else:
         rows, removed = filter_rows(
@@ -134,7 +133,7 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
     added = {row.key: row for row in overlay.rows}
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
-    gone = tuple(item for item in (*catalog.removed, *removed) if item.row.key not in present)
+    gone = tuple(item for item in (*catalog.removed, *removed) if item[0].key not in present)
     added_name = f"+{overlay.document.path}"
     return replace(
         catalog,
@@ -163,29 +162,20 @@ def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
 
 def filter_rows(
     overlay: Overlay, rows: Sequence[Row], *, among: Sequence[Row]
-) -> tuple[list[Row], list[RemovedRow]]:
+) -> tuple[list[Row], list[tuple[Row, Decision]]]:
     """The rows that `keep` and `drop` of an overlay leave, and the others; `newest` and `oldest`
     refer to `among`.
     """
     subjects = [subject(row) for row in among]
-    tests = [
-        (where.over(subjects), True, f"keeps only {where.text}", place)
-        for where, place in overlay.keep
-    ]
-    tests += [
-        (where.over(subjects), False, f"drops {where.text}", place) for where, place in overlay.drop
-    ]
-    remaining: list[Row] = []
-    removed: list[RemovedRow] = []
-    for row in rows:
-        fields = subject(row)
-        for test, must_match, what, place in tests:
-            if test(fields) is not must_match:
-                removed.append(RemovedRow(row, f"the overlay {what}", overlay.document, place))
-                break
-        else:
-            remaining.append(row)
-    return remaining, removed
+    removed = []
+    for where, keeps, place in overlay.filters:
+        test, what = where.over(subjects), "keeps only" if keeps else "drops"
+        decision = Decision(
+            "KCI213", f"the overlay {what} {where.text}", place=overlay.document.place(place)
+        )
+        removed += [(row, decision) for row in rows if test(subject(row)) is not keeps]
+        rows = [row for row in rows if test(subject(row)) is keeps]
+    return list(rows), removed
 
 
 DEFAULT_EDITION = "2026-11-23"
@@ -260,7 +250,7 @@ def interpret_edition(document: Document) -> Catalog:
     return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 
 
-def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
+def outside_range(catalog: Catalog) -> tuple[list[Row], list[tuple[Row, Decision]]]:
     """The rows of the compat tier outside of the supported torch range, and those that overlays
     remove.
 
@@ -268,10 +258,10 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[RemovedRow]]:
     supported torch versions with other compute versions.
     """
     rows = _outside_range(catalog)
-    own = {removed.row.key for removed in catalog.removed}
+    own = {row.key for row, _ in catalog.removed}
     rows = [row for row in rows if row.key not in own]
-    table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
-    gone: list[RemovedRow] = []
+    table = [*catalog.rows, *(row for row, _ in catalog.removed)]
+    gone: list[tuple[Row, Decision]] = []
     for overlay in catalog.overlays:
         rows, removed = filter_rows(overlay, rows, among=table)
         gone += removed

@@ -154,16 +154,16 @@ class Row(Frozen):
         return self.document.place(self.place)
 
 
-class RemovedRow(Frozen):
-    """A row that an overlay removes, and the place of that."""
+class Decision(Frozen):
+    """The reason why a candidate is dropped."""
 
-    row: Row
+    rule: str
     reason: str
-    document: Document
-    place: KeyPath
-
-    def line(self) -> tuple[str, int]:
-        return self.document.place(self.place)
+    cause: KeyPath = ()
+    """The key of build.toml; empty for the catalog's row."""
+    place: tuple[str, int] | None = None
+    """File and line of another cause: an overlay or a filter, without a file for the command
+    line."""
 
 
 class Overlay(Frozen):
@@ -173,8 +173,8 @@ class Overlay(Frozen):
     place: KeyPath
     edition: str | None
     replace: bool
-    keep: tuple[tuple[Where, KeyPath], ...]
-    drop: tuple[tuple[Where, KeyPath], ...]
+    filters: tuple[tuple[Where, bool, KeyPath], ...]
+    """Of `keep`, which is True, and `drop`."""
     change: tuple[tuple[Where, ChangeTable, KeyPath], ...]
     rows: tuple[Row, ...]
 
@@ -190,7 +190,7 @@ class Catalog(Frozen):
     """Editions with further rows for the compat tier."""
     document: Document
     overlays: tuple[Overlay, ...] = ()
-    removed: tuple[RemovedRow, ...] = ()
+    removed: tuple[tuple[Row, Decision], ...] = ()
 
     @property
     def archs(self) -> ArchTables:
