@@ -91,7 +91,7 @@ def capability_unknown(subject: Subject) -> Iterator[LintFinding]:
     """KCI150: no toolkit ever generated code for a capability."""
     for facts, place, entries in arch_lists(subject.kernel):
         for index, entry in enumerate(entries):
-            if facts.capabilities and not toolkits().ever_built(entry):
+            if facts.capabilities and not toolkits().newest_building(entry):
                 message = (
                     f"{quoted(entry[:40])} is not a capability that any {facts.title} toolkit "
                     "supports"
@@ -112,7 +112,7 @@ def _near_capability(text: str) -> str:
     if match is None:
         return ""
     near = f"{match[1]}.{match[2]}{match[3].lower()}{PTX if match[4] else ''}"
-    return near if toolkits().ever_built(near) else ""
+    return near if toolkits().newest_building(near) else ""
 
 
 def capability_gone(subject: Subject) -> Iterator[LintFinding]:
@@ -248,7 +248,9 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
             }
             for version in subject.toolkits_of(component)
         }
-        for text in filter(toolkits().ever_built, dict.fromkeys(archs)):
+        for text in dict.fromkeys(archs):
+            if not (newest := toolkits().newest_building(text)):
+                continue
             place: KeyPath = ("kernel", label, BACKENDS[component.backend].archs, archs.index(text))
             entry = _Entry(place, text, archs, [], [], [])
             for version, kept in built.items():
@@ -257,7 +259,7 @@ def _entries(subject: Subject) -> Iterator[_Entry]:
                     entry.lost.extend([] if is_kept else [version])
                 elif is_kept:
                     entry.refused.append(version)
-                elif toolkits().newest_building(text) < version:
+                elif newest < version:
                     entry.too_new.append(version)
             yield entry
 

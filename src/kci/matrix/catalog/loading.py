@@ -31,11 +31,6 @@ FIELDS: dict[str, Sequence[str]] = {
 }
 
 
-def is_overlay(document: Document) -> bool:
-    """True if a catalog file is an overlay and not an edition."""
-    return bool({"edition", "replace", "keep", "drop", "change"} & document.data.keys())
-
-
 def read_overlay(document: Document) -> Overlay:
     """Read an overlay file; FindingsError (KCI120, KCI128) has all problems."""
     table = read_as(document, OverlayFile, rule="KCI120")
@@ -205,7 +200,7 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
 
 def catalog_of(document: Document, within: tuple[str, ...] = ()) -> Catalog:
     """The catalog of an edition's or overlay's file; raises as `load_catalog`."""
-    if not is_overlay(document):
+    if not {"edition", "replace", "keep", "drop", "change"} & document.data.keys():
         return interpret_edition(document)
     overlay = read_overlay(document)
     within = (*within, document.path)

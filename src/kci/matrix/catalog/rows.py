@@ -59,11 +59,8 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
         key=lambda entry: (entry.min, entry.since),
     )
     newest = {entry.min: entry.archs for entry in entries}
-    changes = [
-        *(entry.since for entry in entries),
-        *([table.exact_since] if table.exact_since <= day else []),
-    ]
-    since = max(changes)
+    days = (table.exact_since, *(entry.since for entry in entries))
+    since = max(date for date in days if date <= day)
     return ArchTables(
         tuple(sorted(newest.items(), reverse=True)),
         table.names,
@@ -101,12 +98,10 @@ class Toolkits(Dated):
         older = [entry for entry in self.toolkit if entry.version <= version]
         return _builds(older[-1] if older else self.toolkit[0], capability)
 
-    def ever_built(self, capability: str) -> bool:
-        return any(_builds(entry, capability) for entry in self.toolkit)
-
-    def newest_building(self, capability: str) -> Version:
-        """The newest toolkit that builds it; IndexError for none."""
-        return [entry.version for entry in self.toolkit if _builds(entry, capability)][-1]
+    def newest_building(self, capability: str) -> Version | None:
+        """The newest toolkit that builds it, if one ever did."""
+        building = (entry for entry in reversed(self.toolkit) if _builds(entry, capability))
+        return next((entry.version for entry in building), None)
 
     def new_name(self, capability: str, version: Version) -> str:
         """The new name of a capability that a toolkit renamed, with its suffix; else empty."""

@@ -270,14 +270,10 @@ def _machines(table: Machines, defaults: dict[str, Runner]) -> dict[tuple[str, s
             ]
             runner = defaults.get(system, Runner((), 0, 0))
             for machine in layers:
-                runner = _overlay(runner, machine)
+                given = _given(machine)
+                if machine.labels is not None or machine.group is not None:
+                    given |= {"labels": machine.labels or (), "group": machine.group or ""}
+                runner = replace(runner, **given)
             if layers and (runner.labels or runner.group):
                 machines[backend, system] = runner
     return machines
-
-
-def _overlay(runner: Runner, machine: Machine) -> Runner:
-    set_here = _given(machine)
-    if machine.labels is not None or machine.group is not None:
-        set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
-    return replace(runner, **set_here)
