@@ -63,7 +63,7 @@ def interpret_overlay(
     )
     if problems:
         raise refuse(*problems)
-    rows = expand(document, table.row, place, document.path)
+    rows = expand(document, table.row, place)
     return Overlay(document, place, edition, table.replace, filters, change, rows)
 
 
@@ -241,7 +241,7 @@ def interpret_edition(document: Document) -> Catalog:
         raise refuse(
             document.at_value(("as-of",), "KCI120", message, "such as 2026-08-20")
         ) from None
-    rows = expand(document, table.row, (), table.name)
+    rows = expand(document, table.row, ())
     return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 
 

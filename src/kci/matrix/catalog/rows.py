@@ -133,7 +133,6 @@ class Row(Frozen):
     system: str
     bundled: bool
     tvm_ffi: Version | None
-    edition: str
     place: KeyPath
     document: Document
     tvm_ffi_unknown_since: str | None = None
@@ -142,7 +141,7 @@ class Row(Frozen):
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
-        """The toolchain, independent of the edition."""
+        """The toolchain, in whatever edition."""
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
@@ -202,9 +201,7 @@ def _is_exact(row: RowTable) -> bool:
     return same and (row.index is None or bool(row.release and _INDEX.fullmatch(row.index)))
 
 
-def expand(
-    document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str
-) -> tuple[Row, ...]:
+def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath) -> tuple[Row, ...]:
     """Expand each `[[row]]` of the table at `place` to a row per compute version and system;
     FindingsError (KCI120).
     """
@@ -237,7 +234,6 @@ def expand(
                 system,
                 entry.bundled,
                 entry.tvm_ffi,
-                edition,
                 at,
                 document,
                 unknown_since,
