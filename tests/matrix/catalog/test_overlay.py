@@ -105,24 +105,6 @@ def test_a_row_may_name_torch_and_index(exact: str, wheel: str | None, catalog: 
     assert (made.wheel, made.loads) == (wheel, (wheel or "2.16",))
 
 
-def test_change_sets_what_it_names_on_the_rows_that_match(catalog: Catalog) -> None:
-    text = """
-        [[change]]
-        where = "torch == 2.13 and rocm == 7.1"
-        bundled = false
-        [[change]]
-        where = "torch == newest and cuda == oldest"
-        tvm-ffi = "0.2"
-    """
-    changed = laid(catalog, text)
-    assert table(changed) == table(catalog)
-    rows = [(row, row.torch.text, text_of(row.compute)) for row in changed.rows]
-    (broken,) = [row for row, *versions in rows if versions == ["2.13", "7.1"]]
-    assert (broken.bundled, broken.line()) == (False, ("mine.toml", 2))
-    tvm = {compute for row, _, compute in rows if text_of(row.tvm_ffi) == "0.2"}
-    assert tvm == {"12.6"}
-
-
 @pytest.mark.rule("KCI201", triggers=True)
 def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog: Catalog) -> None:
     narrowed = laid(catalog, 'drop = ["rocm == 7.1"]')
@@ -162,10 +144,9 @@ def test_overlays_that_change_each_other_in_a_circle_are_refused(
 @pytest.mark.rule("KCI128", triggers=True)
 def test_every_bad_expression_is_told_with_its_place() -> None:
     text = 'keep = ["torch >= 2.12", "torhc == 2.13"]\ndrop = ["cuda > newer"]\n'
-    text += '[[change]]\nwhere = "kind == full"\n'
     found = refusal(overlay, text)
     places = [(item.rule, item.line, item.column) for item in found]
-    assert places == [("KCI128", 1, 27), ("KCI128", 2, 17), ("KCI128", 4, 10)]
+    assert places == [("KCI128", 1, 27), ("KCI128", 2, 17)]
     assert found[0].hint == "did you mean `torch`?"
 
 
@@ -180,7 +161,6 @@ EXACT = "`release` must be one of torch 2.16, and `index` part of torch's indexe
         ("edition = 5", "`edition` must be a string"),
         ('keep = "torch == 2.13"', "`keep` must be an array"),
         ('drop = []\nname = "x"', "`name` is not a key"),
-        ("[[change]]\nbundled = true", "`change[0]` lacks the key `where`"),
         ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["linux"]',
             "'linux' is not a system"),
         ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []',

@@ -1,6 +1,4 @@
-"""Editions of the catalog; overlays change them: `replace`, `change`, `keep` and `drop`, then added
-rows.
-"""
+"""Editions of the catalog; overlays change them: `replace`, `keep` and `drop`, then added rows."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from kci.config.settings import EditionRow, OverlayFile, OverlayTable
 from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import UsageError
-from kci.matrix.catalog.expressions import Subject, Where, WhereError, parse_where
+from kci.matrix.catalog.expressions import Subject, WhereError, parse_where
 from kci.matrix.catalog.rows import Catalog, Decision, Overlay, Row, expand
 from kci.matrix.variants import Variant
 from kci.utils.frozen import Frozen
@@ -43,28 +41,18 @@ def interpret_overlay(
     """Parse an overlay table at `place`, empty for a file; FindingsError for an expression (KCI128)
     or row (KCI120).
     """
-    problems: list[Diagnostic] = []
-
-    def parse(text: str, *at: str | int) -> Where:
-        try:
-            return parse_where(text, FIELDS)
-        except WhereError as error:
-            problems.append(where_problem(document, (*place, *at), text, error))
-            return parse_where("torch != 0", FIELDS)
-
-    filters = tuple(
-        (parse(text, key, index), key == "keep", (*place, key, index))
-        for key, texts in (("keep", table.keep), ("drop", table.drop))
-        for index, text in enumerate(texts)
-    )
-    change = tuple(
-        (parse(item.where, "change", index, "where"), item, (*place, "change", index))
-        for index, item in enumerate(table.change)
-    )
+    problems, filters = [], []
+    for key, texts in (("keep", table.keep), ("drop", table.drop)):
+        for index, text in enumerate(texts):
+            at: KeyPath = (*place, key, index)
+            try:
+                filters.append((parse_where(text, FIELDS), key == "keep", at))
+            except WhereError as error:
+                problems.append(where_problem(document, at, text, error))
     if problems:
         raise refuse(*problems)
     rows = expand(document, table.row, place)
-    return Overlay(document, place, edition, table.replace, filters, change, rows)
+    return Overlay(document, place, edition, table.replace, tuple(filters), rows)
 
 
 def overlays_of(settings: RepositorySettings) -> list[tuple[str | None, Overlay]]:
@@ -122,9 +110,7 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
         removed = [(row, replaced) for row in catalog.rows]
         rows: list[Row] = []
     else:
-        rows, removed = filter_rows(
-            overlay, apply_changes(overlay, catalog.rows), among=catalog.rows
-        )
+        rows, removed = filter_rows(overlay, catalog.rows, among=catalog.rows)
     added = {row.key: row for row in overlay.rows}
     rows = [added.pop(row.key, row) for row in rows] + list(added.values())
     present = {row.key for row in rows}
@@ -137,22 +123,6 @@ def apply_overlay(catalog: Catalog, overlay: Overlay) -> Catalog:
         overlays=(*catalog.overlays, overlay),
         removed=gone,
     )
-
-
-def apply_changes(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
-    """The rows with each `[[change]]` applied, in order; a changed row has the place of its
-    change.
-    """
-    result = list(rows)
-    for where, change, place in overlay.change:
-        test = where.over([subject(row) for row in rows])
-        changed = {"place": place, "document": overlay.document}
-        if change.bundled is not None:
-            changed["bundled"] = change.bundled
-        if change.tvm_ffi is not None:
-            changed |= {"tvm_ffi": change.tvm_ffi, "tvm_ffi_unknown_since": None}
-        result = [replace(row, **changed) if test(subject(row)) else row for row in result]
-    return result
 
 
 def filter_rows(
@@ -200,7 +170,7 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
 
 def catalog_of(document: Document, within: tuple[str, ...] = ()) -> Catalog:
     """The catalog of an edition's or overlay's file; raises as `load_catalog`."""
-    if not {"edition", "replace", "keep", "drop", "change"} & document.data.keys():
+    if not {"edition", "replace", "keep", "drop"} & document.data.keys():
         return interpret_edition(document)
     overlay = read_overlay(document)
     within = (*within, document.path)

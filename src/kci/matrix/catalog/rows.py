@@ -8,7 +8,7 @@ from functools import cache
 
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.facts import BACKENDS
-from kci.config.settings import ChangeTable, RowTable
+from kci.config.settings import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.matrix.catalog.expressions import Where
 from kci.utils.frozen import Frozen
@@ -169,7 +169,6 @@ class Overlay(Frozen):
     replace: bool
     filters: tuple[tuple[Where, bool, KeyPath], ...]
     """Of `keep`, which is True, and `drop`."""
-    change: tuple[tuple[Where, ChangeTable, KeyPath], ...]
     rows: tuple[Row, ...]
 
 
