@@ -204,7 +204,7 @@ def _answer(error: Exception, repo_id: str) -> Exception:
     status = int(response.status_code)
     message = f"{status}: {reason[:300]}{_WHY.get(status, '').format(repo_id)}"
     refused = status < 500 and status not in _PASSING
-    return HubAnswerError(message, refused=refused, wait=_wait(response.headers, reason))
+    return HubAnswerError(message, refused=refused, wait=_wait(response.headers))
 
 
 _PASSING = (408, 409, 412, 429)
@@ -219,14 +219,8 @@ _WHY = {
 }
 
 
-_IN_WORDS = re.compile(
-    r"\bin (?:about |approximately )?(an?|\d{1,6}) (second|minute|hour)s?\b", re.IGNORECASE
-)
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
-
-
-def _wait(headers: Mapping[str, str], reason: str) -> float | None:
-    # `Retry-After: 7` or a date, `RateLimit: "api";r=0;t=7`, or `retry in about 1 hour`
+def _wait(headers: Mapping[str, str]) -> float | None:
+    # `Retry-After: 7` or a date, or `RateLimit: "api";r=0;t=7`
     after = headers.get("retry-after", "").strip()
     for value in (after, *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
         if re.fullmatch(r"\d{1,9}", value, re.ASCII):
@@ -234,9 +228,4 @@ def _wait(headers: Mapping[str, str], reason: str) -> float | None:
     with suppress(ValueError):
         date = email.utils.parsedate_to_datetime(after)
         return max((date - datetime.datetime.now(date.tzinfo)).total_seconds(), 0.0)
-    match = _IN_WORDS.search(reason)
-    return (
-        float(int(match[1]) if match[1].isdecimal() else 1) * _SECONDS[match[2].lower()]
-        if match
-        else None
-    )
+    return None

@@ -53,8 +53,6 @@ class LegState(msgspec.Struct):
     """The latest."""
     failures: dict[str, int] = {}
     """Failures since the latest pass, by cause."""
-    runs: int = 0
-    """Consecutive runs in which it has failed."""
     last: int = -1
     machine: str = ""
     first: int = -1
@@ -199,14 +197,12 @@ class FailureTracker(msgspec.Struct):
             return ""
         cause = state.cause = cause_of(failure.error, leg.kernel, leg.variant)
         state.failures[cause] = state.failures.get(cause, 0) + 1
-        if state.last != self.number:
-            state.runs += 1
         if state.first < 0:
             state.first = self.number
         state.last, state.machine = self.number, failure.machine
         # what has shown its other color is no proof against itself
         turned = self.flakes.get(cause, {}).get(leg.kernel, [])
-        if not still or (state.runs < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
+        if not still or (state.results < _STAYS_BROKEN and (state.flaky or self._recent(turned))):
             return ""
         mixed = not state.issues and sum(state.failures.values()) >= _MAX_MIXED_FAILURES
         if not mixed and state.failures[cause] < _CONFIRMATIONS:
@@ -223,7 +219,7 @@ class FailureTracker(msgspec.Struct):
         if state.failures:
             self._record_recovery(leg, state)
         state.failures.clear()
-        state.runs, state.first, state.passed = 0, -1, self.number
+        state.first, state.passed = -1, self.number
         state.add(self.runs[-1], failing=False)
         if state.flaky and not self._recent(state.flakes):
             state.flaky = False

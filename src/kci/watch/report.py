@@ -77,9 +77,7 @@ class GridCell(Frozen):
 
     @property
     def age(self) -> str:
-        if self.days is not None:
-            return f"{self.days} d"
-        return count(self.leg.results, "run") if self.leg.since else ""
+        return "" if self.days is None else f"{self.days} d"
 
     @property
     def began(self) -> str:
