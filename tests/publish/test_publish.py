@@ -428,16 +428,6 @@ def test_a_file_that_changes_after_it_was_verified_is_not_published(
 # --- who ---
 
 
-@pytest.mark.usefixtures("anonymous")
-def test_without_a_token_the_exit_code_says_what_is_lacking(hub: FakeHub, tree: Path) -> None:
-    refused(hub, tree, 3, "no token", "HF_TOKEN")
-
-
-def test_a_token_that_is_not_valid(hub: FakeHub, tree: Path) -> None:
-    said = publish(tree, HF_TOKEN="hf_wrong").stderr
-    assert ("the token is not valid" in said, "hf_wrong" in said) == (True, False)
-
-
 @pytest.mark.parametrize("token", ["hf_SECRET\nsecond line", "hf_SECRET two", "hf_SECR\u00c9T"])
 def test_a_token_that_no_header_can_hold_is_refused_at_once(
     hub: FakeHub, tmp_path: Path, token: str
@@ -471,7 +461,8 @@ def test_who_has_logged_in_needs_no_variable(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("anonymous")
-def test_an_identity_for_another_repository_gets_no_token(hub: FakeHub, tree: Path) -> None:
+def test_no_token_or_an_identity_for_another_repository(hub: FakeHub, tree: Path) -> None:
+    refused(hub, tree, 3, "no token", "HF_TOKEN")
     hub.trusted["gitlab"] = "kernels/acme/other"
     ended(publish(tree, HF_OIDC_ID_TOKEN="gitlab"), 1, "trusted publisher")
     assert hub[REPO].branches.keys() == {"main"}
@@ -497,31 +488,24 @@ def commit_goal(
     return publisher.publish(read_release(tree), "v1")[0]
 
 
-@pytest.mark.parametrize("status", [500, 502, 504, None])
-def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
-    hub: FakeHub, tree: Path, status: int | None
-) -> None:
-    hub.fail("POST .*/commit/", status, after=True)
-    done = commit_goal(tree)
-    assert (done.state, done.commit) == (PublishState.PUBLISHED, hub[REPO].branches["v1"])
-    assert done.changes.added
-    assert len(hub.asked("POST .*/commit/v1")) == 1
-
-
-@pytest.mark.parametrize(("status", "headers", "expected"), [
-    (500, {}, 2.0), (None, {}, 2.0), (408, {}, 2.0), (409, {}, 2.0),
-    (429, {"Retry_After": "7"}, 7.0), (503, {"Retry_After": "300"}, 300.0),
-    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0),
-    (429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+@pytest.mark.parametrize(("landed", "status", "headers", "expected"), [
+    *((True, status, {}, 2.0) for status in (500, 502, 504, None)),
+    *((False, status, {}, 2.0) for status in (500, None, 408, 409)),
+    (False, 429, {"Retry_After": "7"}, 7.0), (False, 503, {"Retry_After": "300"}, 300.0),
+    (False, 429, {"RateLimit": '"api";r=0;t=31'}, 31.0),
+    (False, 429, {"Retry_After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
 ])  # fmt: skip
-def test_a_commit_that_did_not_land_is_made_again(
-    hub: FakeHub, tree: Path, status: int | None, headers: dict[str, str], expected: float
-) -> None:
-    hub.fail("POST .*/commit/", status, **headers)
+def test_a_commit_without_a_reply_is_found_or_made_again(
+    hub: FakeHub, tree: Path, landed: bool, status: int | None, headers: dict[str, str],
+    expected: float,
+) -> None:  # fmt: skip
+    hub.fail("POST .*/commit/", status, after=landed, **headers)
     waits: list[float] = []
     done = commit_goal(tree, waits.append)
-    assert (done.state, waits) == (PublishState.PUBLISHED, [expected])
-    assert len(hub.asked("PUT /lfs/")) == 2
+    assert (done.state, done.commit) == (PublishState.PUBLISHED, hub[REPO].branches["v1"])
+    assert (bool(done.changes.added), waits) == (True, [expected])
+    asked = [len(hub.asked(what)) for what in ("PUT /lfs/", "POST .*/commit/v1")]
+    assert asked == [2, 1 if landed else 2]
 
 
 def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tree: Path) -> None:
@@ -637,6 +621,9 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, tmp_path: Path) -> None:
 
 
 def test_what_the_hub_does_not_allow_or_answer_is_said(hub: FakeHub, tree: Path) -> None:
+    done = publish(tree, HF_TOKEN="hf_wrong")
+    ended(done, 1, "the token is not valid")
+    assert "hf_wrong" not in done.stderr
     hub.fail("POST .*/branch/", 403)
     ended(publish(tree), 1, "approved")
     hub.fail("GET", None, times=100)
