@@ -27,7 +27,8 @@ def test_every_edition_is_sound(edition: Catalog) -> None:
     assert len({row.key for row in edition.rows}) == len(edition.rows), "a row stands twice"
     assert all(load_catalog(neighbor) for neighbor in edition.neighbors)
     named = {
-        variant_name(Kind.FULL, *row.key[1::2], row.torch, row.compute) for row in edition.rows
+        variant_name(Kind.FULL, row.backend, row.system, row.torch, row.compute)
+        for row in edition.rows
     }
     assert len(named) == len(edition.rows), "two rows have one variant name"
     for row in edition.rows:
