@@ -78,7 +78,7 @@ def main() -> None:
         # the gate reports the faults
         print_kernel_findings([*workspace.diagnostics, *problems, *warnings, *plan.faults])
         planned.require_runnable()
-    if os.environ.get("KCI_FORK") == "true":
+    if os.environ.get("KCI_FORK", "false") != "false":
         plan = only_hosted(plan, dispatched=settings.pull_request.forks is Forks.DISPATCH)
         print_diagnostics(untested(planned.plan, plan))
     elif machines == "own":

@@ -81,7 +81,7 @@ class GridCell(Frozen):
 
     @property
     def began(self) -> str:
-        """What is known of the first of the results in a row."""
+        """The first of the results in a row, as far as known."""
         since, before = self.leg.since, self.leg.before
         if not since:
             return ""
