@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,39 +12,41 @@ import pytest
 from kci.run.disk_room import HostedDisk, make_room
 from kci.utils.shipped import shipped
 
-HOSTED = {"RUNNER_ENVIRONMENT": "github-hosted"}
-DIRECTORIES = list(shipped("run/data/hosted-disk.toml", HostedDisk)().directories)
+DIRECTORIES = shipped("run/data/hosted-disk.toml", HostedDisk)().directories
 
 
-@pytest.mark.parametrize(
-    ("free", "need", "environ", "removed", "enough", "says"),
-    [
-        (40, 40, HOSTED, 0, True, ""),
-        (18, 30, HOSTED, 3, True, DIRECTORIES[2]),
-        (1, 1000, HOSTED, len(DIRECTORIES), False, "::warning::"),
-        (18, 40, {}, 0, False, "18 GB of disk are free"),
-        (18, 40, {"RUNNER_ENVIRONMENT": "self-hosted"}, 0, False, "18 GB of disk are free"),
-    ],
-    ids=["enough", "no more than needed", "all of it", "somebody's machine", "self-hosted"],
-)
-def test_room_is_made_on_a_hosted_runner_only(
-    monkeypatch: pytest.MonkeyPatch, free: int, need: int, environ: dict[str, str], removed: int,
-    enough: bool, says: str,
-) -> None:  # fmt: skip
-    """Every directory of the list has 5 GB."""
-    gone, log = list[str](), list[str]()
+def removed(
+    monkeypatch: pytest.MonkeyPatch, free: int, need: int, runner: str
+) -> tuple[list[str], list[str]]:
+    """What goes from a disk on which every directory of the list has 5 GB, and what is said."""
+    gone, said = list[str](), list[str]()
 
-    def remove(command: list[str], **_: object) -> None:
+    def run(command: list[str], **_: object) -> None:
         assert command[:4] == ["sudo", "rm", "-rf", "--"]
         gone.append(command[4])
 
-    def usage(_: object) -> SimpleNamespace:
-        return SimpleNamespace(free=(free + 5 * len(gone)) * 10**9)
+    disk = lambda _: SimpleNamespace(free=(free + 5 * len(gone)) * 10**9)  # noqa: E731
+    monkeypatch.setattr(shutil, "disk_usage", disk)
+    monkeypatch.setattr(os.path, "isdir", lambda path: path in DIRECTORIES)
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("RUNNER_ENVIRONMENT", runner)
+    make_room(need, said.append)
+    return gone, said
 
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) in DIRECTORIES)
-    monkeypatch.setattr(subprocess, "run", remove)
-    assert make_room(need, log.append, environ) is enough
-    assert gone == DIRECTORIES[:removed]
-    assert (bool(log), says in "".join(log[-1:])) == (bool(says), True)
-    assert len(log) >= removed
+
+@pytest.mark.parametrize(
+    ("free", "need", "runner", "count", "last"),
+    [
+        (40, 40, "github-hosted", 0, ""),
+        (18, 30, "github-hosted", 3, "33 GB are free now"),  # no more than is needed
+        (1, 1000, "github-hosted", len(DIRECTORIES), "::warning::"),
+        (18, 40, "self-hosted", 0, "::warning::18 GB of disk are free"),  # somebody's machine
+        (18, 40, "", 0, "::warning::18 GB of disk are free"),
+    ],
+)
+def test_a_hosted_runner_has_room_made(
+    monkeypatch: pytest.MonkeyPatch, free: int, need: int, runner: str, count: int, last: str
+) -> None:
+    gone, said = removed(monkeypatch, free, need, runner)
+    assert gone == list(DIRECTORIES[:count])
+    assert (bool(said), last in "".join(said[-1:])) == (bool(last), True)

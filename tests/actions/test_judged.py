@@ -292,10 +292,13 @@ def test_each_variant_of_a_leg_is_tested_and_one_failure_fails_it(
         return TestReport("gated-norm", directory.name, state, output="FAILED test_x")
 
     monkeypatch.setattr(test_action, "run_kernel_tests", run)
-    give(tree=tmp_path / "tree", variant=f"{CPU} {CUDA}", digest=judged.digest)
-    failure(SystemExit, "", test_action.main)
-    record = read_record(Path(give()["record"]), TestRecord)
-    assert (record.passed, record.tested) == (False, (CPU, CUDA))
+    given = {"tree": tmp_path / "tree", "variant": f"{CPU} {CUDA}", "digest": judged.digest}
+    for tested in ((), (CPU, CUDA)):  # one of them cannot be tested; then both can
+        give(**given)
+        failure(SystemExit, "", test_action.main)
+        record = read_record(Path(give()["record"]), TestRecord)
+        assert (record.passed, record.tested) == (False, tested)
+        monkeypatch.setattr(test_action, "split_testable", lambda variants, _: (variants, {}))
 
 
 EMPTY = Manifest("aa", 1, (), (), (), True)

@@ -18,8 +18,7 @@ from typing import NoReturn
 
 import msgspec
 
-from kci.cli._answers import AnswerTable
-from kci.cli._output import print_error
+from kci.cli._output import AnswerTable, print_error
 from kci.diagnostics import Diagnostic, Severity, errors_in, escape_data, escape_property, printable
 from kci.errors import FindingsError, KciError, without_secrets
 from kci.run.carried_trees import is_judged

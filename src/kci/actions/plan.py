@@ -55,13 +55,12 @@ def main() -> None:
     published, problems = read_published(trees)
     tier = tier_of(settings, common.text_input("tier", "release"))
     backends, only = common.words_input("backends"), common.words_input("only")
+    known = index.for_plan()
     request = kci.PlanRequest(
         choice=kci.Choice(tier=tier, backends=tuple(backends), only=tuple(only)),
         container=common.text_input("container") or True,
         affected=affected_base(),
-        published=published | index.published_fingerprints(),
-        trees=index.carried_trees(),
-        objects=index.kept_objects(),
+        **known | {"published": published | known["published"]},
         fingerprints=True,
         callers=callers or None,
         split=jobs > 0,
@@ -79,7 +78,7 @@ def main() -> None:
         # the gate reports the faults
         print_kernel_findings([*workspace.diagnostics, *problems, *warnings, *plan.faults])
         planned.require_runnable()
-    if os.environ.get("KCI_FORK") == "true":
+    if os.environ.get("KCI_FORK", "false") != "false":
         plan = only_hosted(plan, dispatched=settings.pull_request.forks is Forks.DISPATCH)
         print_diagnostics(untested(planned.plan, plan))
     elif machines == "own":
@@ -104,7 +103,7 @@ def main() -> None:
     write_atomic(common.runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
     common.show(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
     common.show(left_out_sentence(plan) or "nothing is left out")
-    common.add_tables(*plan_tables(plan, planned.estimate, planned.touches))
+    common.add_tables(*plan_tables(planned))
 
 
 def _merge_input(plan: kci.Plan, *, uploaded: bool) -> str:

@@ -27,7 +27,7 @@ from kci.workflows.repository import (
 )
 
 
-@kci_command("render")
+@kci_command
 @KERNELS
 @flag("--check", "Write nothing; exit 1 with a diff if a file would change.")
 @flag("--diff", "Write nothing; print what would change.")
@@ -122,12 +122,9 @@ def command(
     if check or diff:
         refuse_idle("with --check" if check else "with --diff", force=force)
     if output is None:
-        around = (
-            []
-            if kernels
-            else [kernel for kernel in find_kernels(()) if kernel.startswith(os.pardir)]
-        )
-        output = os.path.relpath(find_root(Path(around[0]))[0]) if around else "."
+        first = "." if kernels else find_kernels(())[0]
+        around = first.startswith(os.pardir)
+        output = os.path.relpath(find_root(Path(first))[0]) if around else "."
     root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", "name the root of the repository")
