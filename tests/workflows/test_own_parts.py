@@ -179,11 +179,13 @@ def test_links_are_not_followed(repository: Path) -> None:
 
 def test_pins_of_actions_of_kci_are_kcis_and_newer_ones_of_others_stay(repository: Path) -> None:
     old = f"- uses: acme/login@{'1' * 40} # v1.0.0\n- uses: actions/checkout@{'2' * 40} # v1.0.0\n"
+    old += "- uses: acme/other@v1\n"
     own(repository, "before-build.yml", old)
     kci("render")
     text = (repository / KERNEL).read_text()
     assert "2" * 40 not in text
     assert text.count("actions/checkout@") == 4
+    assert "uses: acme/other@v1\n" in text, "what has no pin stays as it is"
     (repository / KERNEL).write_text(text.replace(f"{'1' * 40} # v1.0.0", f"{'3' * 40} # v1.2.0"))
     assert kci("render", "--check").code == 0
     own(repository, "after-build.yml", STEP)

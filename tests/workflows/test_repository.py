@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import refusal
+from conftest import failure, refusal
+from kci.errors import UsageError
 from kci.plan.workspace import open_workspace
 from kci.workflows.render import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE
 from kci.workflows.repository import (
@@ -46,6 +47,11 @@ def test_300_kernels_need_groups(tmp_path: Path) -> None:
     assert 'callers: "2"' in rendered.files[RELEASE_FILE]
     assert "kernels-2:" in rendered.files[RELEASE_FILE]
     assert max(len(text) for text in rendered.files.values()) < 25_000
+
+
+def test_a_kernel_is_below_the_root_of_the_files(tmp_path: Path) -> None:
+    workspace = open_workspace([make_repository(tmp_path / "kernels", 1)])
+    failure(UsageError, "not below", render_workflows, workspace, tmp_path / "x", [str(tmp_path)])
 
 
 def test_room_for_growth() -> None:
