@@ -250,7 +250,7 @@ class FailureTracker(msgspec.Struct):
             len(self._recent(runs)) >= _FLAKY_TURNS for runs in (*own, state.flakes)
         ):
             state.flaky = True
-            if not any(self.open[key].flaky for key in state.issues):
+            if not state.issues:
                 self._join(Failure(leg, state.cause), f"{FLAKY}{state.cause}", flaky=True)
 
     def _close(self, key: str, issue: OpenCause) -> None:

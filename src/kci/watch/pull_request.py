@@ -115,12 +115,10 @@ class PullRequestComments(GitHubApi):
         for artifact in run_artifacts(self, run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
                 continue
-            if artifact.size_in_bytes > min(room, _RECORDS):
-                unread.append(artifact.name)
-                continue
-            room -= artifact.size_in_bytes
-            packed = self.request("GET", f"actions/artifacts/{artifact.id}/zip")
-            if not _unpack(packed, folder / str(artifact.id)):
+            if fits := artifact.size_in_bytes <= min(room, _RECORDS):
+                room -= artifact.size_in_bytes
+                packed = self.request("GET", f"actions/artifacts/{artifact.id}/zip")
+            if not fits or not _unpack(packed, folder / str(artifact.id)):
                 unread.append(artifact.name)
         return unread
 
