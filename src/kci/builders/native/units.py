@@ -254,7 +254,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
             f"kernel.{label} lists {listed_archs}, and {facts.title} {compute} supports none of it",
         )
     for arch in archs if facts.capabilities else ():
-        if not toolkits().builds(arch.removesuffix(PTX), compute):
+        if not toolkits().at(compute).builds(arch.removesuffix(PTX)):
             raise kernel_error(
                 "KCI508",
                 f"kernel.{label} lists {arch}, which {facts.title} {compute} does not support",
@@ -279,7 +279,7 @@ def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...])
     if not facts.capabilities:
         return tuple(arch for arch in archs if arch in request.options.archs)
     for arch in request.options.archs:
-        if not toolkits().builds(arch.removesuffix(PTX), compute):
+        if not toolkits().at(compute).builds(arch.removesuffix(PTX)):
             raise UsageError(
                 f"{facts.title} {compute} knows no arch {arch!r}", "write it as 9.0, 9.0a or 12.0"
             )
