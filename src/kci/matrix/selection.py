@@ -91,13 +91,12 @@ def select(
     for row, _ in pairs:
         choice.dropped.pop(id(row), None)
     with_each = [*rows, *outside] if tier is Tier.COMPAT else None
-    loaded = (choice.loads(variant, rows, with_each) for _, variant in pairs)
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(
-            replace(variant, loads=loads) for (_, variant), loads in zip(pairs, loaded, strict=True)
+            replace(variant, loads=choice.loads(variant, rows, with_each)) for _, variant in pairs
         ),
         dropped=_dropped(kernel, catalog, choice.dropped.values()) if explain else (),
         kept=tuple(_kept(row, variant) for row, variant in pairs) if explain else (),
@@ -215,16 +214,15 @@ class _Selection:
         """Filter, collapse and name, in the reference's order: stable ABI by group, then
         the rest.
         """
-        pairs = [
-            (row, make_variant(self.build, row, self.archs))
-            for row in candidates
-            if self.passes(row, why_excluded(self.build, row))
-        ]
-        stable = [pair for pair in pairs if self.build.stable_abi(pair[0].backend) is not None]
+        stable: list[Pair] = []
+        full: list[Pair] = []
+        for row in candidates:
+            if self.passes(row, why_excluded(self.build, row)):
+                pairs = full if self.build.stable_abi(row.backend) is None else stable
+                pairs.append((row, make_variant(self.build, row, self.archs)))
         # the newest torch per system, backend and compute version; a bundled one before a nightly
         stable.sort(key=lambda pair: (pair[0].bundled, pair[0].torch), reverse=True)
         newest = self.first_of(stable, _group, lambda pair, _: _one_for_all(pair[0]))
-        full = [pair for pair in pairs if self.build.stable_abi(pair[0].backend) is None]
         return [*sorted(newest, key=_group), *full]
 
     def bundled(self, pairs: list[Pair]) -> list[Pair]:
@@ -344,9 +342,7 @@ def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
     """The variant of a `[torch-noarch]` kernel by name, even for a backend without rows (cann,
     neuron); else None.
     """
-    if build.torch_noarch is None:
-        return None
-    for backend in build.general.backends:
+    for backend in build.general.backends if build.torch_noarch is not None else ():
         if name == variant_name(Kind.NOARCH, backend, system, (), None):
             archs = variant_archs(build, Kind.NOARCH, backend, None)
             return Variant(
