@@ -133,7 +133,7 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(
 
 
 def test_a_repository_is_compared_by_digest_without_downloading_libraries(
-    hub: FakeHub, tmp_path: Path, matrix: KernelMatrix
+    hub: FakeHub, tmp_path: Path, matrix: KernelMatrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = tree_with(tmp_path / "tree", NEW, SURPLUS)
     metadata = tree / NEW / "metadata.json"
@@ -146,6 +146,10 @@ def test_a_repository_is_compared_by_digest_without_downloading_libraries(
     assert not hub.asked(r"/resolve/.*\.so")
     hub[REPO].add("v1", {f"build/{NEW}/__init__.py": b"changed"})
     assert states(coverage(matrix, list_hub_tree(REPO, "v1")))[NEW] == "corrupt"
+    monkeypatch.setattr("kci.publish.listing.MAX_BYTES", 9)
+    hub.log.clear()
+    assert list_hub_tree(REPO, "v1").variants[0].problem.endswith("metadata.json is too large")
+    assert not hub.asked("/resolve/"), "and is not fetched"
 
 
 @pytest.mark.parametrize(
