@@ -147,7 +147,7 @@ def _kept(row: Row, variant: Variant) -> KeptCandidate:
     return KeptCandidate(variant.name, variant.system, reason, *row.line())
 
 
-Pair = tuple[Row, Variant]
+Candidate = tuple[Row, Variant]
 
 
 class _Selection:
@@ -157,15 +157,15 @@ class _Selection:
         # By identity, since a faulty catalog may have equal rows. The last decision counts.
         self.dropped: dict[int, tuple[Row, Decision]] = {}
 
-    def released(self, candidates: list[Row]) -> list[Pair]:
+    def released(self, candidates: list[Row]) -> list[Candidate]:
         """The bundled rows, the first of each name per system."""
         return self.first_of_name(self.bundled(self.named(candidates)))
 
-    def beside(self, chosen: list[Pair], outside: list[Row]) -> list[Pair]:
+    def beside(self, chosen: list[Candidate], outside: list[Row]) -> list[Candidate]:
         """The chosen rows, and of the others the first of each further name per system."""
         return self.first_of_name([*chosen, *self.named(outside)])
 
-    def compat(self, supported: list[Row], outside: list[Row]) -> list[Pair]:
+    def compat(self, supported: list[Row], outside: list[Row]) -> list[Candidate]:
         """Rows outside of the supported range, and each stable ABI as in a release."""
         for row in supported:
             self.passes(row, why_excluded(self.build, row) or _SUPPORTED)
@@ -174,10 +174,10 @@ class _Selection:
         )
         return self.beside([pair for pair in released if pair[1].kind is Kind.STABLE_ABI], outside)
 
-    def pr(self, candidates: list[Row]) -> list[Pair]:
+    def pr(self, candidates: list[Row]) -> list[Candidate]:
         """One row per backend and system: bundled, newest torch, oldest compute version."""
 
-        def why(pair: Pair, best: Pair) -> Decision:
+        def why(pair: Candidate, best: Candidate) -> Decision:
             what = f"{best[1].name} for {pair[0].backend}: newest torch, oldest compute"
             return Decision("KCI210", f"the pr tier builds {what}")
 
@@ -210,12 +210,12 @@ class _Selection:
         )
         return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
 
-    def named(self, candidates: list[Row]) -> list[Pair]:
+    def named(self, candidates: list[Row]) -> list[Candidate]:
         """Filter, collapse and name, in the reference's order: stable ABI by group, then
         the rest.
         """
-        stable: list[Pair] = []
-        full: list[Pair] = []
+        stable: list[Candidate] = []
+        full: list[Candidate] = []
         for row in candidates:
             if self.passes(row, why_excluded(self.build, row)):
                 pairs = full if self.build.stable_abi(row.backend) is None else stable
@@ -225,11 +225,11 @@ class _Selection:
         newest = self.first_of(stable, _group, lambda pair, _: _one_for_all(pair[0]))
         return [*sorted(newest, key=_group), *full]
 
-    def bundled(self, pairs: list[Pair]) -> list[Pair]:
+    def bundled(self, pairs: list[Candidate]) -> list[Candidate]:
         return [pair for pair in pairs if self.passes(pair[0], None if pair[0].bundled else _EXTRA)]
 
-    def first_of_name(self, pairs: Iterable[Pair]) -> list[Pair]:
-        def why(pair: Pair, earlier: Pair) -> Decision:
+    def first_of_name(self, pairs: Iterable[Candidate]) -> list[Candidate]:
+        def why(pair: Candidate, earlier: Candidate) -> Decision:
             row, variant = pair
             if variant.kind is Kind.STABLE_ABI and row.compute == earlier[0].compute:
                 return _one_for_all(row)
@@ -240,11 +240,11 @@ class _Selection:
 
     def first_of(
         self,
-        pairs: Iterable[Pair],
-        group: Callable[[Pair], tuple[str, str]],
-        why: Callable[[Pair, Pair], Decision],
-    ) -> list[Pair]:
-        first: dict[tuple[str, str], Pair] = {}
+        pairs: Iterable[Candidate],
+        group: Callable[[Candidate], tuple[str, str]],
+        why: Callable[[Candidate, Candidate], Decision],
+    ) -> list[Candidate]:
+        first: dict[tuple[str, str], Candidate] = {}
         for pair in pairs:
             if (chosen := first.setdefault(group(pair), pair)) is not pair:
                 self.passes(pair[0], why(pair, chosen))
@@ -327,12 +327,12 @@ def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
     )
 
 
-def _group(pair: Pair) -> tuple[str, str]:
+def _group(pair: Candidate) -> tuple[str, str]:
     row = pair[0]
     return row.system, f"{row.backend}-{text_of(row.compute)}"
 
 
-def _preference(pair: Pair) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
+def _preference(pair: Candidate) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
     row = pair[0]
     newest_first = tuple(-part for part in (*row.torch, 0, 0, 0)[:3])
     return (not row.bundled, newest_first, row.compute or ())

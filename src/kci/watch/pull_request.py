@@ -23,7 +23,7 @@ from kci.utils.bounded_json import MAX_BYTES
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count
-from kci.watch.issue_text import plain
+from kci.watch.decide import plain
 from kci.watch.issue_tracker import BOT, Account, GitHubApi, all_pages, run_artifacts
 
 RUN_FILE = ".github/workflows/kci.yml"
