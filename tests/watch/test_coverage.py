@@ -75,6 +75,14 @@ def says(name: str, text: str) -> Callable[[Path], object]:
     return lambda variant: (variant / name).write_text(text)
 
 
+broken_metadata = says("metadata.json", "{")
+changed_after_hashing = says("__init__.py", "changed")
+
+
+def link_out_of_the_tree(variant: Path) -> None:
+    variant.symlink_to(variant.rename(variant.parent.parent / "elsewhere"))
+
+
 def another(name: str, kernel: str = "some-kernel") -> Callable[[Path], object]:
     def spoil(variant: Path) -> None:
         shutil.rmtree(variant)
@@ -91,11 +99,9 @@ def no_digest(variant: Path) -> None:
 
 SPOILS: dict[str, Callable[[Path], object]] = {
     "nothing in it": lambda variant: [file.unlink() for file in variant.iterdir()],
-    "broken metadata": says("metadata.json", "{"),
-    "changed after hashing": says("__init__.py", "changed"),
-    "a link out of the tree": lambda variant: variant.symlink_to(
-        variant.rename(variant.parent.parent / "elsewhere")
-    ),
+    "broken metadata": broken_metadata,
+    "changed after hashing": changed_after_hashing,
+    "a link out of the tree": link_out_of_the_tree,
     "another kernel": another(NEW, "other-kernel"),
     "another variant": another(SURPLUS),
     "no digest": no_digest,

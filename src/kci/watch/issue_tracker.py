@@ -76,7 +76,7 @@ class GitHubApi:
         return bytes(done.stdout)
 
     def get(self, shape: type[_Shape], path: str) -> _Shape:
-        """What is at a path, decoded as `shape`; as `request`, and FindingsError if it does not
+        """Send a GET request and decode the response as `shape`; FindingsError if it does not
         fit.
         """
         try:

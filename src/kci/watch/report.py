@@ -80,7 +80,7 @@ class GridCell(Frozen):
 
     @property
     def began(self) -> str:
-        """What is known of the first of the results in a row."""
+        """The first of the results in a row, and the changes since the run before it."""
         since, before = self.leg.since, self.leg.before
         if not since:
             return ""

@@ -72,7 +72,7 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
 _CAPABILITY = re.compile(r"([0-9]{1,2}\.[0-9])([af]?)(?:\+PTX)?", re.ASCII)
 
 
-class Toolkit(Frozen, forbid_unknown_fields=True):
+class CudaToolkit(Frozen, forbid_unknown_fields=True):
     """A version of CUDA, and the capabilities that it builds: plain, with suffix `a`, and `f`."""
 
     version: Version
@@ -96,10 +96,10 @@ class _RenamedCapability(Frozen, forbid_unknown_fields=True):
 class Toolkits(Dated):
     """The toolkits, oldest first, and renamed capabilities."""
 
-    toolkit: tuple[Toolkit, ...]
+    toolkit: tuple[CudaToolkit, ...]
     renamed: tuple[_RenamedCapability, ...]
 
-    def at(self, version: Version) -> Toolkit:
+    def at(self, version: Version) -> CudaToolkit:
         """The toolkit of a version; the next older one for an unknown version."""
         older = [entry for entry in self.toolkit if entry.version <= version]
         return older[-1] if older else self.toolkit[0]
