@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from conformance_cases import Against, Case, Expected, cases
 from conftest import ROOT, kernel, noarch_kernel, torch_kernel
-from kci.cli.matrix import WIDTH, by_backend, explanation_markdown, explanation_text, places
+from kci.cli._output import as_markdown
+from kci.cli.matrix import WIDTH, explanation_tables, explanation_text, places
 from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.values import Backend, Tier, Version, text_of
 from kci.matrix.catalog.loading import outside_range
@@ -240,21 +241,19 @@ BOUNDED = """
 @pytest.mark.rule("KCI201", "KCI202", "KCI204", "KCI212", triggers=True)
 def test_candidates_of_one_reason_are_told_together(catalog: Catalog) -> None:
     found = select(kernel(BOUNDED), catalog, explain=True)
-    reasons = {item.backend: item for item in by_backend(found)}
-    assert next(iter(reasons)) == "cuda", "what is built comes first"
-    (rocm,) = reasons["rocm"].dropped
-    assert (rocm.rule, rocm.what, rocm.where) == ("KCI201", "every row", "build.toml:7")
-    assert len(rocm.candidates) == 4, "and each candidate is still there"
-    assert reasons["tpu"].dropped[0].what == "the only row"
-    (cann,) = reasons["cann"].dropped
-    assert (cann.what, cann.rule) == ("no row", "KCI212")
-    assert reasons["rocm"].title == "rocm: 0 kept, 4 dropped"
-    cuda = reasons["cuda"]
-    assert [(group.rule, group.what, group.where) for group in cuda.dropped] == [
+    cuda, *others = explanation_tables(found)
+    assert cuda.title.startswith("cuda: "), "what is built comes first"
+    rows = {table.title: [(row[0], row[1], row[3]) for row in table.rows] for table in others}
+    assert rows["rocm: 0 kept, 4 dropped"] == [("KCI201", "every row", "build.toml:7")]
+    assert rows["tpu: 0 kept, 1 dropped"][0][1] == "the only row"
+    assert rows["cann: 0 kept, 1 dropped"][0][:2] == ("KCI212", "no row")
+    dropped = [(row[0], row[1], row[3]) for row in cuda.rows if row[0] != "kept"]
+    assert dropped == [
         ("KCI202", "cuda 12.6; torch 2.12, 2.13; aarch64-linux, x86_64-linux", "build.toml:9"),
         ("KCI204", "cuda 13.0, 13.2; torch 2.12; aarch64-linux, x86_64-linux", "build.toml:11"),
     ]
-    assert sum(len(group.candidates) for group in cuda.dropped) + len(cuda.kept) == 12
+    kept = len(cuda.rows) - len(dropped)
+    assert cuda.title == f"cuda: {kept} kept, {12 - kept} dropped"
 
 
 def test_places_name_each_file_once() -> None:
@@ -273,11 +272,11 @@ def kernels() -> list[Kernel]:
 @pytest.mark.parametrize("made", kernels(), ids=lambda made: made.build.name)
 def test_the_text_fits_and_tells_all_variants(made: Kernel, tier: Tier, catalog: Catalog) -> None:
     found = select(made, catalog, tier, explain=True)
-    text, markdown = explanation_text(found), explanation_markdown(found)
-    lines = text.replace(str(ROOT), "").splitlines()
+    text, tables = explanation_text(found), explanation_tables(found)
+    lines, markdown = text.replace(str(ROOT), "").splitlines(), as_markdown(tables)
     assert max(map(len, lines)) <= WIDTH
     rules = {item.rule for item in found.dropped}
     told = (*(variant.name for variant in found.variants), *rules)
     assert all(word in text and word in markdown for word in told)
-    most = 12 + 2 * len(found.variants) + 4 * len(rules) + 3 * len(by_backend(found))
+    most = 12 + 2 * len(found.variants) + 4 * len(rules) + 3 * len(tables)
     assert len(lines) < most

@@ -224,7 +224,7 @@ _Answer = TypeVar("_Answer")
 
 
 class HubAnswerError(Exception):
-    """A request that the Hub did not carry out, or did not answer."""
+    """A request that the Hub did not carry out, or may have carried out."""
 
     def __init__(self, message: str, *, refused: bool = False, wait: float | None = None) -> None:
         super().__init__(message)

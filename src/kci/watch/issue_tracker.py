@@ -76,8 +76,8 @@ class GitHubApi:
         return bytes(done.stdout)
 
     def get(self, shape: type[_Shape], path: str) -> _Shape:
-        """Send a GET request and decode the response as `shape`; FindingsError if it does not
-        fit.
+        """The answer about a path, decoded as `shape`; as `request`, and FindingsError if it does
+        not fit.
         """
         try:
             return decode_json(self.request("GET", path), shape)

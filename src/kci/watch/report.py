@@ -80,7 +80,7 @@ class GridCell(Frozen):
 
     @property
     def began(self) -> str:
-        """The first of the results in a row, and the changes since the run before it."""
+        """The first of the results in a row, as far as known."""
         since, before = self.leg.since, self.leg.before
         if not since:
             return ""

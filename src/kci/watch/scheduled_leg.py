@@ -145,7 +145,7 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
     """
     sources = find_sources([artifacts]) if artifacts.is_dir() else []
     return [
-        unpack(newest_source(same).path, into).directory
+        unpack(newest_source(same).path, into)[1]
         for name in sorted(set(names))
         if (same := [source for source in sources if source.leg.variant == name])
     ]
