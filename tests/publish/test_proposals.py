@@ -14,7 +14,7 @@ from conftest import only, write_noarch
 from kci.plan.planning import PlanRequest, plan_run
 from kci.plan.workspace import open_workspace
 from kci.publish.branch_plan import read_release
-from kci.publish.hub_branch import HubKernel
+from kci.publish.hub import HubKernel
 from kci.publish.publish import Publisher, PublishState
 from kci.publish.targets import hub_settings, require_branches
 from publish.fake_hub import STRANGER, FakeHub

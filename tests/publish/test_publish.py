@@ -28,10 +28,8 @@ from conftest import failure, only, refusal, write_noarch
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, MissingToolError
 from kci.matrix.variants import parse_variant_name
-from kci.publish import hub_branch
 from kci.publish.branch_plan import read_release
-from kci.publish.hub import publisher_access, reader_access
-from kci.publish.hub_branch import HubKernel
+from kci.publish.hub import HubKernel, publisher_access, reader_access
 from kci.publish.publish import ATTEMPTS, PublishedBranch, Publisher, PublishState
 from kci.tree.identity import GitState, file_hash
 from kci.tree.manifest import encode as encode_manifest
@@ -407,7 +405,7 @@ def test_a_file_that_changes_during_publishing_is_not_published(
     file = read_release(tree).files["build/torch-cpu/data.bin"]
     (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
     failure(FindingsError, "changed while it was published", file.content)
-    monkeypatch.setattr(hub_branch, "_SMALL", 0)  # a large file is read by the client itself
+    monkeypatch.setattr("kci.publish.hub._SMALL", 0)  # a large file is read by the client itself
     commit, sent = HubKernel(REPO, lambda: TOKEN).commit, ("v1", "", {"data.bin": file}, (), "x")
     failure(FindingsError, "changed while it was published", commit, *sent, propose=False)
 

@@ -75,6 +75,14 @@ def says(name: str, text: str) -> Callable[[Path], object]:
     return lambda variant: (variant / name).write_text(text)
 
 
+broken_metadata = says("metadata.json", "{")
+changed_after_hashing = says("__init__.py", "changed")
+
+
+def link_out_of_the_tree(variant: Path) -> None:
+    variant.symlink_to(variant.rename(variant.parent.parent / "elsewhere"))
+
+
 def another(name: str, kernel: str = "some-kernel") -> Callable[[Path], object]:
     def spoil(variant: Path) -> None:
         shutil.rmtree(variant)
@@ -91,11 +99,9 @@ def no_digest(variant: Path) -> None:
 
 SPOILS: dict[str, Callable[[Path], object]] = {
     "nothing in it": lambda variant: [file.unlink() for file in variant.iterdir()],
-    "broken metadata": says("metadata.json", "{"),
-    "changed after hashing": says("__init__.py", "changed"),
-    "a link out of the tree": lambda variant: variant.symlink_to(
-        variant.rename(variant.parent.parent / "elsewhere")
-    ),
+    "broken metadata": broken_metadata,
+    "changed after hashing": changed_after_hashing,
+    "a link out of the tree": link_out_of_the_tree,
     "another kernel": another(NEW, "other-kernel"),
     "another variant": another(SURPLUS),
     "no digest": no_digest,
@@ -133,7 +139,7 @@ def test_a_variant_of_another_version_or_other_sources_is_stale(
 
 
 def test_a_repository_is_compared_by_digest_without_downloading_libraries(
-    hub: FakeHub, tmp_path: Path, matrix: KernelMatrix
+    hub: FakeHub, tmp_path: Path, matrix: KernelMatrix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = tree_with(tmp_path / "tree", NEW, SURPLUS)
     metadata = tree / NEW / "metadata.json"
@@ -146,6 +152,10 @@ def test_a_repository_is_compared_by_digest_without_downloading_libraries(
     assert not hub.asked(r"/resolve/.*\.so")
     hub[REPO].add("v1", {f"build/{NEW}/__init__.py": b"changed"})
     assert states(coverage(matrix, list_hub_tree(REPO, "v1")))[NEW] == "corrupt"
+    monkeypatch.setattr("kci.publish.listing.MAX_BYTES", 9)
+    hub.log.clear()
+    assert list_hub_tree(REPO, "v1").variants[0].problem.endswith("metadata.json is too large")
+    assert not hub.asked("/resolve/"), "and is not fetched"
 
 
 @pytest.mark.parametrize(

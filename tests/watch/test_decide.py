@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
 from kci.watch.causes import cause_of, error_line, excerpt, outage_class
-from kci.watch.decide import ActionKind, FailureTracker, IssueAction, decide, people_to_notify
+from kci.watch.decide import ActionKind, FailureTracker, IssueAction, decide, mark, people_to_notify
 from kci.watch.history import Failure, LegOutcome, LegResult, RecordedRun, group_results, leg_key
-from kci.watch.issue_text import mark
 
 POLICY = Decisions()
 CPU = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")

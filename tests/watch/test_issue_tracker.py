@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from conftest import failure
 from kci.config.settings import Decisions
 from kci.errors import FindingsError, MissingToolError
-from kci.watch.decide import FailureTracker, IssueAction, latest_decisions
+from kci.watch.decide import FailureTracker, IssueAction, latest_decisions, mark
 from kci.watch.history import RecordedRun
-from kci.watch.issue_text import mark
 from kci.watch.issue_tracker import GitHubIssues, TrackedIssue, apply_actions
 from watch.test_decide import AGAIN, run
 

@@ -26,11 +26,8 @@ def arch_lists(kernel: Kernel) -> Iterator[tuple[BackendFacts, KeyPath, tuple[st
     """The non-empty arch lists of a build.toml, with their places."""
     for label, part in kernel.build.kernel.items():
         if part.archs:
-            yield (
-                BACKENDS[part.backend],
-                ("kernel", label, BACKENDS[part.backend].archs),
-                part.archs,
-            )
+            facts = BACKENDS[part.backend]
+            yield facts, ("kernel", label, facts.archs), part.archs
     for backend, facts in BACKENDS.items():
         noarch = kernel.build.torch_noarch
         if noarch is not None and (entries := noarch.archs(backend)):

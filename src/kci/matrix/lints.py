@@ -71,7 +71,7 @@ class Subject:
                 entries.append(entry)
                 for version, kept in built.items():
                     is_kept = text.removesuffix(PTX) in kept
-                    if toolkits().builds(text, version):
+                    if toolkits().at(version).builds(text):
                         entry.lost.extend([] if is_kept else [version])
                     elif is_kept:
                         entry.refused.append(version)
@@ -191,9 +191,7 @@ def capability_lost(subject: Subject) -> Iterator[LintFinding]:
 def _without_code(subject: Subject, entry: _Entry) -> list[str]:
     # capabilities of its major version that nothing of the list runs on
     compute = entry.lost[0]
-    known = [toolkit for toolkit in toolkits().toolkit if toolkit.version <= compute][
-        -1
-    ].capabilities
+    known = toolkits().at(compute).capabilities
     built = component_archs(
         subject.kernel.build.kernel[str(entry.place[1])], compute, subject.catalog.archs
     )

@@ -91,13 +91,12 @@ def select(
     for row, _ in pairs:
         choice.dropped.pop(id(row), None)
     with_each = [*rows, *outside] if tier is Tier.COMPAT else None
-    loaded = (choice.loads(variant, rows, with_each) for _, variant in pairs)
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(
-            replace(variant, loads=loads) for (_, variant), loads in zip(pairs, loaded, strict=True)
+            replace(variant, loads=choice.loads(variant, rows, with_each)) for _, variant in pairs
         ),
         dropped=_dropped(kernel, catalog, choice.dropped.values()) if explain else (),
         kept=tuple(_kept(row, variant) for row, variant in pairs) if explain else (),
@@ -148,7 +147,7 @@ def _kept(row: Row, variant: Variant) -> KeptCandidate:
     return KeptCandidate(variant.name, variant.system, reason, *row.line())
 
 
-Pair = tuple[Row, Variant]
+Candidate = tuple[Row, Variant]
 
 
 class _Selection:
@@ -158,15 +157,15 @@ class _Selection:
         # By identity, since a faulty catalog may have equal rows. The last decision counts.
         self.dropped: dict[int, tuple[Row, Decision]] = {}
 
-    def released(self, candidates: list[Row]) -> list[Pair]:
+    def released(self, candidates: list[Row]) -> list[Candidate]:
         """The bundled rows, the first of each name per system."""
         return self.first_of_name(self.bundled(self.named(candidates)))
 
-    def beside(self, chosen: list[Pair], outside: list[Row]) -> list[Pair]:
+    def beside(self, chosen: list[Candidate], outside: list[Row]) -> list[Candidate]:
         """The chosen rows, and of the others the first of each further name per system."""
         return self.first_of_name([*chosen, *self.named(outside)])
 
-    def compat(self, supported: list[Row], outside: list[Row]) -> list[Pair]:
+    def compat(self, supported: list[Row], outside: list[Row]) -> list[Candidate]:
         """Rows outside of the supported range, and each stable ABI as in a release."""
         for row in supported:
             self.passes(row, why_excluded(self.build, row) or _SUPPORTED)
@@ -175,10 +174,10 @@ class _Selection:
         )
         return self.beside([pair for pair in released if pair[1].kind is Kind.STABLE_ABI], outside)
 
-    def pr(self, candidates: list[Row]) -> list[Pair]:
+    def pr(self, candidates: list[Row]) -> list[Candidate]:
         """One row per backend and system: bundled, newest torch, oldest compute version."""
 
-        def why(pair: Pair, best: Pair) -> Decision:
+        def why(pair: Candidate, best: Candidate) -> Decision:
             what = f"{best[1].name} for {pair[0].backend}: newest torch, oldest compute"
             return Decision("KCI210", f"the pr tier builds {what}")
 
@@ -211,27 +210,26 @@ class _Selection:
         )
         return tuple(dict.fromkeys((*versions[:1], *versions[-1:])))
 
-    def named(self, candidates: list[Row]) -> list[Pair]:
+    def named(self, candidates: list[Row]) -> list[Candidate]:
         """Filter, collapse and name, in the reference's order: stable ABI by group, then
         the rest.
         """
-        pairs = [
-            (row, make_variant(self.build, row, self.archs))
-            for row in candidates
-            if self.passes(row, why_excluded(self.build, row))
-        ]
-        stable = [pair for pair in pairs if self.build.stable_abi(pair[0].backend) is not None]
+        stable: list[Candidate] = []
+        full: list[Candidate] = []
+        for row in candidates:
+            if self.passes(row, why_excluded(self.build, row)):
+                pairs = full if self.build.stable_abi(row.backend) is None else stable
+                pairs.append((row, make_variant(self.build, row, self.archs)))
         # the newest torch per system, backend and compute version; a bundled one before a nightly
         stable.sort(key=lambda pair: (pair[0].bundled, pair[0].torch), reverse=True)
         newest = self.first_of(stable, _group, lambda pair, _: _one_for_all(pair[0]))
-        full = [pair for pair in pairs if self.build.stable_abi(pair[0].backend) is None]
         return [*sorted(newest, key=_group), *full]
 
-    def bundled(self, pairs: list[Pair]) -> list[Pair]:
+    def bundled(self, pairs: list[Candidate]) -> list[Candidate]:
         return [pair for pair in pairs if self.passes(pair[0], None if pair[0].bundled else _EXTRA)]
 
-    def first_of_name(self, pairs: Iterable[Pair]) -> list[Pair]:
-        def why(pair: Pair, earlier: Pair) -> Decision:
+    def first_of_name(self, pairs: Iterable[Candidate]) -> list[Candidate]:
+        def why(pair: Candidate, earlier: Candidate) -> Decision:
             row, variant = pair
             if variant.kind is Kind.STABLE_ABI and row.compute == earlier[0].compute:
                 return _one_for_all(row)
@@ -242,11 +240,11 @@ class _Selection:
 
     def first_of(
         self,
-        pairs: Iterable[Pair],
-        group: Callable[[Pair], tuple[str, str]],
-        why: Callable[[Pair, Pair], Decision],
-    ) -> list[Pair]:
-        first: dict[tuple[str, str], Pair] = {}
+        pairs: Iterable[Candidate],
+        group: Callable[[Candidate], tuple[str, str]],
+        why: Callable[[Candidate, Candidate], Decision],
+    ) -> list[Candidate]:
+        first: dict[tuple[str, str], Candidate] = {}
         for pair in pairs:
             if (chosen := first.setdefault(group(pair), pair)) is not pair:
                 self.passes(pair[0], why(pair, chosen))
@@ -329,12 +327,12 @@ def _loads(variant: Variant, torches: Iterable[Version]) -> tuple[str, ...]:
     )
 
 
-def _group(pair: Pair) -> tuple[str, str]:
+def _group(pair: Candidate) -> tuple[str, str]:
     row = pair[0]
     return row.system, f"{row.backend}-{text_of(row.compute)}"
 
 
-def _preference(pair: Pair) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
+def _preference(pair: Candidate) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
     row = pair[0]
     newest_first = tuple(-part for part in (*row.torch, 0, 0, 0)[:3])
     return (not row.bundled, newest_first, row.compute or ())
@@ -344,9 +342,7 @@ def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
     """The variant of a `[torch-noarch]` kernel by name, even for a backend without rows (cann,
     neuron); else None.
     """
-    if build.torch_noarch is None:
-        return None
-    for backend in build.general.backends:
+    for backend in build.general.backends if build.torch_noarch is not None else ():
         if name == variant_name(Kind.NOARCH, backend, system, (), None):
             archs = variant_archs(build, Kind.NOARCH, backend, None)
             return Variant(

@@ -18,7 +18,7 @@ from kci.config.sources.card import CARD
 from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, errors_in, rules
 from kci.errors import FindingsError, UnsafeError, rule_error
-from kci.publish.hub import FOLDER, HubFile, variant_in_path
+from kci.publish.hub import FOLDER, HubFile, LocalFile, changed_error, variant_in_path
 from kci.tree import identity, metadata
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.identity import SIGNATURE, directory_digest, file_hash
@@ -35,26 +35,6 @@ from kci.utils.suggest import command_line, count, first_of
 from kci.utils.walk import is_bytecode, walk_packed
 
 BENCHMARKS = "benchmarks/"
-
-
-class LocalFile(Frozen):
-    """A file for the Hub, as it was when it was checked."""
-
-    path: Path
-    sha256: str
-    size: int
-    data: bytes | None = None
-    """The content, if it is in no file."""
-
-    def content(self) -> bytes:
-        """Read a small file; FindingsError if it has changed."""
-        try:
-            data = self.path.read_bytes() if self.data is None else self.data
-        except OSError as error:
-            raise FindingsError(f"cannot read {self.path}: {error.strerror}") from error
-        if hashlib.sha256(data).hexdigest() != self.sha256:
-            raise _changed_error(self.path)
-        return data
 
 
 class Release(Frozen):
@@ -111,7 +91,7 @@ def read_release(
             if name.startswith(prefix)
         }
         if directory_digest(hashes) != digest:
-            raise _changed_error(tree / variant)
+            raise changed_error(tree / variant)
     files = {f"{FOLDER}{name}": local for name, local in inside.items()}
     for path in companion(sources, BENCHMARKS).glob("benchmark*.py") if sources else ():
         if path.is_file() and not path.is_symlink():
@@ -173,12 +153,6 @@ def gives_way(page: LocalFile, there: HubFile, read: Callable[[str], bytes]) -> 
     """True if a plain page would replace one that kci did not write."""
     mark = _PLAIN.encode()
     return mark in (page.data or b"") and (there.size > MAX_BYTES or mark not in read(README))
-
-
-def _changed_error(path: Path) -> FindingsError:
-    return FindingsError(
-        f"{path} changed while it was published", "let no other program write there meanwhile"
-    )
 
 
 MAIN_VERSION = 1

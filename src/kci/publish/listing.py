@@ -11,8 +11,14 @@ from pathlib import Path
 
 from kci.errors import FindingsError, KciError, UsageError
 from kci.matrix.variants import is_variant_name
-from kci.publish.hub import FOLDER, HubFile, reader_access, variant_in_path
-from kci.publish.hub_branch import HubAnswerError, HubKernel
+from kci.publish.hub import (
+    FOLDER,
+    HubAnswerError,
+    HubFile,
+    HubKernel,
+    reader_access,
+    variant_in_path,
+)
 from kci.tree.identity import SIGNATURE, Algorithm, file_hashes, make_digest, validate
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode

@@ -27,7 +27,6 @@ from kci.publish.branch_plan import (
     BranchChanges,
     BranchGoal,
     BranchReplacement,
-    LocalFile,
     Release,
     ReplacementPolicy,
     front_page,
@@ -35,8 +34,15 @@ from kci.publish.branch_plan import (
     plain_page,
     read_release,
 )
-from kci.publish.hub import HubFile, publisher_access, reader_access
-from kci.publish.hub_branch import MAIN, HubAnswerError, HubKernel
+from kci.publish.hub import (
+    MAIN,
+    HubAnswerError,
+    HubFile,
+    HubKernel,
+    LocalFile,
+    publisher_access,
+    reader_access,
+)
 from kci.publish.targets import HubBranch, endpoint, target_of
 from kci.utils.atomic import Log
 from kci.utils.frozen import Frozen

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection
 
 from kci.matrix.variants import KernelMatrix
-from kci.publish.listing import ListedVariant, TreeListing
+from kci.publish.listing import TreeListing
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import command_line
 
@@ -64,9 +64,22 @@ def coverage(kernel: KernelMatrix, listing: TreeListing, stale: Collection[str] 
     published = {entry.variant: entry for entry in listing.variants}
     states = []
     for name in expected | published.keys():
-        entry = published.get(name)
-        state, reason = _state(kernel, entry, name in expected, name in stale)
-        command = ""
+        state, reason, command = CoverageState.PRESENT, "", ""
+        if not (entry := published.get(name)):
+            state = CoverageState.MISSING
+        elif entry.problem:
+            state, reason = CoverageState.CORRUPT, entry.problem
+        elif entry.kernel not in (None, kernel.name):
+            state, reason = CoverageState.CORRUPT, f"it is a variant of {entry.kernel}"
+        elif name not in expected:
+            state = CoverageState.SURPLUS
+            reason = "the catalog and build.toml do not ask for it; older users may still load it"
+        elif entry.version not in (None, kernel.version):
+            state = CoverageState.STALE
+            reason = f"it is of version {entry.version}, build.toml has {kernel.version}"
+        elif name in stale:
+            state = CoverageState.STALE
+            reason = "it was built from other sources, settings or toolchains than today's"
         if state in _GAPS and name in expected:
             into = [f"--into={listing.tree}"] if listing.tree else []
             command = command_line("run", f"--only={name}", *into, place=kernel.path)
@@ -76,24 +89,3 @@ def coverage(kernel: KernelMatrix, listing: TreeListing, stale: Collection[str] 
     order = list(CoverageState)
     ordered = sorted(states, key=lambda item: (order.index(item.state), item.variant))
     return Coverage(kernel.name, listing.source, tuple(ordered))
-
-
-def _state(
-    kernel: KernelMatrix, entry: ListedVariant | None, expected: bool, outdated: bool
-) -> tuple[CoverageState, str]:
-    if not entry:
-        return CoverageState.MISSING, ""
-    if entry.problem:
-        return CoverageState.CORRUPT, entry.problem
-    if entry.kernel not in (None, kernel.name):
-        return CoverageState.CORRUPT, f"it is a variant of {entry.kernel}"
-    if not expected:
-        why = "the catalog and build.toml do not ask for it; older users may still load it"
-        return CoverageState.SURPLUS, why
-    if entry.version not in (None, kernel.version):
-        why = f"it is of version {entry.version}, build.toml has {kernel.version}"
-        return CoverageState.STALE, why
-    if outdated:
-        why = "it was built from other sources, settings or toolchains than today's"
-        return CoverageState.STALE, why
-    return CoverageState.PRESENT, ""

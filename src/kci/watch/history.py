@@ -109,7 +109,10 @@ class WatchedLeg(NamedTuple):
     @property
     def backend(self) -> str:
         """The backend in the variant's name; `other` for a name that is not valid."""
-        return _backend_of(self.variant)
+        try:
+            return parse_variant_name(self.variant).backend
+        except ValueError:
+            return "other"
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -121,14 +124,6 @@ class WatchedLeg(NamedTuple):
 def leg_of(key: str) -> WatchedLeg:
     """The words of a key."""
     return WatchedLeg(*key.split(" "))
-
-
-@lru_cache(maxsize=65536)
-def _backend_of(variant: str) -> str:
-    try:
-        return parse_variant_name(variant).backend
-    except ValueError:
-        return "other"
 
 
 class Failure(Frozen, omit_defaults=True):

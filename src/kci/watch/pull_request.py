@@ -23,7 +23,7 @@ from kci.utils.bounded_json import MAX_BYTES
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
 from kci.utils.suggest import command_line, count
-from kci.watch.issue_text import plain
+from kci.watch.decide import plain
 from kci.watch.issue_tracker import BOT, Account, GitHubApi, all_pages, run_artifacts
 
 RUN_FILE = ".github/workflows/kci.yml"
@@ -115,12 +115,10 @@ class PullRequestComments(GitHubApi):
         for artifact in run_artifacts(self, run.id):
             if artifact.expired or not artifact.name.startswith("run-"):
                 continue
-            if artifact.size_in_bytes > min(room, _RECORDS):
-                unread.append(artifact.name)
-                continue
-            room -= artifact.size_in_bytes
-            packed = self.request("GET", f"actions/artifacts/{artifact.id}/zip")
-            if not _unpack(packed, folder / str(artifact.id)):
+            if fits := artifact.size_in_bytes <= min(room, _RECORDS):
+                room -= artifact.size_in_bytes
+                packed = self.request("GET", f"actions/artifacts/{artifact.id}/zip")
+            if not fits or not _unpack(packed, folder / str(artifact.id)):
                 unread.append(artifact.name)
         return unread
 

@@ -15,9 +15,8 @@ from kci.matrix.archs import natural
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import fill_template
 from kci.utils.suggest import count
-from kci.watch.decide import FLAKY, FailureTracker, LegState
+from kci.watch.decide import FLAKY, FailureTracker, LegState, plain
 from kci.watch.history import Failure, RunFacts, leg_of
-from kci.watch.issue_text import plain
 
 RECENT_RUNS = 14
 """A leg that is in none of the latest runs is left out."""

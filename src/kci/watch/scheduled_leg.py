@@ -17,7 +17,6 @@ from kci.config.facts import HOST
 from kci.config.reader import Kernel
 from kci.config.values import text_of
 from kci.errors import (
-    BuildFailedError,
     FindingsError,
     KciError,
     MissingToolError,
@@ -102,12 +101,7 @@ def watch_leg(
     try:
         built = build_leg(workspace, unloaded, log)
     except KciError as error:
-        first = first_error(error)
-        more = (
-            error.message[-_KEPT:]
-            if isinstance(error, BuildFailedError | FindingsError | MissingToolError)
-            else ""
-        )
+        first, more = first_error(error), error.message[-_KEPT:]
         # A lack of the machine says nothing about the kernel; `is_external` sorts out what no
         # machine can have.
         lacks = isinstance(error, MissingToolError | UnfinishedBuildError)

@@ -43,7 +43,7 @@ def test_each_toolkit_is_known_and_can_build_what_is_built_by_default(edition: C
         if row.backend is Backend.CUDA and (version := row.compute):
             assert known[0] <= version <= last
             assert all(
-                toolkits().builds(arch, version) for arch in edition.archs.cuda_default(version)
+                toolkits().at(version).builds(arch) for arch in edition.archs.cuda_default(version)
             )
 
 

@@ -214,7 +214,7 @@ def _archs(
         wrong = [
             arch
             for arch in archs
-            if facts.capabilities and not toolkits().builds(arch.removesuffix(PTX), compute)
+            if facts.capabilities and not toolkits().at(compute).builds(arch.removesuffix(PTX))
         ]
         if wrong or not archs:
             names = ", ".join(wrong or components[label].archs) or "no archs"
@@ -244,7 +244,7 @@ def _requested_archs(request: Request, compute: Version, archs: tuple[str, ...])
     if not facts.capabilities:
         return tuple(arch for arch in archs if arch in request.options.archs)
     for arch in request.options.archs:
-        if not toolkits().builds(arch.removesuffix(PTX), compute):
+        if not toolkits().at(compute).builds(arch.removesuffix(PTX)):
             raise UsageError(
                 f"{facts.title} {compute} knows no arch {arch!r}", "write it as 9.0, 9.0a or 12.0"
             )

@@ -22,6 +22,7 @@ from kci.config.facts import VERSIONED
 from kci.config.values import Version, quoted
 from kci.diagnostics import printable
 from kci.errors import UsageError
+from kci.utils.frozen import Frozen
 from kci.utils.suggest import one_of, suggestion
 
 _MAX_LENGTH, _MAX_DEPTH = 2000, 50
@@ -53,12 +54,11 @@ class WhereError(ValueError):
         self.hint = hint
 
 
-class Where:
+class Where(Frozen):
     """A parsed expression."""
 
-    def __init__(self, text: str, part: Part) -> None:
-        self.text = text
-        self._part = part
+    text: str
+    part: Part
 
     def over(self, subjects: Sequence[Subject]) -> Test:
         """The test of one subject; `newest` and `oldest` refer to `subjects`."""
@@ -70,7 +70,7 @@ class Where:
                 map(Version.parse, (item[field] for item in same))
             )
 
-        return lambda subject: self._part(subject, end)
+        return lambda subject: self.part(subject, end)
 
 
 def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
@@ -167,12 +167,8 @@ class _Parser:
                     f"{quoted(value)} is not a {field}", _near(value, self.fields[field])
                 )
             return lambda subject, _: (subject.get(field) == value) is (operator == "==")
-        if value in ("newest", "oldest"):
-            return lambda subject, ends: _holds(
-                subject.get(field), operator, lambda: ends(field, value, _group(field, subject))
-            )
         try:
-            version = Version.parse(value)
+            version = None if value in ("newest", "oldest") else Version.parse(value)
         except ValueError as error:
             hint = (
                 "a glob is compared with ~"
@@ -180,7 +176,14 @@ class _Parser:
                 else "or `newest`, or `oldest`"
             )
             raise self.error(str(error), hint) from None
-        return lambda subject, _: _holds(subject.get(field), operator, lambda: version)
+
+        def holds(subject: Subject, ends: Ends) -> bool:
+            if field not in subject:
+                return operator == "!="
+            bound = version or ends(field, value, _group(field, subject))
+            return bool(_COMPARE[operator](Version.parse(subject[field]), bound))
+
+        return holds
 
 
 def _near(word: str, candidates: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
@@ -199,12 +202,6 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
 
 
 _COMPARE = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
-
-
-def _holds(text: str | None, operator: str, bound: Callable[[], Version]) -> bool:
-    return (
-        operator == "!=" if text is None else bool(_COMPARE[operator](Version.parse(text), bound()))
-    )
 
 
 def _group(field: str, subject: Subject) -> str:

@@ -72,11 +72,19 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
 _CAPABILITY = re.compile(r"([0-9]{1,2}\.[0-9])([af]?)(?:\+PTX)?", re.ASCII)
 
 
-class _Toolkit(Frozen, forbid_unknown_fields=True):
+class CudaToolkit(Frozen, forbid_unknown_fields=True):
+    """A version of CUDA, and the capabilities that it builds: plain, with suffix `a`, and `f`."""
+
     version: Version
     capabilities: frozenset[str]
     suffixed: frozenset[str]
     family: frozenset[str]
+
+    def builds(self, capability: str) -> bool:
+        """True for a capability such as `9.0a` or `12.0+PTX`."""
+        match = _CAPABILITY.fullmatch(capability)
+        lists = {"": self.capabilities, "a": self.suffixed, "f": self.family}
+        return match is not None and match[1] in lists[match[2]]
 
 
 class _RenamedCapability(Frozen, forbid_unknown_fields=True):
@@ -88,19 +96,17 @@ class _RenamedCapability(Frozen, forbid_unknown_fields=True):
 class Toolkits(Dated):
     """The toolkits, oldest first, and renamed capabilities."""
 
-    toolkit: tuple[_Toolkit, ...]
+    toolkit: tuple[CudaToolkit, ...]
     renamed: tuple[_RenamedCapability, ...]
 
-    def builds(self, capability: str, version: Version) -> bool:
-        """True if a toolkit builds a capability, `9.0a` or `12.0+PTX`; an unknown toolkit counts as
-        the next older.
-        """
+    def at(self, version: Version) -> CudaToolkit:
+        """The toolkit of a version; the next older one for an unknown version."""
         older = [entry for entry in self.toolkit if entry.version <= version]
-        return _builds(older[-1] if older else self.toolkit[0], capability)
+        return older[-1] if older else self.toolkit[0]
 
     def newest_building(self, capability: str) -> Version | None:
         """The newest toolkit that builds it, if one ever did."""
-        building = (entry for entry in reversed(self.toolkit) if _builds(entry, capability))
+        building = (entry for entry in reversed(self.toolkit) if entry.builds(capability))
         return next((entry.version for entry in building), None)
 
     def new_name(self, capability: str, version: Version) -> str:
@@ -111,14 +117,6 @@ class Toolkits(Dated):
             if capability.startswith(entry.old) and entry.since <= version
         )
         return next((entry.new + capability.removeprefix(entry.old) for entry in known), "")
-
-
-def _builds(toolkit: _Toolkit, capability: str) -> bool:
-    if (match := _CAPABILITY.fullmatch(capability)) is None:
-        return False
-    return (
-        match[1] in {"": toolkit.capabilities, "a": toolkit.suffixed, "f": toolkit.family}[match[2]]
-    )
 
 
 toolkits = shipped("matrix/catalog/data/toolkits.toml", Toolkits)
