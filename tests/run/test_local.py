@@ -342,7 +342,7 @@ def test_builds_of_older_sources_do_not_pile_up(again: Again, source: Path, tmp_
 def test_without_a_variant_for_this_machine_a_run_is_no_success(tmp_path: Path) -> None:
     for only, code, said in (
         ("*aarch64*", 3, "every variant needs another machine"),
-        ("TORCH213-CXX11-CPU*", 1, "mean one of `torch213-cxx11-cpu-"),
+        ("TORCH213-CXX11-CPU*", 1, "did you mean `torch213-cxx11-cpu-"),
     ):
         done = kci("run", ROOT / "examples" / "relu", "--only", only, KCI_CACHE=str(tmp_path))
         assert (done.code, said in done.stderr) == (code, True), done
