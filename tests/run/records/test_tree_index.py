@@ -62,7 +62,7 @@ def good(kernel: str, version: int = 1) -> KernelRecord:
 
 
 def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
-    return LegObjects(kernel, leg, 1, artifact, found=3, made=1)
+    return LegObjects(kernel, leg, 1, artifact)
 
 
 def places(index: TreeIndex) -> dict[str, tuple[str, int]]:
