@@ -101,7 +101,8 @@ def test_an_extension_becomes_a_component_of_its_backend_and_a_draft_says_what_i
     here: Path, runs: Runs
 ) -> None:
     both(runs)
-    said, root = ended(taken(here, PROJECT), 0), here / "adder"
+    made, root = taken(here, PROJECT), here / "adder"
+    said = ended(made, 0, "replace `your-name` in repo-id by your account")
     build = read_kernel(root).build
     assert (build.general.backends, build.general.license) == (("cpu", "cuda"), "MIT")
     of_cpu, of_cuda = build.kernel["adder_cpu"], build.kernel["adder_cuda"]
@@ -139,7 +140,6 @@ LEFT = [
     "csrc/ops.cpp:5: bind these in torch-ext/torch_binding.cpp: add, scale_",
     "a kernel is built without pybind11: include torch/all.h, and remove modules: csrc/ops.cpp:2",
     "1 test file of the project, such as tests/test_it.py, stayed there: ",
-    "build.toml: `repo-id`: write your account in place of your-name",
     "torch-ext/adder/__init__.py:3: it imports numpy, which the kernel does not declare: ",
     "torch-ext/adder/__init__.py:4: it imports adder.functional, which the kernel does not "
     "declare: ",

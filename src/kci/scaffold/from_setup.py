@@ -181,11 +181,6 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
             "copy those that "
             "test the operators to tests/, and mark them with `pytest.mark.kernels_ci`"
         )
-    if choice.placeholder:
-        work.note(
-            f"{BUILD_TOML}: `repo-id`: write your account in place of "
-            f"{choice.repo_id.partition('/')[0]}"
-        )
     files |= (python := work.python(root, package, names, backends))
     files |= {name: data for name, data in project.items() if _LEGAL.fullmatch(name)}
     licensed = work.license()
