@@ -318,39 +318,35 @@ def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: 
         assert (done.code, said in done.stderr) == (2, True), done.stderr
 
 
+STABLE = "torch-stable-abi211-cpu-x86_64-linux"
+
+
 def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path: Path) -> None:
-    """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that."""
+    """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that. Tests of one
+    for the CPU ask for the kernel by its name, and the loader looks for what torch is for.
+    """
     fits = "torch214-cxx11-cu130-x86_64-linux"
-    for name in (CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"):
-        make_variant(tmp_path / "tree", name, archs=("9.0",) if "cu" in name else None)
     kernel = write_tree(tmp_path / "kernel", {"tests/test_it.py": "# fine\n"})
-    python = python_with_cuda(tmp_path)
-    done = kci("test", tmp_path / "tree", "--kernel", kernel, "--python", python)
-    rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
-    assert rows == [[fits, "passed"]], done.stderr
-    assert done.code == 0
-
-
-def test_tests_of_a_cpu_variant_need_a_torch_for_the_cpu(tmp_path: Path) -> None:
-    """They ask for the kernel by its name, and the loader looks for what torch is for."""
-    make_variant(tmp_path / "tree", "torch-stable-abi211-cpu-x86_64-linux")
-    done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
-    assert done.code == 3
-    needs = "needs a Python with torch for the CPU: in this one tests get the variant for cuda"
-    assert f"not run: {needs}" in done.stderr
-
-
-def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
-    make_variant(tmp_path / "tree", CUDA, archs=("9.0",))
-    done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
-    assert done.code == 3, "this Python lacks a torch that the variant is for"
-    assert "needs torch 2.13" in done.stderr
-    record, python = tmp_path / "out" / "record.json", python_with_cuda(tmp_path / "other")
-    words = ["--kernel", ROOT / "examples" / "swiglu", "--python", python, "--record", record]
-    kci("test", tmp_path / "tree", *words)
-    said = read_json(record, TestRecord)
-    assert (said.kernel, said.passed, said.tested) == ("swiglu", False, ())
-    assert "needs torch 2.13" in said.error
+    python, record = python_with_cuda(tmp_path), tmp_path / "out" / "record.json"
+    for_cpu = "for the CPU: in this one tests get the variant for cuda"
+    for number, (names, more, code, said) in enumerate(
+        (
+            ((CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"), ["--kernel", kernel], 0, ""),
+            ((STABLE,), [], 3, f"not run: needs a Python with torch {for_cpu}"),
+            ((CUDA,), ["--kernel", ROOT / "examples" / "swiglu", "--record", record], 3,
+                "needs torch 2.13"),
+        )
+    ):  # fmt: skip
+        tree = tmp_path / str(number)
+        for name in names:
+            make_variant(tree, name, archs=("9.0",) if "cu" in name else None)
+        done = kci("test", tree, "--python", python, *more)
+        rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
+        assert (done.code, rows) == (code, [[fits, "passed"]] * (not code)), done.stderr
+        assert said in done.stderr
+    written = read_json(record, TestRecord)
+    assert (written.kernel, written.passed, written.tested) == ("swiglu", False, ())
+    assert "needs torch 2.13" in written.error
 
 
 def test_a_gpu_is_there_if_nvidia_smi_lists_it_and_needs_a_torch_that_kci_does_not_have(
