@@ -4,6 +4,7 @@ left to do.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_a_kernel_builder_repository_is_taken_over(tmp_path: Path) -> None:
     assert "flake.nix was not copied" in said
     assert "_ops.py was not copied: it is generated" in said
     assert "no test has the mark" in said
+    assert not re.search("is missing|say in kci.toml", said)
     there = {path.name for path in (tmp_path / "new").rglob("*")}
     assert not there & {"flake.nix", "flake.lock", "_ops.py", "torch-cuda"}
     assert {"old.cu", "test_old.py", "kci.yml"} <= there
