@@ -134,9 +134,6 @@ _DROPPED = re.compile(
 """Flags that the build sets itself (architectures, C++ standard, jobs, libraries), and flags that
 only print."""
 _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
-_PYBIND = re.compile(
-    r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b"
-)
 _LEGAL = re.compile(r"(?i)(licen[cs]e|copying|notice)[^/]*")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
 _DEFINED = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND)?\s*\(")
@@ -366,7 +363,6 @@ class _Draft(Frozen):
 
     def bound(self, files: Mapping[str, bytes]) -> list[str]:
         names: dict[str, None] = {}
-        uses: list[str] = []
         for file, data in files.items():
             text = data.decode("utf-8", "replace")
             here = {match[1]: None for match in _BOUND.finditer(text)}
@@ -380,13 +376,7 @@ class _Draft(Frozen):
                     f"{_place(file, text, _REGISTERED)}: it registers operators: their namespace "
                     "in a kernel is TORCH_EXTENSION_NAME"
                 )
-            uses += [_place(file, text, _PYBIND)] if _PYBIND.search(text) else []
             names |= here
-        if uses:
-            self.note(
-                "a kernel is built without pybind11: include torch/all.h, and remove modules: "
-                f"{', '.join(uses)}"
-            )
         return list(names)
 
     def python(
