@@ -163,7 +163,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     package = python_name(choice.name)
     work = _Draft(project, runs)
     components = work.components(extensions, package)
-    if not any(item.sources for item in components):
+    if not components:
         raise FindingsError(
             f"{root}: none of the sources of its extensions was found", "\n".join(work.todo[:5])
         )
