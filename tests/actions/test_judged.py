@@ -263,7 +263,7 @@ def test_a_merge_that_may_lack_variants_says_so(
     give(**given, into=tmp_path / "into", allow_partial="true")
     merge.main()
     assert give()["complete"] == "false"
-    assert "::warning::missing: 1 planned variant" in capsys.readouterr().out
+    assert "::warning::1 variant present, 1 missing" in capsys.readouterr().out
     give(**given, into=tmp_path / "strict", allow_partial="false")
     failure(SystemExit, "", merge.main)
     assert (give()["complete"], (tmp_path / "strict").exists()) == ("false", False)

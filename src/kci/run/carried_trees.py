@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kci.plan.plan import Plan
 from kci.tree.identity import directory_digest, file_hashes
-from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
+from kci.tree.manifest import Manifest, manifest_paths, read_manifest
 from kci.utils.archive import add_file, written_archive
 from kci.utils.walk import is_bytecode, walk
 
@@ -46,9 +46,7 @@ def make_room(into: Path, planned: Plan | None) -> None:
 
 def find_manifests(into: Path) -> dict[Path, Manifest]:
     """The manifests of one tree, or of the trees of several kernels."""
-    single = into / FILE_NAME
-    paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
-    manifests = {path: read_manifest(path.parent) for path in paths}
+    manifests = {path: read_manifest(path.parent) for path in manifest_paths(into)}
     return {path: manifest for path, manifest in manifests.items() if manifest}
 
 

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from kci.errors import FindingsError, UnsafeError, UsageError, rule_error
 from kci.tree.identity import directory_digest
@@ -114,16 +113,8 @@ def read_leg(artifact: Path) -> LegRecord:
         return leg
 
 
-class UnpackedArtifact(NamedTuple):
-    """A consistent artifact after unpacking."""
-
-    leg: LegRecord
-    directory: Path
-    sealed: SealedVariant
-
-
-def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
-    """Unpack to `into_dir/<variant>`, whole or not at all.
+def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path, SealedVariant]:
+    """Unpack to `into_dir/<variant>`, which is returned with the records, whole or not at all.
 
     Raises UnsafeError, FindingsError or MissingToolError.
     """
@@ -148,7 +139,7 @@ def unpack(artifact: Path, into_dir: Path) -> UnpackedArtifact:
         if target.exists() or target.is_symlink():
             raise FindingsError(f"{target} already exists", "unpack into another directory")
         variant_dir.rename(target)
-    return UnpackedArtifact(leg, target, sealed)
+    return leg, target, sealed
 
 
 @contextmanager
@@ -209,7 +200,7 @@ def _check(
         message = error.message.replace(str(variant_dir), variant_dir.name)
         raise rule_error(rule, f"{artifact}: {message}", artifact) from error
     metadata = sealed.metadata
-    source = (metadata.provenance.kernel if metadata.provenance else None) or leg.source
+    source = metadata.made_from or leg.source
     for field, claimed, recorded in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),

@@ -83,7 +83,7 @@ def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(
     assert (first.run, first.attempt, first.catalog, first.commit) == (7, 2, "one", "c0ffee")
     assert first.replay.startswith("kci build && kci test --kernel=")
     assert first.replay.endswith("--torch=2.11 build"), "the build of the replay writes to build/"
-    assert len(set(write_results(tmp_path / "results", results))) == 4
+    write_results(tmp_path / "results", results)
     read, problems = read_results([tmp_path / "results"])
     assert (sorted(read, key=lambda item: item.torch), problems) == (results, [])
 
