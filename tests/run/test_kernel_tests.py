@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -72,13 +72,22 @@ def outcome(
 
 @pytest.mark.usefixtures("python")
 def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: Path) -> None:
-    """One gets it by the name of its repository, the other imports it by its own."""
+    """One gets it by the name of its repository, the other imports it by its own, and one leaves a
+    process running. build.toml may lie beside tests/, or in src/.
+    """
+    os.mkfifo(tmp_path / "never")
+    leaves = f"os.fork() or open({str(tmp_path / 'never')!r}).read()"
     by_name = 'gated = get_kernel("somebody/gated-norm")'
-    imports = TEST.replace(by_name, "import gated_norm as gated")
+    imports = TEST.replace(by_name, "import os, gated_norm as gated")
+    imports = imports.replace("    assert gated", f"    {leaves}\n    assert gated")
     report = outcome(tmp_path, GOOD, test_it=TEST, test_import=imports)
     assert report.state is TestState.PASSED, report.output
     assert (report.passed, report.failed, report.skipped) == (2, 0, 0)
     assert files_in(tmp_path / "tree" / CPU) == ["__init__.py", "metadata.json"]
+    inner = write_tree(tmp_path / "kernel" / "src", {"build.toml": ""})
+    (tmp_path / "kernel" / "build.toml").unlink()
+    again = run_kernel_tests(tmp_path / "tree" / CPU, inner, quiet, cache=tmp_path)
+    assert (again.state, again.passed) == (TestState.PASSED, 2), again.output
 
 
 def test_bytecode_is_written_into_the_environment_alone(tmp_path: Path) -> None:
@@ -93,14 +102,6 @@ def test_bytecode_is_written_into_the_environment_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"import sys; {script}", "tests", "-p", "no:cacheprovider"]
     subprocess.run(command, cwd=tmp_path / "kernel", env=variables, check=True)
     assert [path.name.split(".")[0] for path in tmp_path.rglob("*.pyc")] == ["ours"]
-
-
-def test_the_tests_of_a_kernel_in_src_lie_beside_it(tmp_path: Path, python: Path) -> None:
-    sources(tmp_path, test_it=TEST).rename(tmp_path / "all")
-    inner = write_tree(tmp_path / "all" / "src", {"build.toml": ""})
-    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
-    report = run_kernel_tests(variant, inner, quiet, cache=tmp_path)
-    assert (report.state, report.passed) == (TestState.PASSED, 1), report.output
 
 
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
@@ -188,14 +189,6 @@ def test_a_variant_that_does_not_load_is_told(tmp_path: Path, code: str, said: s
     assert (report.state, said in report.output) == (TestState.NOT_LOADED, True)
 
 
-@pytest.mark.usefixtures("python")
-def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
-    fifo = tmp_path / "never"
-    os.mkfifo(fifo)
-    text = f"{MARKED}def test_a(): os.fork() or open({str(fifo)!r}).read()\n"
-    assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
-
-
 def test_what_a_kernel_declares_is_there_when_it_is_loaded(
     tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,22 +232,31 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_tests, "has_device", lambda _: False)
 
 
-GPU = ("torch-cuda", "torch-rocm")
+GPU, ARM = ("torch-cuda", "torch-rocm"), "torch213-cxx11-cpu-aarch64-linux"
 
 
-@pytest.mark.parametrize("words", [[], ["--variant", "torch-cuda"]], ids=["all", "named"])
-def test_without_a_gpu_a_sound_variant_is_built_and_verified_and_not_run(
-    tmp_path: Path, no_gpu: None, words: list[str]
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [(GPU, []), (GPU, ["--variant", "torch-cuda"]), ([ARM], [])],
+    ids=["all", "named", "another machine's"],
+)
+@pytest.mark.usefixtures("no_gpu")
+def test_without_the_machine_a_sound_variant_is_built_and_verified_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: Sequence[str], words: list[str]
 ) -> None:
     """ "Build one" would be false, and what the loader says of a missing driver helps nobody."""
-    for name in GPU:
+    needs = {"torch-cuda": "an NVIDIA GPU", "torch-rocm": "an AMD GPU"}
+    needs[ARM] = "a machine of aarch64-linux"
+    for name in names:
         make_variant(tmp_path / "tree", name, archs=None)
+    if names == [ARM]:
+        monkeypatch.setattr("kci.cli.test.verify", lambda *_, **__: [])  # its library is none
     done = kci("test", tmp_path / "tree", *words)
-    assert (done.code, done.stdout) == (3, "")
-    assert "torch-cuda: built, verified, not run: needs an NVIDIA GPU" in done.stderr
-    assert ("torch-rocm: built, verified, not run: needs an AMD GPU" in done.stderr) is not words
+    assert (done.code, done.stdout, "Traceback" in done.stderr) == (3, "", False)
+    for name, need in needs.items():
+        listed = name in names and name in (words or names)
+        assert (f"{name}: built, verified, not run: needs {need}" in done.stderr) is listed
     assert "kci test --no-isolation" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -284,20 +286,15 @@ def test_where_some_can_be_run_the_others_are_listed(tmp_path: Path) -> None:
     assert "torch-cuda: built, not run: needs an NVIDIA GPU" in named.stderr
 
 
-def test_a_gpu_needs_a_torch_that_kci_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_tests, "has_device", lambda _: True)
-    assert why_not_testable(CUDA, None).startswith("needs a Python with torch for cuda; kci's own ")
-
-
-@pytest.mark.parametrize(("more", "code"), [([], 1), (["--allow-empty"], 0)])
+@pytest.mark.usefixtures("python")
 def test_the_command_counts_nothing_as_tested_unless_asked_to(
-    tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
-    done = kci("test", tmp_path / "tree", "--variant", CPU, *more, KCI_CACHE=str(tmp_path))
-    assert done.code == code, done.stderr
-    assert "nothing ran" in done.stdout
+    for more, code in (((), 1), (("--allow-empty",), 0)):
+        done = kci("test", tmp_path / "tree", "--variant", CPU, *more, KCI_CACHE=str(tmp_path))
+        assert (done.code, "nothing ran" in done.stdout) == (code, True), done.stderr
 
 
 @pytest.mark.usefixtures("python")
@@ -309,77 +306,57 @@ def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: 
     assert other.state is TestState.OTHER_TORCH
     assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
     assert test(torch=own).state is TestState.NOTHING_RAN
-    words = ("test", tmp_path / "tree", "--variant", CPU, "--torch", "2.11")
-    done = kci(*words, KCI_CACHE=str(tmp_path))
-    assert other.output in done.stderr
-    assert other.output not in done.stdout
-
-
-def test_the_torch_to_load_with_may_be_named_by_its_release(tmp_path: Path, python: Path) -> None:
-    make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
-    where = ["test", tmp_path / "tree", "--variant", CPU, "--torch"]
-    own = kernel_tests.parse_variant_name(CPU).framework_version
-    done = kci(*where, f"{own}.0")
-    assert "nothing ran" in done.stdout, done.stderr
+    words = ("test", tmp_path / "tree", "--variant", CPU, "--torch")
+    done = kci(*words, "2.11", KCI_CACHE=str(tmp_path))
+    assert (other.output in done.stderr, other.output in done.stdout) == (True, False)
+    assert "nothing ran" in kci(*words, f"{own}.0").stdout
     for wrong, said in (
         (f"{own}.7", f"kci loads variants with torch {own}.0"),
         ("new", "expected a version"),
     ):
-        done = kci(*where, wrong)
+        done = kci(*words, wrong)
         assert (done.code, said in done.stderr) == (2, True), done.stderr
 
 
+STABLE = "torch-stable-abi211-cpu-x86_64-linux"
+
+
 def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path: Path) -> None:
-    """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that."""
+    """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that. Tests of one
+    for the CPU ask for the kernel by its name, and the loader looks for what torch is for.
+    """
     fits = "torch214-cxx11-cu130-x86_64-linux"
-    for name in (CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"):
-        make_variant(tmp_path / "tree", name, archs=("9.0",) if "cu" in name else None)
     kernel = write_tree(tmp_path / "kernel", {"tests/test_it.py": "# fine\n"})
-    python = python_with_cuda(tmp_path)
-    done = kci("test", tmp_path / "tree", "--kernel", kernel, "--python", python)
-    rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
-    assert rows == [[fits, "passed"]], done.stderr
-    assert done.code == 0
+    python, record = python_with_cuda(tmp_path), tmp_path / "out" / "record.json"
+    for_cpu = "for the CPU: in this one tests get the variant for cuda"
+    for number, (names, more, code, said) in enumerate(
+        (
+            ((CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"), ["--kernel", kernel], 0, ""),
+            ((STABLE,), [], 3, f"not run: needs a Python with torch {for_cpu}"),
+            ((CUDA,), ["--kernel", ROOT / "examples" / "swiglu", "--record", record], 3,
+                "needs torch 2.13"),
+        )
+    ):  # fmt: skip
+        tree = tmp_path / str(number)
+        for name in names:
+            make_variant(tree, name, archs=("9.0",) if "cu" in name else None)
+        done = kci("test", tree, "--python", python, *more)
+        rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
+        assert (done.code, rows) == (code, [[fits, "passed"]] * (not code)), done.stderr
+        assert said in done.stderr
+    written = read_json(record, TestRecord)
+    assert (written.kernel, written.passed, written.tested) == ("swiglu", False, ())
+    assert "needs torch 2.13" in written.error
 
 
-def test_tests_of_a_cpu_variant_need_a_torch_for_the_cpu(tmp_path: Path) -> None:
-    """They ask for the kernel by its name, and the loader looks for what torch is for."""
-    make_variant(tmp_path / "tree", "torch-stable-abi211-cpu-x86_64-linux")
-    done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
-    assert done.code == 3
-    needs = "needs a Python with torch for the CPU: in this one tests get the variant for cuda"
-    assert f"not run: {needs}" in done.stderr
-
-
-def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
-    make_variant(tmp_path / "tree", CUDA, archs=("9.0",))
-    done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
-    assert done.code == 3, "this Python lacks a torch that the variant is for"
-    assert "needs torch 2.13" in done.stderr
-    record, python = tmp_path / "out" / "record.json", python_with_cuda(tmp_path / "other")
-    words = ["--kernel", ROOT / "examples" / "swiglu", "--python", python, "--record", record]
-    kci("test", tmp_path / "tree", *words)
-    said = read_json(record, TestRecord)
-    assert (said.kernel, said.passed, said.tested) == ("swiglu", False, ())
-    assert "needs torch 2.13" in said.error
-
-
-ARM = "torch213-cxx11-cpu-aarch64-linux"
-
-
-def test_who_has_not_the_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kci.cli.test.verify", lambda *_, **__: [])
-    make_variant(tmp_path / "tree", ARM)
-    done = kci("test", tmp_path / "tree")
-    assert (done.code, done.stdout) == (3, "")
-    assert f"{ARM}: built, verified, not run: needs a machine of aarch64-linux" in done.stderr
-
-
-def test_a_gpu_is_there_if_nvidia_smi_lists_it(bare: Bare) -> None:
+def test_a_gpu_is_there_if_nvidia_smi_lists_it_and_needs_a_torch_that_kci_does_not_have(
+    bare: Bare,
+) -> None:
     assert not kernel_tests.has_device("cuda")
-    for code, there in ((0, True), (9, False)):
+    for code, there in ((9, False), (0, True)):
         bare.add("nvidia-smi", f'[ "$*" = --list-gpus ] && exit {code}\nexit 77\n')
         assert kernel_tests.has_device("cuda") is there
+    assert why_not_testable(CUDA, None).startswith("needs a Python with torch for cuda; kci's own ")
 
 
 def test_a_job_tests_what_the_tree_has_of_its_variants(tmp_path: Path) -> None:
@@ -428,14 +405,13 @@ def test_which_environment_can_load_a_variant(
         assert (why_incompatible(parse_variant_name(name), environment) == "") is fits
 
 
-def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kci.run.loader._SECONDS", 0.1)
-    hangs = program(tmp_path, "python", "exec sleep 60\n")
-    failure(MissingToolError, "does not answer", probe, hangs)
-
-
-def test_a_python_that_cannot_load_kernels(tmp_path: Path) -> None:
-    for python in (tmp_path / "none", program(tmp_path, "python", "echo hello\n")):
+def test_a_python_that_cannot_load_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kci.run.loader._SECONDS", 1)
+    hangs, hello = (
+        program(tmp_path, name, does)
+        for name, does in (("a", "exec sleep 60\n"), ("b", "echo hello\n"))
+    )
+    for python in (tmp_path / "none", hangs, hello):
         failure(MissingToolError, "does not answer", probe, python)
     answer = 'kci-load-result:{"lacks": "No module named torch"}'
     lacks = program(tmp_path, "python", f"echo '{answer}'\n")

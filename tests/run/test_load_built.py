@@ -88,11 +88,14 @@ def module(folder: Path, name: str, *options: str) -> bytes:
         ("from . import symbol", "ImportError: .*undefined symbol: gone"),
         ("from . import library", "ImportError: libgone.so: cannot open shared object file"),
         ("import os; os.kill(os.getpid(), 11)", "the process ended with exit status 139"),
+        ("import threading; threading.Event().wait(600)", r"Timeout \(0:00:02\)!"),
     ],
 )
 def test_what_does_not_load_is_an_error_with_its_own_words(
-    tmp_path: Path, code: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, said: str
 ) -> None:
+    if "wait" in code:
+        monkeypatch.setattr("kci.run.loader._SECONDS", 2)
     (tmp_path / "m.c").write_text("int gone(void) { return 0; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "m.c", "-o", "libgone.so"], cwd=tmp_path, check=True)
     files = {
@@ -103,23 +106,6 @@ def test_what_does_not_load_is_an_error_with_its_own_words(
     directory = make_variant(tmp_path / "tree", files={**begins, **files})
     says = f"{CPU} does not load with torch 2.13: {said}"
     assert "begun" in failure(FindingsError, says, loaded, directory).message
-
-
-@pytest.mark.usefixtures("python")
-def test_a_variant_that_hangs_does_not_hold_a_job_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kci.run.loader._SECONDS", 2)
-    hangs = {"__init__.py": "import threading\nthreading.Event().wait(600)\n"}
-    directory = make_variant(tmp_path / "tree", files={**hangs})
-    failure(FindingsError, r"Timeout \(0:00:02\)!", loaded, directory)
-
-
-@pytest.mark.usefixtures("python", "monkeypatch")
-def test_a_torch_that_does_not_import_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
-    (tmp_path / "lib" / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')\n")
-    why = str(loaded(make_variant(tmp_path / "tree")))
-    assert "does not import torch and kernels: ImportError: libcudart.so.13 is missing" in why
 
 
 def test_the_bytecode_of_torch_is_written_by_the_first_load(
@@ -138,59 +124,56 @@ def test_the_bytecode_of_torch_is_written_by_the_first_load(
 
 
 FOREIGN = "import torch\ntorch.library.Library({!r}).define('fused(Tensor x) -> Tensor')\n"
-LAYERS = [
-    ("(nn.Module):\n    def __init__(self): pass\n", "has a constructor"),
-    ("(nn.Module):\n    def other(self): pass\n", "has members that nn.Module lacks: other"),
-    (":\n    def forward(self, x): pass\n", "is not a torch.nn.Module"),
-    (": pass\n__all__ = ['Bad']\n", "is not a torch.nn.Module"),
-]
+FAULTS = [
+    ("class Bad(nn.Module):\n    def __init__(self): pass\n", "layers.Bad has a constructor"),
+    ("class Bad(nn.Module):\n    def other(self): pass\n",
+        "layers.Bad has members that nn.Module lacks: other"),
+    ("class Bad:\n    def forward(self, x): pass\n", "layers.Bad is not a torch.nn.Module"),
+    ("class Bad: pass\n__all__ = ['Bad']\n", "layers.Bad is not a torch.nn.Module"),
+    (FOREIGN.format("mine"), "it registers the operator mine::fused"),
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("python")
-@pytest.mark.rule("KCI788", triggers=True)
-@pytest.mark.parametrize(("layers", "said"), LAYERS)
-def test_a_layer_that_kernelize_refuses_is_an_error(tmp_path: Path, layers: str, said: str) -> None:
-    files = {"__init__.py": "from . import layers\n", "layers.py": f"{LAYER}class Bad{layers}"}
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        pytest.param(*fault, marks=pytest.mark.rule(rule, triggers=True))
+        for fault, rule in zip(FAULTS, [*["KCI788"] * 4, "KCI787"], strict=True)
+    ],
+)
+def test_a_layer_that_kernelize_refuses_or_a_foreign_operator_is_an_error(
+    tmp_path: Path, layers: str, said: str
+) -> None:
+    files = {"__init__.py": "from . import layers\n", "layers.py": f"{LAYER}{layers}"}
     directory = make_variant(tmp_path / "tree", files=dict(files))
-    failure(FindingsError, re.escape(f"{CPU}: layers.Bad {said}"), loaded, directory)
-
-
-@pytest.mark.usefixtures("python")
-@pytest.mark.rule("KCI787", triggers=True)
-def test_an_operator_of_another_namespace_is_an_error(tmp_path: Path) -> None:
-    directory = make_variant(tmp_path / "tree", files={"__init__.py": FOREIGN.format("mine")})
-    failure(FindingsError, "it registers the operator mine::fused", loaded, directory)
+    failure(FindingsError, re.escape(f"{CPU}: {said}"), loaded, directory)
 
 
 @pytest.mark.usefixtures("python")
 @pytest.mark.rule("KCI785", "KCI787", "KCI788", triggers=False)
-def test_what_is_right_is_loaded(tmp_path: Path) -> None:
+def test_what_is_right_is_loaded_gets_no_secrets_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Helpers beside the layers are no layers, and what another package registers is not the
     kernel's.
     """
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    alone = (
+        "import os\nassert 'HF_TOKEN' not in os.environ\nassert os.environ['HOME'] == os.getcwd()"
+    )
     write_tree(tmp_path / "lib", {"other.py": FOREIGN.format("theirs")})
     helpers = (
         "import torch\nclass Helper: pass\nclass Mine(torch.autograd.Function):\n"
         "    def forward(self, x): pass\n"
     )
     files = {
-        "__init__.py": f"from . import layers\nimport other\n{FOREIGN.format(OWN)}",
+        "__init__.py": f"from . import layers\nimport other\n{alone}\n{FOREIGN.format(OWN)}",
         "layers.py": helpers + LAYER,
     }
-    assert loaded(make_variant(tmp_path / "tree", files=dict(files))) == GOOD
-
-
-@pytest.mark.usefixtures("python")
-def test_it_gets_no_secrets_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    code = (
-        "import os\nassert 'HF_TOKEN' not in os.environ\nassert os.environ['HOME'] == os.getcwd()"
-    )
-    directory = make_variant(tmp_path / "tree", files={"__init__.py": code})
-    loaded(directory)
-    assert files_in(directory) == ["__init__.py", "metadata.json"]
+    directory = make_variant(tmp_path / "tree", files=dict(files))
+    assert loaded(directory) == GOOD
+    assert files_in(directory) == ["__init__.py", "layers.py", "metadata.json"]
 
 
 @pytest.mark.usefixtures("no_torch")
@@ -206,12 +189,15 @@ def test_without_a_torch_it_is_not_loaded_and_in_ci_that_is_an_error(tmp_path: P
 
 
 @pytest.mark.usefixtures("python")
-def test_what_needs_the_driver_of_a_gpu_is_not_loaded(tmp_path: Path) -> None:
+def test_what_the_machine_or_its_torch_lacks_is_no_fault_of_the_kernel(tmp_path: Path) -> None:
     said = "libcuda.so.1: cannot open shared object file: No such file or directory"
     code = f"raise ImportError({said!r})\n"
     directory = make_variant(tmp_path / "tree", CUDA, files={"__init__.py": code}, archs=("9.0",))
     reason = "it links libcuda.so.1, which only a machine with an NVIDIA GPU has"
     assert loaded(directory, run="7") == Loading(reason=reason)
+    (tmp_path / "lib" / "torch.py").write_text("raise ImportError('libcudart.so.13 is missing')\n")
+    why = str(loaded(make_variant(tmp_path / "tree")))
+    assert "does not import torch and kernels: ImportError: libcudart.so.13 is missing" in why
 
 
 @pytest.mark.usefixtures("python")

@@ -73,27 +73,25 @@ def test_the_worst_failure_is_the_exit_code_and_the_others_are_built(tmp_path: P
     assert worse.pop() > alone.code
 
 
-def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
+def test_a_tree_that_is_not_right_is_exit_code_1_and_what_hits_all_is_said_once(
+    tmp_path: Path,
+) -> None:
+    """Of a cache that cannot be written each variant fails alike."""
     ignored = '[[lint.ignore]]\nrule = "KCI771"\npath = "torch-ext/*"\nreason = "only here"\n'
     kernel = noarch_kernel(tmp_path / "k", **{CODE: "import requests\n", "kci.toml": ignored})
     done = kci_process("run", kernel, KCI_CACHE=str(tmp_path / "cache"))
-    assert done.code == 1
+    assert (done.code, "1 error" in done.stdout) == (1, True)
     assert states(done.stdout) == dict.fromkeys(NAMES, "built")
-    assert "1 error" in done.stdout
-
-
-def test_what_the_machine_does_to_all_variants_is_said_once(tmp_path: Path) -> None:
-    """Of a cache that cannot be written each variant fails alike; what is one variant's own names
-    that variant.
-    """
     (tmp_path / "file").touch()
-    done = kci("run", noarch_kernel(tmp_path / "k"), KCI_CACHE=str(tmp_path / "file"))
+    done = kci("run", kernel, KCI_CACHE=str(tmp_path / "file"))
     assert done.code == 1
     assert (done.stderr.count("cannot write"), done.stderr.count("hint: ")) == (1, 1)
     assert "2 variants of just-python failed: cannot write" in done.stderr
 
 
-def test_what_is_one_variants_own_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_one_variants_own_names_it_and_a_first_build_is_held_against_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lacking = []
     for name in (CPU, STABLE_CPU):
         error = MissingToolError(f"no compiler for {name}", hint="get it")
@@ -102,19 +100,14 @@ def test_what_is_one_variants_own_names_it(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().err
     for name in (CPU, STABLE_CPU):
         assert f"relu {name} left: no compiler for {name}\n  hint: get it" in said
-
-
-@pytest.mark.parametrize(("found", "said"), [(0, ""), (1, "1 of 8 objects are as they were")])
-def test_a_first_build_is_held_against_nothing(
-    found: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    built = [
-        Outcome("relu", variant(name), OutcomeState.BUILT, objects=ObjectUse(have, 4 - have))
-        for name, have in ((CPU, found), (STABLE_CPU, 0))
-    ]
-    _report(RunResult(tuple(built), ()))
-    told = [line for line in capsys.readouterr().out.splitlines() if " of 8 objects" in line]
-    assert told == [said] * bool(said)
+    for found in (0, 1):
+        built = [
+            Outcome("relu", variant(name), OutcomeState.BUILT, objects=ObjectUse(have, 4 - have))
+            for name, have in ((CPU, found), (STABLE_CPU, 0))
+        ]
+        _report(RunResult(tuple(built), ()))
+        told = [line for line in capsys.readouterr().out.splitlines() if " of 8 objects" in line]
+        assert told == ["1 of 8 objects are as they were"] * found
 
 
 # --- what is taken over ---

@@ -4,6 +4,7 @@ left to do.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_a_kernel_builder_repository_is_taken_over(tmp_path: Path) -> None:
     assert "flake.nix was not copied" in said
     assert "_ops.py was not copied: it is generated" in said
     assert "no test has the mark" in said
+    assert not re.search("is missing|say in kci.toml", said)
     there = {path.name for path in (tmp_path / "new").rglob("*")}
     assert not there & {"flake.nix", "flake.lock", "_ops.py", "torch-cuda"}
     assert {"old.cu", "test_old.py", "kci.yml"} <= there
@@ -50,18 +52,19 @@ def test_a_kernel_builder_repository_is_taken_over(tmp_path: Path) -> None:
     assert (tmp_path / "old" / "flake.nix").exists(), "the old one stays as it is"
 
 
-def test_a_build_toml_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    write_tree(tmp_path / "old", {"build.toml": "[general\n"})
-    ended(kci("init", "new", "--from", "old", "-y"), 1, "old/build.toml:1:")
-    assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize("option", ["--framework torch", "--stable-abi 2.11", "--backend cuda"])
-def test_an_option_that_would_be_ignored_is_refused(option: str, tmp_path: Path) -> None:
-    write_tree(tmp_path / "old", {"build.toml": ""})
-    name, value = option.split()
-    made = kci("init", "new-one", "--from", "old", "-y", name, value)
-    ended(made, 2, f"{name} is not for --from")
+@pytest.mark.parametrize(
+    ("text", "options", "code", "said"),
+    [
+        ("[general\n", (), 1, "old/build.toml:1:"),
+        *(("", (name, value), 2, f"{name} is not for --from") for name, value in (
+            ("--framework", "torch"), ("--stable-abi", "2.11"), ("--backend", "cuda"))),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_or_would_be_ignored_is_refused(
+    tmp_path: Path, text: str, options: tuple[str, ...], code: int, said: str
+) -> None:
+    write_tree(tmp_path / "old", {"build.toml": text})
+    ended(kci("init", "new-one", "--from", "old", "-y", *options), code, said)
     assert not (tmp_path / "new-one").exists()
 
 

@@ -97,16 +97,13 @@ def both(runs: Runs) -> None:
     runs["cuda"] = SetupRun((of_cuda,))
 
 
-@pytest.fixture
-def made(here: Path, runs: Runs) -> Result:
-    """The project, taken over for both backends."""
+def test_an_extension_becomes_a_component_of_its_backend_and_a_draft_says_what_is_left(
+    here: Path, runs: Runs
+) -> None:
     both(runs)
-    return taken(here, PROJECT)
-
-
-def test_an_extension_becomes_a_component_of_its_backend(here: Path, made: Result) -> None:
-    ended(made, 0)
-    build = read_kernel(here / "adder").build
+    made, root = taken(here, PROJECT), here / "adder"
+    said = ended(made, 0, "replace `your-name` in repo-id by your account")
+    build = read_kernel(root).build
     assert (build.general.backends, build.general.license) == (("cpu", "cuda"), "MIT")
     of_cpu, of_cuda = build.kernel["adder_cpu"], build.kernel["adder_cuda"]
     assert of_cpu.src == ("csrc/ops.cpp", "csrc/add.h", "csrc/deep/more.h")
@@ -117,44 +114,38 @@ def test_an_extension_becomes_a_component_of_its_backend(here: Path, made: Resul
     assert of_cuda.cxx_flags == ("-O3", "-Wall", "-DWITH_X", "-DLEVEL=2", "-UNDEBUG")
     assert of_cuda.cuda_flags == ("-O3", "-lineinfo", "-DWITH_X", "-DLEVEL=2", "-UNDEBUG")
     assert of_cuda.cuda_capabilities == ("8.0", "9.0+PTX")
-    assert not (here / "adder" / "csrc" / "unused.h").exists()
-    assert (here / "adder" / "LICENSE").exists()
-
-
-@pytest.mark.usefixtures("made")
-def test_sources_and_package_are_copied_as_they_are(here: Path) -> None:
-    assert (here / "adder" / "csrc" / "ops.cpp").read_text() == OPS
-    package = here / "adder" / "torch-ext" / "adder"
-    assert (package / "__init__.py").read_text() == PROJECT["adder/__init__.py"]
-    assert (package / "functional.py").exists()
-    binding = (here / "adder" / "torch-ext" / "torch_binding.cpp").read_text()
-    assert "  // add\n  // scale_\n" in binding
-    tests = (here / "adder" / "tests" / "test_adder.py").read_text()
+    # Sources and package are copied as they are.
+    same = {"csrc/ops.cpp": OPS, "torch-ext/adder/__init__.py": PROJECT["adder/__init__.py"]}
+    assert {name: (root / name).read_text() for name in same} == same
+    there = {
+        name
+        for name in ("csrc/unused.h", "LICENSE", "torch-ext/adder/functional.py")
+        if (root / name).exists()
+    }
+    assert there == {"LICENSE", "torch-ext/adder/functional.py"}
+    assert "  // add\n  // scale_\n" in (root / "torch-ext" / "torch_binding.cpp").read_text()
+    tests = (root / "tests" / "test_adder.py").read_text()
     assert 'OPERATORS = [\n    "add",\n    "scale_",\n]' in tests
-
-
-def test_a_draft_says_what_is_left(here: Path, made: Result) -> None:
+    assert "[KCI167]: 'csrc/ops.cpp' includes" in kci("check", root, "-v").stderr
     left = todo(here)
-    assert f"adder is a draft: {len(left)} things left" in made.stdout
-    assert all(f"  {line}\n" in made.stdout for line in left)
-    begins = [
-        "setup.py: the include directory '/opt/other/include' lies outside of the project",
-        "setup.py: the include directory 'other' is empty: fetch it (a submodule?)",
-        "setup.py: it links `magma`: build.toml has no key for libraries, so compile it in, or "
-        "remove it",
-        "csrc/ops.cpp:5: bind these in torch-ext/torch_binding.cpp: add, scale_",
-        "a kernel is built without pybind11: include torch/all.h, and remove modules: "
-        "csrc/ops.cpp:2",
-        "1 test file of the project, such as tests/test_it.py, stayed there: ",
-        "build.toml: `repo-id`: write your account in place of your-name",
-        "torch-ext/adder/__init__.py:3: it imports numpy, which the kernel does not declare: ",
-        "torch-ext/adder/__init__.py:4: it imports adder.functional, which the kernel does not "
-        "declare: ",
-        "torch-ext/adder/__init__.py:5: its relative import fails: the package has no _C",
-        "tests/test_adder.py only looks whether the functions are there: write tests of their "
-        "results",
-    ]
-    assert [line[: len(begin)] for line, begin in zip(left, begins, strict=True)] == begins
+    assert f"adder is a draft: {len(left)} things left" in said
+    assert all(f"  {line}\n" in said for line in left)
+    assert [line[: len(begin)] for line, begin in zip(left, LEFT, strict=True)] == LEFT
+
+
+LEFT = [
+    "setup.py: the include directory '/opt/other/include' lies outside of the project",
+    "setup.py: the include directory 'other' is empty: fetch it (a submodule?)",
+    "setup.py: it links `magma`: build.toml has no key for libraries, so compile it in, or "
+    "remove it",
+    "csrc/ops.cpp:5: bind these in torch-ext/torch_binding.cpp: add, scale_",
+    "1 test file of the project, such as tests/test_it.py, stayed there: ",
+    "torch-ext/adder/__init__.py:3: it imports numpy, which the kernel does not declare: ",
+    "torch-ext/adder/__init__.py:4: it imports adder.functional, which the kernel does not "
+    "declare: ",
+    "torch-ext/adder/__init__.py:5: its relative import fails: the package has no _C",
+    "tests/test_adder.py only looks whether the functions are there: write tests of their results",
+]
 
 
 def test_nothing_is_run_that_nobody_allowed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +153,10 @@ def test_nothing_is_run_that_nobody_allowed(here: Path, monkeypatch: pytest.Monk
     write_tree(here / "old", PROJECT)
     told = "kci has to run old/setup.py, and --run is missing"
     ended(kci("init", "adder", "--from", "old", "-y"), 2, told, "allow it with --run")
-    assert not (here / "adder").exists()
-
-
-def test_a_project_without_setup_py_is_refused(here: Path) -> None:
+    (here / "old" / "setup.py").unlink()
     told = ("neither a build.toml nor a setup.py", "name them as `src` in build.toml")
-    ended(taken(here, {"CMakeLists.txt": ""}), 2, *told)
+    ended(kci("init", "adder", "--from", "old", "-y", "--run"), 2, *told)
+    assert not (here / "adder").exists()
 
 
 def test_several_extensions_are_components_and_said(here: Path, runs: Runs) -> None:
@@ -184,10 +173,15 @@ def test_several_extensions_are_components_and_said(here: Path, runs: Runs) -> N
 def test_the_cpu_extensions_of_the_run_for_cuda_count_where_the_other_fails(
     here: Path, runs: Runs
 ) -> None:
+    """And operators that are registered already, and a package below src/ that nobody named."""
     runs["cpu"] = SetupRun(error="OSError: CUDA_HOME environment variable is not set", line=7)
-    runs["cuda"] = SetupRun((cuda("a", "a.cu"), cpp("b", "b.cpp")))
-    ended(taken(here, files("a.cu", "b.cpp")), 0)
+    runs["cuda"] = SetupRun((cuda("a", "a.cu"), cpp("old._C", "b.cpp")))
+    text = '\nTORCH_LIBRARY(old, m) { m.def("add(Tensor a) -> Tensor"); }\n'
+    ended(taken(here, files("a.cu") | {"b.cpp": text, "src/old/__init__.py": "x = 1\n"}), 0)
     assert set(read_kernel(here / "adder").build.kernel) == {"adder_cpu", "adder_cuda"}
+    where = "their namespace in a kernel is TORCH_EXTENSION_NAME"
+    assert f"b.cpp:2: it registers operators: {where}" in todo(here)
+    assert (here / "adder" / "torch-ext" / "adder" / "__init__.py").read_text() == "x = 1\n"
 
 
 def test_a_backend_that_was_not_seen_is_said(here: Path, runs: Runs) -> None:
@@ -266,20 +260,6 @@ def test_a_license_is_never_invented(said: str, written: str, here: Path, runs: 
     assert any("write the license" in line for line in todo(here)) == (written == "other")
 
 
-def test_operators_that_are_registered_already_are_said(here: Path, runs: Runs) -> None:
-    runs["cpu"] = SetupRun((cpp("a", "a.cpp"),))
-    text = '\nTORCH_LIBRARY(old, m) { m.def("add(Tensor a) -> Tensor"); }\n'
-    ended(taken(here, files() | {"a.cpp": text}), 0)
-    where = "their namespace in a kernel is TORCH_EXTENSION_NAME"
-    assert f"a.cpp:2: it registers operators: {where}" in todo(here)
-
-
-def test_a_package_below_src_is_found_without_being_named(here: Path, runs: Runs) -> None:
-    runs["cpu"] = SetupRun((cpp("old._C", "a.cpp"),))
-    ended(taken(here, files("a.cpp") | {"src/old/__init__.py": "x = 1\n"}), 0)
-    assert (here / "adder" / "torch-ext" / "adder" / "__init__.py").read_text() == "x = 1\n"
-
-
 FORGED = ["[]", "{", '{"error": 1}', '{"extensions": [{"name": 1, "sources": []}]}']
 
 
@@ -297,25 +277,21 @@ def test_a_forged_answer_is_refused(answer: str, monkeypatch: pytest.MonkeyPatch
         run_setup.run_setup({"setup.py": b""}, Path("/nowhere"), lambda _: None)
 
 
-def test_a_torch_that_can_be_imported_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+def test_a_torch_that_is_there_or_can_be_imported_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked, there = list[str](), list[str]()
 
     def ensured(version: str, **_: object) -> Path:
         asked.append(version)
-        if version != "2.13":
+        if version not in ("2.13", *there):
             raise MissingToolError("it is for CUDA")
-        return Path("/env/bin/python")
+        return tmp_path
 
+    made = lambda _, version, __: SimpleNamespace(complete=version in there)  # noqa: E731
+    monkeypatch.setattr(run_setup, "kci_environment", made)
     monkeypatch.setattr(run_setup, "ensure_runtime", ensured)
-    assert run_setup._torch(Path("/nowhere"), lambda _: None) == (Path("/env/bin/python"), "2.13")
+    assert run_setup._torch(tmp_path, lambda _: None) == (tmp_path, "2.13")
     assert asked == ["2.15", "2.14", "2.13"]
-
-
-def test_a_torch_that_is_there_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(run_setup, "ensure_runtime", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(
-        run_setup,
-        "kci_environment",
-        lambda _, version, __: SimpleNamespace(complete=version == "2.14"),
-    )
+    there.append("2.14")
     assert run_setup._torch(tmp_path, lambda _: None) == (tmp_path, "2.14")

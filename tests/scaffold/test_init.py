@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import write_tree
 from cli.runner import ended, kci
+from kci.scaffold import new_kernel
+from kci.scaffold.from_setup import Component
 from kci.scaffold.new_kernel import (
     FRAMEWORKS,
     OFFERED,
@@ -75,20 +78,17 @@ def test_the_settings_that_are_commented_out_are_valid(here: Path) -> None:
         assert all((settings.limits, settings.tiers, settings.catalog))
 
 
-def test_what_was_chosen_is_in_the_files(here: Path) -> None:
-    ended(kci("init", "fast-kernel", "-y", *on("cuda"), "--stable-abi", "2.12"), 0)
-    data = tomllib.loads((here / "fast-kernel" / "build.toml").read_text())
-    assert data["general"]["backends"] == ["cuda"]
-    assert data["torch"]["stable-abi"] == {"cuda": "2.12"}
-    assert not (here / "fast-kernel" / "csrc" / "fast_kernel_cpu.cpp").exists()
-
-
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_function_is_called_after_the_kernel(framework: str) -> None:
-    made = new_kernel_files(choose("rms-norm", framework=framework), standalone=False)
-    assert "rms_norm" in made["CARD.md"]
-    assert "kernel.rms_norm(" in made["tests/test_rms_norm.py"]
-    assert "silu(" not in "".join(made.values()).replace("torch.nn.functional.silu(", "")
+def test_the_function_is_called_after_the_kernel_for_every_backend_that_is_offered(
+    framework: str,
+) -> None:
+    for backend in OFFERED[framework]:
+        chosen = choose("rms-norm", framework=framework, backends=[backend])
+        made = new_kernel_files(chosen, standalone=False)
+        assert f'backends = ["{backend}"]' in made["build.toml"]
+        assert "rms_norm" in made["CARD.md"]
+        assert "kernel.rms_norm(" in made["tests/test_rms_norm.py"]
+        assert "silu(" not in "".join(made.values()).replace("torch.nn.functional.silu(", "")
     taken = new_kernel_files(choose("layers", framework=framework), standalone=False)
     assert "kernel.layers_op(" in taken["tests/test_layers.py"]
 
@@ -142,24 +142,34 @@ def test_kernels_made_side_by_side_are_answered_about(here: Path) -> None:
     (here / "beta" / "kci.toml").touch()
     refused = kci("matrix")
     assert "move alpha/kci.toml to ., and remove beta/kci.toml" in refused.stderr
+    # One that leads nowhere is left.
+    (here / "kci.toml").symlink_to("nowhere/kci.toml")
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
+    ended(made, 1, "kci.toml: error[")
+    assert ("is ready" in made.stderr, (here / "nowhere").exists()) == (False, False)
 
 
-def test_the_working_directory_is_filled(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_directory_is_filled_with_what_was_chosen(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "my-kernel").mkdir()
     monkeypatch.chdir(here / "my-kernel")
-    made = kci("init", ".", "-y", *on("cpu"), "--repo-id", "acme/my-kernel")
-    ended(made, 0, "KCI450", "git init -b main")
+    words = (*on("cuda"), "--stable-abi", "2.12", "--repo-id", "acme/my-kernel")
+    ended(kci("init", ".", "-y", *words), 0, "KCI450", "git init -b main")
     assert kci("check").code == 0
-    texts = [file.read_text() for file in Path().rglob("*") if file.is_file()]
-    assert sum("acme/my-kernel" in text for text in texts) >= 4
-    assert not any("your-name" in text for text in texts)
+    texts = {file.name: file.read_text() for file in Path().rglob("*") if file.is_file()}
+    assert sum("acme/my-kernel" in text for text in texts.values()) >= 4
+    assert not any("your-name" in text for text in texts.values())
+    data = tomllib.loads(texts["build.toml"])
+    assert data["general"]["backends"] == ["cuda"]
+    assert data["torch"]["stable-abi"] == {"cuda": "2.12"}
+    assert "my_kernel_cpu.cpp" not in texts
     assert kci("init", "x1", "-y", "--repo-id", "acme").code == 2
 
 
 def test_nothing_is_overwritten(here: Path) -> None:
-    (here / "taken").mkdir()
-    (here / "taken" / "notes.txt").write_text("mine")
-    (here / "file").write_text("mine")
+    write_tree(here, {"taken/notes.txt": "mine", "file": "mine"})
     (here / "link").symlink_to(here / "elsewhere")
     for name in ("taken", "file", "link"):
         assert ended(kci("init", name, "-y"), 2, "nothing was written") == ""
@@ -169,8 +179,6 @@ def test_nothing_is_overwritten(here: Path) -> None:
 
 
 def test_what_gets_there_first_stays(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kci.scaffold import new_kernel
-
     real = new_kernel.check_kernels
 
     def meanwhile(arguments: list[str]) -> object:
@@ -187,8 +195,6 @@ def test_what_gets_there_first_stays(here: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kci.scaffold import new_kernel
-
     def fails(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -226,38 +232,29 @@ def test_what_does_not_fit_is_wrong_usage_and_writes_nothing(
     assert list(here.iterdir()) == []
 
 
-def test_a_project_that_registers_its_operators_gets_no_second_library() -> None:
-    for registered in (True, False):
-        values = {"registered": registered, "functions": ("add",)}
-        text = render_templates({"b.cpp": "port/torch_binding.cpp.j2"}, values)["b.cpp"]
-        assert ("TORCH_LIBRARY" in text) is not registered
-        assert text.endswith("\nREGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n")
-
-
-def test_a_value_of_a_new_build_toml_is_toml() -> None:
+def test_a_value_is_toml_and_registered_operators_get_no_second_library() -> None:
     """JSON is not: it escapes a slash or DEL in ways of its own, and a value of a setup.py may be
     anything.
     """
     odd = 'a"b\\c\x7f\u2028\té'
-    component = {
-        "label": "x", "backend": "cpu", "sources": [odd], "headers": [], "include": [],
-        "cxx_flags": [odd], "cuda_flags": [], "archs": [],
-    }  # fmt: skip
+    component = Component("x", "cpu", [odd], [], [], [odd], [], [])
     values = {
-        "name": "x", "license": odd, "repo_id": "a/b", "package": "x", "backends": ["cpu"],
-        "components": [component], "left": [], "functions": [],
-    }  # fmt: skip
-    text = render_templates({"build.toml": "port/build.toml.j2"}, values)["build.toml"]
-    read = tomllib.loads(text)
-    assert (read["general"]["license"], read["kernel"]["x"]["src"]) == (odd, [odd])
-
-
-def test_every_backend_that_is_offered_has_files() -> None:
-    for framework, backends in OFFERED.items():
-        for backend in backends:
-            chosen = choose("some-kernel", framework=framework, backends=[backend])
-            files = new_kernel_files(chosen, standalone=False)
-            assert f'backends = ["{backend}"]' in files["build.toml"]
+        "name": "x",
+        "license": odd,
+        "repo_id": "a/b",
+        "package": "x",
+        "backends": ["cpu"],
+        "left": [],
+    }
+    for registered in (True, False):
+        values |= {"components": [component], "functions": ("add",), "registered": registered}
+        made = render_templates(
+            {name: f"port/{name}.j2" for name in ("build.toml", "torch_binding.cpp")}, values
+        )
+        read = tomllib.loads(made["build.toml"])
+        assert (read["general"]["license"], read["kernel"]["x"]["src"]) == (odd, [odd])
+        assert ("TORCH_LIBRARY" in made["torch_binding.cpp"]) is not registered
+        assert made["torch_binding.cpp"].endswith("\nREGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n")
 
 
 def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(here: Path) -> None:
@@ -280,15 +277,6 @@ def test_in_a_repository_every_kind_has_variants_at_once(kind: str, here: Path) 
     kernel = here / "kernels" / "k1"
     declared = tomllib.loads((kernel / "build.toml").read_text())["general"]["backends"]
     assert built_backends(kernel) == set(declared)
-
-
-def test_a_kci_toml_that_leads_nowhere_is_left(here: Path) -> None:
-    (here / "kci.toml").symlink_to("nowhere/kci.toml")
-    subprocess.run(["git", "init", "--quiet"], check=True)
-    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
-    ended(made, 1, "kci.toml: error[")
-    assert "is ready" not in made.stderr
-    assert not (here / "nowhere").exists()
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def keep_objects(leg: LegBuild) -> dict[str, object]:
     there, name = used.found + used.made, f"{leg.objects}-{attempt}"
     common.set_outputs(objects_name=name, objects_folder=leg.kept)
     if not leg.part:
-        record = LegObjects(leg.kernel.build.name, leg.name, attempt, name, used.found, used.made)
+        record = LegObjects(leg.kernel.build.name, leg.name, attempt, name)
         write_record(leg.packed / OBJECTS_FILE, record)
     left = "not known" if minutes is None else f"{minutes:.0f}"
     return {

@@ -28,7 +28,6 @@ from kci.diagnostics import Diagnostic, errors_in, printable
 from kci.errors import (
     FindingsError,
     KciError,
-    UnfinishedBuildError,
     UnsafeError,
     UsageError,
     first_error,
@@ -76,11 +75,8 @@ class LegRequest(Frozen, kw_only=True):
 
     def failure(self, error: KciError, leg: str, replay: str, more: str = "") -> VariantFailure:
         """The record of a failed build; `more` is appended to its reason."""
-        reason, unfinished = first_error(error) + more, isinstance(error, UnfinishedBuildError)
-        name, attempt = self.kernel.build.name, self.options.attempt
-        return VariantFailure(
-            name, leg, self.variant.name, attempt, reason, replay[:4000], unfinished
-        )
+        name, attempt, reason = self.kernel.build.name, self.options.attempt, first_error(error)
+        return VariantFailure(name, leg, self.variant.name, attempt, reason + more, replay[:4000])
 
     def record(self, builder: str, seconds: float, objects: ObjectUse | None = None) -> LegRecord:
         """The record of the directory that was built."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from kci.builders.process.run import Log, ProgramScope, StoppedError
+from kci.builders.process.run import Log, ProgramScope
 from kci.builders.request import BuildOptions
 from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.downloads import is_reachable
@@ -90,23 +90,19 @@ def fetching(variant: Variant, options: BuildOptions, log: Log) -> Iterator[None
 
     def fetch() -> None:
         made = (kci_environment(options.cache, torch, flavour).complete for torch in variant.loads)
-        with scope.entered(), suppress(KciError, StoppedError):
+        with scope.entered():
             if not any(made):
                 ensure_runtime(variant.loads[0], cache=options.cache, log=log, flavour=flavour)
 
-    # that for the CPU compiles too, so the build fetches it
-    wanted = options.load and options.isolation and flavour != HOST and variant.loads
-    thread = threading.Thread(target=fetch)
-    if wanted:
-        thread.start()
-    try:
-        yield
-    except BaseException:
-        scope.stop()
-        raise
-    finally:
-        if wanted:
-            thread.join()
+    with ThreadPoolExecutor(1) as beside:
+        # that for the CPU compiles too, so the build fetches it
+        if options.load and options.isolation and flavour != HOST and variant.loads:
+            beside.submit(fetch)
+        try:
+            yield
+        except BaseException:
+            scope.stop()
+            raise
 
 
 class DriverMissingError(KciError):

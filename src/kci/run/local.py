@@ -229,20 +229,20 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     if plan.faulty:
         raise invalid_kernels_error(plan.faulty, len(workspace.kernels))
     # a local build needs no runner
-    reasons = {(item.kernel, item.variant): item for item in plan.left_out if item.rule != "KCI301"}
-    system = this_system()
+    reasons = {
+        (item.kernel, item.variant): f"{item.rule}: {item.why}"
+        for item in plan.left_out
+        if item.rule != "KCI301"
+    }
     elsewhere = {(kernel.name, name) for kernel in plan.kernels for name in kernel.elsewhere}
-    outcomes: list[Outcome] = []
+    outcomes, system = list[Outcome](), this_system()
     for kernel in workspace.matrix(choice).kernels:
         for variant in kernel.each_once(system):
-            outcome = Outcome(
-                kernel.name, variant, elsewhere=(kernel.name, variant.name) in elsewhere
-            )
-            if variant.kind is not Kind.NOARCH and variant.system != system:
-                outcome.state, outcome.note = OutcomeState.LEFT, f"needs {variant.system}"
-            elif reason := reasons.get((kernel.name, variant.name)):
-                outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.why}"
-            outcomes.append(outcome)
+            key = kernel.name, variant.name
+            here = variant.kind is Kind.NOARCH or variant.system == system
+            why = reasons.get(key, "") if here else f"needs {variant.system}"
+            state = OutcomeState.LEFT if why else OutcomeState.WAITING
+            outcomes.append(Outcome(kernel.name, variant, state, why, elsewhere=key in elsewhere))
     return outcomes
 
 
@@ -250,10 +250,10 @@ def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
     """Map kernels to trees: `build/` in the kernel's directory, or `into`, with a folder each if
     there are several.
     """
-    kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
-    if not into:
-        return {name: Path(kernel.directory) / "build" for name, kernel in kernels.items()}
-    return {name: into if len(workspace.kernels) == 1 else into / name for name in kernels}
+    places = {kernel.build.name: Path(kernel.directory) / "build" for kernel in workspace.kernels}
+    if into:
+        places = {name: into / name if len(places) > 1 else into for name in places}
+    return places
 
 
 def run_here(

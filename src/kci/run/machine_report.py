@@ -103,16 +103,14 @@ def _toolkits(cache: Path, catalog: Catalog, backends: Collection[str]) -> Itera
     # one per version in the catalog for this system
     system = this_system()
     rows = [row for row in catalog.rows if row.system == system and row.backend in backends]
-    toolkits = {(row.backend, row.compute) for row in rows if row.compute}
-    for backend, compute in sorted(toolkits):
+    for backend, compute in sorted({(row.backend, row.compute) for row in rows if row.compute}):
         if BACKENDS[backend].compiled:
             find = partial(examine_device, backend, compute.minor_text, system, cache)
             yield _examined_tool(f"{backend} {compute.minor_text}", find)
-    for backend in sorted({row.backend for row in rows}):
-        if BACKENDS[backend].macos:
-            message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
-            remedy = "kci does not compile for it itself: kci build --builder nix"
-            yield ToolReport(backend, Health.MISSING, message, remedy)
+    for backend in sorted({row.backend for row in rows if BACKENDS[row.backend].macos}):
+        message = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
+        remedy = "kci does not compile for it itself: kci build --builder nix"
+        yield ToolReport(backend, Health.MISSING, message, remedy)
 
 
 def _helpers() -> Iterator[ToolReport]:

@@ -22,7 +22,7 @@ from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, KciError, first_error
 from kci.matrix.variants import objects_name
 from kci.plan.plan import Plan
-from kci.run.kernel_tests import Natural, TestReport, TestState, Text
+from kci.run.kernel_tests import TestReport, TestState, Text
 from kci.tree.artifacts import CiRun, find_sources
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -61,8 +61,6 @@ class VariantFailure(VersionedRecord):
     """First line of the error."""
     replay: Text
     """Command that reproduces it."""
-    unfinished: bool = False
-    """True for a timeout; `error` tells the progress."""
 
 
 class LegObjects(VersionedRecord):
@@ -72,10 +70,6 @@ class LegObjects(VersionedRecord):
     leg: Text
     attempt: Attempt
     artifact: Annotated[str, Meta(pattern=r"^objects\.[A-Za-z0-9._+%-]{1,240}\Z")]
-    found: Natural = 0
-    made: Natural = 0
-    seconds: Annotated[float, Meta(ge=0)] = 0.0
-    """Compile time of the reused objects, as far as known."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

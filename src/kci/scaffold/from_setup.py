@@ -134,9 +134,6 @@ _DROPPED = re.compile(
 """Flags that the build sets itself (architectures, C++ standard, jobs, libraries), and flags that
 only print."""
 _ARCH = re.compile(r"\b(sm|compute)_(\d+)(\d)([af]?)\b")
-_PYBIND = re.compile(
-    r"#[ \t]*include[ \t]*[<\"](?:torch/(?:extension|python)\.h|pybind11/)|\bPYBIND11_MODULE\b"
-)
 _LEGAL = re.compile(r"(?i)(licen[cs]e|copying|notice)[^/]*")
 _BOUND = re.compile(r"\.\s*def\s*\(\s*\"(\w+)\"")
 _DEFINED = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND)?\s*\(")
@@ -166,7 +163,7 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
     package = python_name(choice.name)
     work = _Draft(project, runs)
     components = work.components(extensions, package)
-    if not any(item.sources for item in components):
+    if not components:
         raise FindingsError(
             f"{root}: none of the sources of its extensions was found", "\n".join(work.todo[:5])
         )
@@ -180,11 +177,6 @@ def from_setup_py(root: Path, choice: NewKernel, cache: Path, log: Log) -> Conve
             f"{count(len(tests), 'test file')} of the project, such as {tests[0]}, stayed there: "
             "copy those that "
             "test the operators to tests/, and mark them with `pytest.mark.kernels_ci`"
-        )
-    if choice.placeholder:
-        work.note(
-            f"{BUILD_TOML}: `repo-id`: write your account in place of "
-            f"{choice.repo_id.partition('/')[0]}"
         )
     files |= (python := work.python(root, package, names, backends))
     files |= {name: data for name, data in project.items() if _LEGAL.fullmatch(name)}
@@ -371,7 +363,6 @@ class _Draft(Frozen):
 
     def bound(self, files: Mapping[str, bytes]) -> list[str]:
         names: dict[str, None] = {}
-        uses: list[str] = []
         for file, data in files.items():
             text = data.decode("utf-8", "replace")
             here = {match[1]: None for match in _BOUND.finditer(text)}
@@ -385,13 +376,7 @@ class _Draft(Frozen):
                     f"{_place(file, text, _REGISTERED)}: it registers operators: their namespace "
                     "in a kernel is TORCH_EXTENSION_NAME"
                 )
-            uses += [_place(file, text, _PYBIND)] if _PYBIND.search(text) else []
             names |= here
-        if uses:
-            self.note(
-                "a kernel is built without pybind11: include torch/all.h, and remove modules: "
-                f"{', '.join(uses)}"
-            )
         return list(names)
 
     def python(

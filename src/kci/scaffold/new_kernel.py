@@ -32,7 +32,6 @@ from kci.plan.workspace import open_workspace
 from kci.utils.atomic import flush, replacing
 from kci.utils.frozen import Frozen
 from kci.utils.shipped import template_environment
-from kci.utils.suggest import nearest
 from kci.workflows.repository import render_workflows
 
 FRAMEWORKS = {
@@ -71,15 +70,10 @@ class NewKernel(Frozen, kw_only=True):
 
 
 def choose(name: str, **fields: Any) -> NewKernel:
-    """A new kernel from its name and options, completed with defaults; UsageError for options that
-    do not fit.
+    """A new kernel from its name, see `require_name`, and options, completed with defaults;
+    UsageError for options that do not fit its framework.
     """
-    require_name(name)
     new = NewKernel(name=name, **fields)
-    if new.framework not in FRAMEWORKS:
-        raise UsageError(
-            f"there is no framework {new.framework[:60]!r}", nearest(new.framework, FRAMEWORKS)
-        )
     for backend in new.backends:
         if backend not in OFFERED[new.framework]:
             hint = f"for {new.framework}: {', '.join(OFFERED[new.framework])}"

@@ -227,6 +227,7 @@ def but(**keys: Any) -> dict[str, KernelRecord]:
 
 BUILT, TESTED = run_plan(), run_plan(tests=(TEST,))
 SKIPPED = run_plan(legs=(), skipped=SAME)
+RETESTED = run_plan(legs=(), skipped=SAME, tests=(CARRIED,))
 INDEX, OLDER = (
     TreeIndex({"a": TreePlace("41", 1, msgspec.structs.replace(MANIFEST, version=version))})
     for version in (MANIFEST.version, 2)
@@ -253,23 +254,15 @@ INDEX, OLDER = (
         (SKIPPED, but(), None, INDEX, ["41"]),
         (SKIPPED, but(manifest=OTHER_MANIFEST), None, INDEX, []),
         (SKIPPED, but(complete=False, manifest=None), None, INDEX, []),
+        # That of an earlier run is published once it has passed in this one.
+        (RETESTED, {}, TESTS_PASSED, INDEX, ["41"]),
+        (RETESTED, {}, TESTS_OTHER, INDEX, []),
     ],
 )
 def test_which_kernels_can_be_published(
     plan: Plan, records: dict[str, KernelRecord], tests: Any, index: TreeIndex, run: list[str]
 ) -> None:
     assert runs(plan, records, tests, index) == run
-
-
-def test_the_tree_of_an_earlier_run_is_published_once_it_has_passed_in_this_one() -> None:
-    plan, job = run_plan(legs=(), skipped=SAME, tests=(CARRIED,)), "a / test cuda-x86_64-linux"
-    for tests, published, lacking in (
-        (TESTS_PASSED, ["41"], []), (TESTS_FAILED, [], [job]), (TESTS_OTHER, [], [job]),
-        ({}, [], [job]),
-    ):  # fmt: skip
-        assert runs(plan, {}, tests, INDEX) == published
-        assert [row.job for row in judge(plan, tests=tests, index=INDEX)] == lacking
-    assert len(judge(plan, tests=TESTS_PASSED)) == 1, "there is no such tree"
 
 
 def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
@@ -286,6 +279,7 @@ def test_the_gate_lists_tests_that_failed_and_those_that_never_ran() -> None:
         (TESTED, [incomplete], {}, "torch-cuda", "", None),  # its tests were not to run
         (TESTED, [], {}, "merge", "", None),
         (unbuilt, [], {}, test, "", ""),  # no job has run it
+        (RETESTED, [], TESTS_PASSED, test, "another tree", ""),  # there is no such tree
     ):
         (row,) = judge(what, *records, tests=tests)
         assert (row.job, error in row.error) == (f"a / {job}", True)

@@ -62,7 +62,7 @@ def good(kernel: str, version: int = 1) -> KernelRecord:
 
 
 def kept(leg: str, artifact: str = "objects.aa.cpu-1", kernel: str = "aa") -> LegObjects:
-    return LegObjects(kernel, leg, 1, artifact, found=3, made=1)
+    return LegObjects(kernel, leg, 1, artifact)
 
 
 def places(index: TreeIndex) -> dict[str, tuple[str, int]]:
@@ -163,25 +163,6 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     assert index_after(elsewhere, "43", 6).trees["aa"].passed == {}
     # One that merges another tree, and does not come to testing.
     assert known(next_index(left(tmp_path / "5", second, (TEST, ROCM), "d2"), "43", 6)) == {}
-
-
-@pytest.mark.parametrize(
-    ("attempt", "records"),
-    [
-        (1, ()),
-        (1, (passed_on("d1", good=False),)),
-        (1, (passed_on("d2"),)),
-        (1, (passed_on("d1"), passed_on("d1", attempt=2, good=False))),
-        (1, (TestRecord("aa", TEST.name, 1, True),)),
-        (2, (passed_on("d1"),)),
-    ],
-    ids=["silence", "failed", "another tree", "failed again", "of no tree", "all ran again"],
-)
-def test_what_did_not_pass_on_the_very_tree_is_not_known_as_passed(
-    tmp_path: Path, attempt: int, records: tuple[TestRecord, ...]
-) -> None:
-    run = left(tmp_path, TreeIndex(), (TEST,), "d1", *records, attempt=attempt)
-    assert known(next_index(run, "41", 6)) == {}
 
 
 def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from act.test_workflow import add_kernel
 from buildkit import leg_request, quiet, write_tree
-from conftest import ROOT
+from conftest import ROOT, failure
 from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
 from kci.errors import BuildFailedError, MissingToolError
@@ -74,13 +74,18 @@ def outcomes(results: list[LegResult]) -> dict[str, LegOutcome]:
     return {result.torch: result.outcome for result in results}
 
 
-def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(watched: Watched) -> None:
+def test_a_stable_abi_is_built_once_and_loaded_with_every_torch(
+    tmp_path: Path, watched: Watched
+) -> None:
     results = watched()
     assert outcomes(results) == dict.fromkeys(["2.11", "2.12", "2.13", "2.14"], LegOutcome.PASSED)
     first = results[0]
     assert (first.run, first.attempt, first.catalog, first.commit) == (7, 2, "one", "c0ffee")
     assert first.replay.startswith("kci build && kci test --kernel=")
     assert first.replay.endswith("--torch=2.11 build"), "the build of the replay writes to build/"
+    write_results(tmp_path / "results", results)
+    read, problems = read_results([tmp_path / "results"])
+    assert (sorted(read, key=lambda item: item.torch), problems) == (results, [])
 
 
 def test_each_torch_has_a_result_of_its_own(watched: Watched) -> None:
@@ -95,12 +100,9 @@ def test_each_torch_has_a_result_of_its_own(watched: Watched) -> None:
         ("2.11", "passed"), ("2.12", "failed"), ("2.13", "skipped"), ("2.14", "passed"),
     ]  # fmt: skip
     (run,) = group_results(results)
-    (failure,) = run.failed
-    assert failure.error == "error: not loaded: ImportError: undefined symbol: gone"
-    assert "File x" in failure.excerpt
-
-
-def test_what_a_test_says_is_the_error(watched: Watched) -> None:
+    (fault,) = run.failed
+    assert fault.error == "error: not loaded: ImportError: undefined symbol: gone"
+    assert "File x" in fault.excerpt
     output = "tests/t.py:3\nE       assert 1 == 2\nFAILED tests/t.py::test_x\n1 failed"
     (failed, *_) = watched(answers={"2.11": TestState.FAILED}, output=output)
     assert failed.error.splitlines()[0] == "error: failed: assert 1 == 2"
@@ -114,9 +116,7 @@ def test_a_build_that_fails_leaves_the_other_torches_unknown(watched: Watched) -
     (run,) = group_results(results)
     assert run.failed[0].error == "a.cpp:3: error: no member named 'x'"
     assert len(run.unknown) == 3
-
-
-def test_a_machine_that_lacks_something_says_nothing_about_the_kernel(watched: Watched) -> None:
+    # A machine that lacks something says nothing about the kernel.
     lacking = watched(MissingToolError("nvcc is not installed"))
     assert set(outcomes(lacking).values()) == {LegOutcome.SKIPPED}
 
@@ -125,14 +125,6 @@ def test_what_cannot_be_loaded_here_is_built(watched: Watched) -> None:
     results = watched(name="torch-stable-abi211-cu130-x86_64-linux")
     assert [(result.outcome, result.torch) for result in results] == [(LegOutcome.PASSED, "2.14")]
     assert results[0].compute.startswith("13.0")
-
-
-def test_results_are_files_that_can_be_recorded(tmp_path: Path, watched: Watched) -> None:
-    results = watched()
-    write_results(tmp_path / "results", results)
-    read, problems = read_results([tmp_path / "results"])
-    assert problems == []
-    assert sorted(read, key=lambda item: item.torch) == results
 
 
 def test_the_compat_tier_builds_a_stable_abi_as_the_release_does() -> None:
@@ -153,12 +145,6 @@ def kernel(tmp_path: Path) -> Path:
     return write_tree(made, {"tests/test_it.py": ""})
 
 
-@pytest.fixture
-def into(tmp_path: Path) -> Path:
-    (tmp_path / "into").mkdir()
-    return tmp_path / "into"
-
-
 def built(kernel: Path, tmp_path: Path, attempt: int = 1) -> Path:
     """A folder with the artifact of its variant."""
     workspace = open_workspace([kernel])
@@ -170,62 +156,40 @@ def built(kernel: Path, tmp_path: Path, attempt: int = 1) -> Path:
 
 
 def on_hardware(
-    kernel: Path, tmp_path: Path, variants: list[Path], said: list[str] | None = None
+    kernel: Path, tmp_path: Path, variants: list[Path], log: Callable[[str], None] = quiet
 ) -> list[LegResult]:
-    python = tmp_path / "cuda" / "python-with-torch"
-    if not python.exists():
-        python_with_cuda(tmp_path)
-    log, cache = (said if said is not None else []).append, tmp_path / "cache"
-    return list(watch_hardware(read_kernel(kernel), variants, python, RUN, cache, log))
+    python = python_with_cuda(tmp_path)
+    return list(watch_hardware(read_kernel(kernel), variants, python, RUN, tmp_path, log))
 
 
 def test_what_a_leg_built_is_tested_and_recorded_beside_its_build(
-    kernel: Path, tmp_path: Path, into: Path
+    kernel: Path, tmp_path: Path
 ) -> None:
+    assert unpack_legs(tmp_path / "missing", ["torch-cuda"], tmp_path) == []
     names = ["torch-cuda", "torch214-cxx11-cu130-x86_64-linux"]
-    variants = unpack_legs(built(kernel, tmp_path), names, into)
+    variants = unpack_legs(built(kernel, tmp_path), names, tmp_path)
     assert [path.name for path in variants] == ["torch-cuda"]
     (result,) = on_hardware(kernel, tmp_path, variants)
     assert result.leg == "some-kernel torch-cuda x86_64-linux+hardware 2.14 13.0"
-    assert result.outcome is LegOutcome.PASSED
+    assert (result.outcome, "kci test" in result.replay) == (LegOutcome.PASSED, True)
     assert (result.run, result.attempt, result.catalog) == (7, 2, "one")
-    assert "kci test" in result.replay
-    write_results(tmp_path / "results", [result])
-    read, problems = read_results([tmp_path / "results"])
-    assert (read, problems) == ([result], [])
-    (run,) = group_results(read)
+    (run,) = group_results([result])
     assert run.passed == (result.leg,)
-
-
-def test_a_test_that_fails_is_a_failure(kernel: Path, tmp_path: Path, into: Path) -> None:
     (kernel / "tests" / "test_it.py").write_text("BROKEN")
-    variants = unpack_legs(built(kernel, tmp_path), ["torch-cuda"], into)
-    (result,) = on_hardware(kernel, tmp_path, variants)
-    assert result.outcome is LegOutcome.FAILED
-    assert result.error.startswith("error: failed")
+    (result,) = on_hardware(kernel, tmp_path / "again", variants)
+    assert (result.outcome, result.error[:13]) == (LegOutcome.FAILED, "error: failed")
 
 
 def test_what_this_machine_cannot_load_has_no_result(kernel: Path, tmp_path: Path) -> None:
-    other = tmp_path / "torch213-cxx11-cu126-x86_64-linux"
-    said: list[str] = []
-    assert on_hardware(kernel, tmp_path, [other], said) == []
-    assert said
+    other, said = tmp_path / "torch213-cxx11-cu126-x86_64-linux", list[str]()
+    assert on_hardware(kernel, tmp_path, [other], said.append) == []
     assert "is not tested on this machine" in said[0]
+    what = read_kernel(kernel), [], tmp_path / "no-python", RUN, tmp_path, quiet
+    failure(MissingToolError, "", list, watch_hardware(*what))
 
 
-def test_no_artifact_is_nothing_to_test(tmp_path: Path) -> None:
-    assert unpack_legs(tmp_path / "missing", ["torch-cuda"], tmp_path) == []
-
-
-def test_the_newest_attempt_is_tested(kernel: Path, tmp_path: Path, into: Path) -> None:
+def test_the_newest_attempt_is_tested(kernel: Path, tmp_path: Path) -> None:
     built(kernel, tmp_path)
-    package = kernel / "torch-ext" / "some_kernel" / "__init__.py"
-    package.write_text("def double(x):\n    return 2 * x\n")
-    (found,) = unpack_legs(built(kernel, tmp_path, attempt=2), ["torch-cuda"], into)
+    write_tree(kernel, {"torch-ext/some_kernel/__init__.py": "def double(x):\n    return 2 * x\n"})
+    (found,) = unpack_legs(built(kernel, tmp_path, attempt=2), ["torch-cuda"], tmp_path)
     assert any("2 * x" in path.read_text() for path in found.rglob("__init__.py"))
-
-
-def test_a_python_without_torch_is_said(kernel: Path, tmp_path: Path) -> None:
-    what = read_kernel(kernel), [], tmp_path / "no-python", RUN, tmp_path, print
-    with pytest.raises(MissingToolError):
-        list(watch_hardware(*what))
