@@ -169,18 +169,15 @@ def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
     assert not is_running(int(pids[0]))
 
 
-def test_a_program_that_cannot_be_begun_has_the_code_that_shells_give(tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text("#!/nowhere/at/all\n")
-    script.chmod(0o755)
-    said: list[str] = []
-    assert run_in_group([str(script)], said.append).code == 127
-    assert said == [f"cannot run {script}: No such file or directory"]
-
-
-def test_a_guarded_program_tells_its_code_and_output() -> None:
+def test_a_guarded_program_tells_its_code_and_output(tmp_path: Path) -> None:
     said: list[str] = []
     done = run_in_group(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
     assert (done.code, said) == (7, ["one", "two"])
     assert run_in_group(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
     failure(MissingToolError, "no-such-program", run_in_group, ["no-such-program"], said.append)
+    # What cannot be begun has the code that shells give.
+    script = tmp_path / "script"
+    script.write_text("#!/nowhere/at/all\n")
+    script.chmod(0o755)
+    assert run_in_group([str(script)], said.append).code == 127
+    assert said[2:] == [f"cannot run {script}: No such file or directory"]
