@@ -13,7 +13,6 @@ from buildkit import CPU, CUDA, STABLE_CUDA, toolchain
 from conftest import failure
 from kci.builders.native.command_lines import (
     compile_command,
-    host_compiler,
     link_command,
     stub_command,
     work_links,
@@ -75,7 +74,7 @@ def toolkit(tmp_path: Path) -> Toolkit:
 def rocm(tmp_path: Path) -> Rocm:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/libamdhip64.so").touch()
-    return Rocm("7.2", "7.2.1", tmp_path)
+    return Rocm("7.2.1", tmp_path)
 
 
 # --- compiling ---
@@ -240,10 +239,12 @@ def test_a_stable_abi_without_a_minor_is_refused() -> None:
     failure(BuildFailedError, r"3\.0 cannot be built", compiled, CPP, name)
 
 
-def test_nvcc_gets_the_compiler_behind_a_launcher() -> None:
+def test_nvcc_gets_the_compiler_behind_a_launcher(toolkit: Toolkit) -> None:
+    made = chain(CUDA, device=toolkit)
     for words in ("*g++", "ccache *g++-12", "/usr/bin/sccache */opt/g++ -m64"):
         compiler = words.partition("*")[2].partition(" ")[0]
-        assert host_compiler(tuple(words.replace("*", "").split())) == compiler
+        command = compile_command(replace(made, cxx=tuple(words.replace("*", "").split())), CU)
+        assert command[1:3] == ["-ccbin", compiler]
 
 
 # --- linking ---

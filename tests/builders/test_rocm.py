@@ -83,7 +83,7 @@ def test_where_it_is_looked_for(bare: Bare, here: Path, opt: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in place.items():
                 patch.setenv(name, str(value))
-            assert found() == Rocm("7.2", "7.2.1", named)
+            assert found() == Rocm("7.2.1", named)
 
 
 def test_one_that_does_not_say_its_version_is_asked(bare: Bare) -> None:
@@ -113,7 +113,7 @@ def test_another_version_is_named_and_so_is_the_image(bare: Bare) -> None:
 
 
 def test_a_missing_runtime_library_is_named(here: Path) -> None:
-    made = Rocm("7.2", "7.2.1", here)
+    made = Rocm("7.2.1", here)
     assert made.library_dir == here / "lib"
     (here / "lib").rename(here / "lib64")
     assert made.library_dir == here / "lib64"

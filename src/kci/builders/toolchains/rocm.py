@@ -37,8 +37,6 @@ class Rocm(FetchedTool):
         "amdgcn/bitcode/*",
         "lib/llvm/lib/clang/*/*/*/bitcode/*",
     )
-    version: str
-    """Major and minor, `7.2`."""
     release: str
     """Full version, `7.2.1`."""
     root: Path
@@ -82,7 +80,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
         if not release:
             continue
         if same_version(release, version):
-            return Rocm(version, release, root)
+            return Rocm(release, root)
         log(f"{root} is ROCm {release}, not {version}: not used")
         versions[root] = release
     others = "".join(f", only {release} at {root}" for root, release in versions.items())
