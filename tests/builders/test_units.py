@@ -12,13 +12,7 @@ from buildkit import CPU, CUDA, program, quiet, request, write_tree
 from conftest import failure, torch_toml, write_torch
 from kci.builders.kernel_files import resolve_inside
 from kci.builders.native.recipe import part_objects
-from kci.builders.native.units import (
-    Sources,
-    Unit,
-    collect_units,
-    expand_flag,
-    sources_with_name,
-)
+from kci.builders.native.units import Sources, Unit, collect_units, expand_flag, sources_with_name
 from kci.builders.request import BuildPart, read_part
 from kci.config.reader import read_kernel
 from kci.config.values import Depend
