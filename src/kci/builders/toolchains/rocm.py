@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from kci.builders.process.machine import file_text
 from kci.builders.process.run import Log, program_output
 from kci.builders.toolchains.downloads import FetchedTool, library_folder
 from kci.builders.toolchains.environment import same_version
@@ -114,9 +115,7 @@ def _root_from_sdk(command: list[str]) -> Iterator[Path]:
 
 def _release(root: Path) -> str | None:
     # from its own file, else from hipconfig: HIP's minor version is ROCm's
-    try:
-        text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = program_output(str(root / "bin" / "hipconfig"), "--version")
+    text = file_text(root / ".info" / "version")
+    text = text or program_output(str(root / "bin" / "hipconfig"), "--version")
     match = _VERSION.search(text)
     return match[1] if match else None
