@@ -291,12 +291,17 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
     raise kind(f"the build in {image} ended with exit code {done.code}\n{done.tail()}")
 
 
-def choose_image(option: str, image: str, log: Log) -> str | None:
-    """The image of `--container`; `auto` is the leg's, None this machine.
+def named_image(option: str, own: str) -> str | None:
+    """The image of `--container`; `auto` is the leg's own, None this machine."""
+    return {"none": None, "auto": own or None}.get(option, option)
+
+
+def choose_image(option: str, own: str, log: Log) -> str | None:
+    """As `named_image`, or None if `auto` finds no engine.
 
     Raises MissingToolError without an engine.
     """
-    if option == "none" or (option == "auto" and not image):
+    if (image := named_image(option, own)) is None:
         return None
     try:
         require_engine()
@@ -305,11 +310,11 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
             raise
         log(f"{error.message}: building on this machine instead of in {image}")
         return None
-    return image if option == "auto" else option
+    return image
 
 
-def require_engine() -> None:
-    """Raise MissingToolError unless a container engine answers, or UsageError for an
+def require_engine() -> str:
+    """The container engine, which answers; raises MissingToolError, or UsageError for an
     unknown one.
     """
     name = container_engine()
@@ -336,6 +341,7 @@ def require_engine() -> None:
         raise MissingToolError(
             f"{name} does not answer: {reason}", "start its service, or use --container none"
         )
+    return name
 
 
 def _cache_variables() -> list[str]:

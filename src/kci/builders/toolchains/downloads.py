@@ -322,14 +322,6 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     )
 
 
-def newest_release(package: str) -> str:
-    """The newest final release of a package with wheels on pip's index. Raises MissingToolError."""
-    page, wheels = _wheels(package, pip_index())
-    if final := [version for _, _, version, _ in wheels if not version.is_prerelease]:
-        return max(final).public
-    raise MissingToolError(f"{page} has no release of {package}")
-
-
 def _wheels(package: str, index: str) -> tuple[str, list[tuple[str, str, Version, frozenset[Tag]]]]:
     page = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
     try:
