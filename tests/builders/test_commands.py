@@ -223,10 +223,12 @@ def test_a_source_that_never_mentions_the_name_is_not_given_it(name: str) -> Non
 
 
 def test_every_compiler_is_started_through_the_compiler_cache(toolkit: Toolkit) -> None:
-    ccache = Path("/usr/bin/ccache")
-    for source, program in ((CPP, "g++"), (CU, "/cuda/bin/nvcc")):
-        command = compiled(source, CUDA, device=toolkit, launcher=ccache)
-        assert command[:2] == [str(ccache), program]
+    """But nvcc through none that goes by what is preprocessed."""
+    for cache, cuda in (("/usr/bin/ccache", True), ("/usr/bin/sccache", False)):
+        for source, program in ((CPP, "g++"), (CU, "/cuda/bin/nvcc")):
+            command = compiled(source, CUDA, device=toolkit, launcher=Path(cache))
+            begin = [cache, program] if cuda or source is CPP else [program]
+            assert command[: len(begin)] == begin
 
 
 def test_the_standard_follows_torch() -> None:

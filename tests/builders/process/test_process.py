@@ -143,8 +143,8 @@ def interrupt(_line: str) -> None:
 def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(never: Path) -> None:
     place = never.parent
     asked = f"trap 'echo asked > {place}/asked; exit' TERM; echo $$; read line < {never}"
+    undo = ["sh", "-c", f"cat {place}/asked > {place}/undone"]
     with pytest.raises(KeyboardInterrupt):
-        undo = ["sh", "-c", f"cat {place}/asked > {place}/undone"]
         run_in_group(["sh", "-c", asked], interrupt, undo=undo)
     assert (place / "undone").read_text() == "asked\n"
 
