@@ -214,6 +214,9 @@ AGAIN = "correct that, and run the same command again: kci keeps what compiled"
         ("kernel/csrc/plus.cpp:1:10: fatal error: old.h: No such file or directory", AGAIN),
         ("kernel/csrc/plus.cpp:1:10: fatal error: gone.h: No such file or directory", AGAIN),
         ("kernel/csrc/plus.cpp:1:10: error: x.h", AGAIN),
+        ("torch/a.h:5:2: error: C++20 or later compatible compiler is required to use PyTorch",
+         "this torch needs C++20: remove `-std` from the flags, and kci sets the standard of each "
+         "torch"),
     ],
 )  # fmt: skip
 def test_a_header_that_lies_elsewhere_in_the_kernel(planned: Recipe, said: str, hint: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from buildkit import CPU, Bare, copy_kernel, only_these, program, quiet, request, with_changes
 from conftest import failure
-from kci.builders.dispatch import build_variant, build_with_nix, nix_command, plan_commands
+from kci.builders.dispatch import build_variant, build_with_nix, plan_commands
 from kci.builders.request import Request
 from kci.errors import BuildFailedError, MissingToolError
 
@@ -46,34 +46,22 @@ def test_the_result_is_copied_with_its_metadata(
     assert {path.stat().st_mode & 0o777 for path in asked.output.iterdir()} == {0o644}
 
 
-def test_nix_compiles_with_as_many_cores_as_jobs_were_asked_for(asked: Request) -> None:
-    assert "--cores" not in nix_command(asked)
-    assert nix_command(with_changes(asked, jobs=4))[-2:] == ["--cores", "4"]
-
-
-@pytest.mark.usefixtures("bare")
-def test_a_machine_without_nix_says_so(asked: Request) -> None:
-    failure(MissingToolError, "nix is not installed on this machine", build_with_nix, asked, quiet)
-
-
-@pytest.mark.parametrize(
-    ("script", "says"),
-    [("echo no such attribute; exit 1", "no such attribute"), ("echo /nowhere", "no variant")],
-)
-def test_a_failure_carries_what_nix_said(
-    asked: Request, bare: Bare, script: str, says: str
-) -> None:
-    bare.add("nix", script)
-    failure(BuildFailedError, says, build_with_nix, asked, quiet)
-    assert not asked.output.exists()
-
-
-def test_a_kernel_without_a_flake_is_named(asked: Request, bare: Bare) -> None:
-    (asked.kernel_dir / "flake.nix").unlink()
-    bare.add("nix")
-    failure(MissingToolError, r"flake\.nix", build_with_nix, asked, quiet)
-
-
 def test_a_dry_run_shows_the_command(asked: Request) -> None:
-    lines = plan_commands(with_changes(asked, builder="nix"))
-    assert f"nix build '.#redistributable.{CPU}' -L --no-link --print-out-paths" in lines
+    """With as many cores as jobs were asked for."""
+    command = f"nix build '.#redistributable.{CPU}' -L --no-link --print-out-paths"
+    for jobs, cores in ((None, ""), (4, " --cores 4")):
+        assert command + cores in plan_commands(with_changes(asked, builder="nix", jobs=jobs))
+
+
+def test_what_is_missing_and_what_nix_said_is_told(asked: Request, bare: Bare) -> None:
+    failure(MissingToolError, "nix is not installed on this machine", build_with_nix, asked, quiet)
+    for script, says in (
+        ("echo no such attribute; exit 1", "no such attribute"),
+        ("echo /nowhere", "no variant"),
+        ("echo nothing", "no variant"),
+    ):
+        bare.add("nix", script)
+        failure(BuildFailedError, says, build_with_nix, asked, quiet)
+        assert not asked.output.exists()
+    (asked.kernel_dir / "flake.nix").unlink()
+    failure(MissingToolError, r"flake\.nix", build_with_nix, asked, quiet)

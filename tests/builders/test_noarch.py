@@ -83,32 +83,25 @@ def test_what_leads_out_of_the_kernel_or_is_no_file_is_refused(tmp_path: Path, t
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.rule("KCI501", triggers=True)
-@pytest.mark.parametrize("target", ["nothing.py", "dangling.py"])
-def test_a_link_to_nothing_is_named(tmp_path: Path, target: str) -> None:
+@pytest.mark.rule("KCI501", "KCI504", "KCI505", triggers=True)
+def test_what_is_wrong_with_a_package_is_named(tmp_path: Path) -> None:
+    """A link to nothing or to itself, an entry of the package's name, and no package."""
     kernel = noarch_kernel(tmp_path / "k")
-    (kernel / "torch-ext/just_python/dangling.py").symlink_to(target)
-    caught = failure(FindingsError, r"dangling\.py", built, kernel, tmp_path)
-    assert caught.diagnostics[0].rule == "KCI501"
-
-
-@pytest.mark.rule("KCI504", triggers=True)
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
-    kernel = noarch_kernel(tmp_path / "k")
-    (kernel / "torch-ext/just_python/__init__.py").unlink()
+    package = kernel / "torch-ext/just_python"
+    for rule, entry, target in (
+        ("KCI501", "dangling.py", "nothing.py"), ("KCI501", "dangling.py", "dangling.py"),
+        ("KCI505", "just_python", "."), ("KCI505", "just_python", "nothing.py"),
+    ):  # fmt: skip
+        (package / entry).symlink_to(target)
+        caught = failure(FindingsError, entry, built, kernel, tmp_path)
+        assert caught.diagnostics[0].rule == rule
+        (package / entry).unlink()
+    (package / "__init__.py").unlink()
     caught = failure(FindingsError, r"no __init__\.py", built, kernel, tmp_path)
     (found,) = caught.diagnostics
     assert (found.rule, found.path) == ("KCI504", f"{kernel}/torch-ext/just_python")
-    (kernel / "torch-ext/just_python").rmdir()
+    package.rmdir()
     failure(FindingsError, "torch-ext/just_python/ does not exist", built, kernel, tmp_path)
-
-
-@pytest.mark.rule("KCI505", triggers=True)
-@pytest.mark.parametrize("entry", ["just_python/__init__.py", "just_python"])
-def test_a_package_with_an_entry_of_its_own_name_is_refused(tmp_path: Path, entry: str) -> None:
-    kernel = write_tree(noarch_kernel(tmp_path / "k"), {f"torch-ext/just_python/{entry}": ""})
-    caught = failure(FindingsError, "just_python", built, kernel, tmp_path)
-    assert caught.diagnostics[0].rule == "KCI505"
 
 
 @pytest.mark.rule("KCI507", triggers=True)

@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from binaries import Binary
-from buildkit import output_of, program, toolchain
+from buildkit import output_of, program, toolchain, write_tree
 from kci.builders.kernel_files import EXPORTS_MAP
 from kci.builders.native.command_lines import COMPAT, EXPORTS, link_command
 from kci.builders.native.recipe import compat_files, compat_steps, stand_ins
@@ -179,23 +179,17 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
     made = replace(older, cxx=cxx)
     for folder in ("obj", "stub"):
         (place / folder).mkdir()
-    write(place, {EXPORTS: EXPORTS_MAP, **compat_files(made)})
+    write_tree(place, {EXPORTS: EXPORTS_MAP, **compat_files(made)})
     for step in compat_steps(made, ()):
         subprocess.run(step.command, cwd=place, check=True)
     return made
-
-
-def write(place: Path, texts: dict[str, str]) -> None:
-    for name, text in texts.items():
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(text)
 
 
 def linked(chain: Toolchain, source: str, *flags: str) -> Path:
     """A module of one source, made by the commands of a build."""
     place = chain.environment.root
     assert place is not None
-    write(place, {"uses.cpp": source})
+    write_tree(place, {"uses.cpp": source})
     compiled = [*chain.cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT]
     subprocess.run([*compiled, "-c", "uses.cpp", "-o", "uses.o"], cwd=place, check=True)
     command = [word for word in link_command(chain, ["uses.o"]) if not word.endswith("tvm_ffi")]
@@ -228,7 +222,7 @@ def test_what_a_newer_system_has_is_not_needed_and_works(
     assert loaded.kci_scanned(b"3 4") == 7
     assert loaded.kci_counted() == 110
     assert [loaded.kci_waited(milliseconds) for milliseconds in (1, 30)] == [4, 4]
-    write(tmp_path / "tree", dict.fromkeys(("a", "b/c", "b/d"), ""))
+    write_tree(tmp_path / "tree", dict.fromkeys(("a", "b/c", "b/d"), ""))
     assert loaded.kci_files(str(tmp_path / "tree").encode()) == 3
 
 
@@ -274,7 +268,9 @@ def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(
     """As glibc's headers since 2.41 ask whether to declare sinpi, rsqrt and the like."""
     header, asked = "bits/libc-header-start.h", "__GLIBC_USE_IEC_60559_FUNCS_EXT_C23"
     texts = {f"system/{header}": f"#define {asked} 1\n"}
-    write(tmp_path, {**stand_ins(), **texts, "uses.cpp": f"#include <{header}>\nseen = {asked}\n"})
+    write_tree(
+        tmp_path, {**stand_ins(), **texts, "uses.cpp": f"#include <{header}>\nseen = {asked}\n"}
+    )
     command = [*cxx_compiler(), "-isystem", COMPAT, "-isystem", "system", "-E", "uses.cpp"]
     if cuda:
         major, minor = cuda.split()

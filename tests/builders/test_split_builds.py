@@ -4,6 +4,7 @@ whole build.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ from buildkit import DATA, STABLE_CPU, asked, quiet, warm_cache, with_changes
 from cli.runner import kci
 from conftest import ROOT
 from kci.builders.dispatch import build_variant
-from kci.builders.request import BuildResult, Request
+from kci.matrix.variants import ObjectUse
 from planning import replace
 
 pytestmark = [
@@ -45,49 +46,34 @@ def checkout(kernel: Path, place: Path, seconds: int) -> Path:
     return copy
 
 
-class Machines:
-    """Machines with nothing in common but what compiles."""
-
-    def __init__(self, kernel: Path, name: str, tmp_path: Path) -> None:
-        self.kernel, self.name, self.tmp_path, self.number = kernel, name, tmp_path, 0
-
-    def build(self, **options: object) -> tuple[BuildResult, bytes]:
-        """Build on one; what it made, and the bytes of the module."""
-        self.number += 1
-        place = self.tmp_path / "/".join(["deep"] * self.number) / f"machine-{self.number}"
-        place.mkdir(parents=True)
-        copy = checkout(self.kernel, place, self.number)
-        what = with_changes(asked(self.name, copy, place), **options)
-        built = build_variant(what, quiet)
-        return built, b"" if what.options.part else module(what)
-
-
-def module(what: Request) -> bytes:
-    (made,) = what.output.glob("*.so")
-    return made.read_bytes()
-
-
 def test_the_bytes_of_parts_are_those_of_a_whole_build(tmp_path: Path) -> None:
-    machines = Machines(DATA / "bare", STABLE_CPU, tmp_path)
-    whole, expected = machines.build()
-    assert whole.objects is not None
-    count = whole.objects.made
-    assert (whole.objects.found, count) == (0, count)
+    """On machines with nothing in common but what compiles."""
+    machines = itertools.count(1)
+
+    def build(**options: object) -> tuple[ObjectUse, bytes]:
+        number = next(machines)
+        place = tmp_path / "/".join(["deep"] * number) / f"machine-{number}"
+        place.mkdir(parents=True)
+        what = asked(STABLE_CPU, checkout(DATA / "bare", place, number), place)
+        built = build_variant(with_changes(what, **options), quiet)
+        assert built.objects is not None
+        made = [path.read_bytes() for path in what.output.glob("*.so")]
+        return built.objects, b"".join(made)
+
+    whole, expected = build()
+    count = whole.made
+    assert (whole.found, bool(expected)) == (0, True)
     for parts in (2, count):
         packs = tmp_path / f"packs-{parts}"
         made = 0
         for number in range(1, parts + 1):
             pack = packs / f"{number}.tar.zst"
-            built, _ = machines.build(part=f"{number}/{parts}", objects_to=pack)
-            made += built.objects.made if built.objects is not None else 0
+            made += build(part=f"{number}/{parts}", objects_to=pack)[0].made
         assert made == count, "each object once"
-        linked, binary = machines.build(link=True, objects_from=(packs,))
-        assert linked.objects is not None
-        assert (linked.objects.found, linked.objects.made) == (count, 0)
-        assert binary == expected
-    lacking, binary = machines.build(link=True, objects_from=(packs / "1.tar.zst",))
-    assert lacking.objects is not None
-    assert (lacking.objects.found, lacking.objects.made, binary) == (1, count - 1, expected)
+        linked, binary = build(link=True, objects_from=(packs,))
+        assert (linked.found, linked.made, binary) == (count, 0, expected)
+    lacking, binary = build(link=True, objects_from=(packs / "1.tar.zst",))
+    assert (lacking.found, lacking.made, binary) == (1, count - 1, expected)
 
 
 def test_a_build_that_fails_packs_what_it_made(

@@ -9,16 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import (
-    asked,
-    built,
-    output_of,
-    quiet,
-    request,
-    runtime,
-    with_changes,
-    write_tree,
-)
+from buildkit import asked, built, output_of, quiet, request, runtime, with_changes, write_tree
 from conftest import ROOT, failure
 from kci.builders.dispatch import plan_commands
 from kci.builders.native import builder
@@ -35,21 +26,19 @@ CPU = "tvm-ffi01-cpu-x86_64-linux"
 CUDA = "tvm-ffi01-cu130-x86_64-linux"
 
 
-def test_what_is_not_known_is_named(tmp_path: Path) -> None:
-    caught = failure(MissingToolError, r"tvm-ffi 0\.9", tvm_ffi_environment, tmp_path, "0.9")
-    assert "0.1" in caught.hint
-    other = request(EXAMPLE, "tvm-ffi01-rocm72-x86_64-linux", tmp_path)
-    failure(MissingToolError, "does not compile tvm-ffi01-rocm72", builder.plan, other, quiet)
-
-
 def test_a_dry_run_installs_tvm_ffi_and_no_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If kci knows it, and compiles for the backend."""
     monkeypatch.setattr(builder, "this_system", lambda: "x86_64-linux")
     what = request(EXAMPLE, CPU, tmp_path)
     lines = plan_commands(with_changes(what, cache=tmp_path))
     assert "apache-tvm-ffi==" in "\n".join(lines)
     assert not any("torch==" in line for line in lines)
+    caught = failure(MissingToolError, r"tvm-ffi 0\.9", tvm_ffi_environment, tmp_path, "0.9")
+    assert "0.1" in caught.hint
+    other = request(EXAMPLE, "tvm-ffi01-rocm72-x86_64-linux", tmp_path)
+    failure(MissingToolError, "does not compile tvm-ffi01-rocm72", builder.plan, other, quiet)
 
 
 @pytest.mark.torch

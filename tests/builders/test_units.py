@@ -12,13 +12,7 @@ from buildkit import CPU, CUDA, program, quiet, request, write_tree
 from conftest import failure, torch_toml, write_torch
 from kci.builders.kernel_files import resolve_inside
 from kci.builders.native.recipe import part_objects
-from kci.builders.native.units import (
-    Sources,
-    Unit,
-    collect_units,
-    expand_flag,
-    sources_with_name,
-)
+from kci.builders.native.units import Sources, Unit, collect_units, expand_flag, sources_with_name
 from kci.builders.request import BuildPart, read_part
 from kci.config.reader import read_kernel
 from kci.config.values import Depend
@@ -181,6 +175,7 @@ def one_component(backend: str, src: str, more: str = "") -> str:
             ("KCI506", "cu130", "a.cu", 'cuda-flags = ["-DX\\nrule evil"]', ""),
             ("KCI503", "cpu", "a.cpp", 'include = ["../.."]', r"kernel\.one\.include"),
             ("KCI508", "cu126", "a.cu", 'cuda-capabilities = ["10.0a"]', r"one lists 10\.0a"),
+            ("KCI508", "cu130", "a.cu", 'cuda-capabilities = ["9.0f"]', r"one lists 9\.0f"),
         )
     ],
 )
@@ -316,13 +311,13 @@ VALUES = {
         ("-O2", ["-O2"]),
         ("$<$<CXX_COMPILER_ID:MSVC>:/arch:AVX2>", []),
         ("$<$<CXX_COMPILER_ID:GNU,Clang>:-mavx2;-mfma>", ["-mavx2", "-mfma"]),
-        ("-D$<CXX_COMPILER_ID>=$<IF:$<PLATFORM_ID:Linux>,1,2>", ["-DGNU=1"]),
+        ("-D$<CXX_COMPILER_ID>=$<IF:$<PLATFORM_ID:Linux>,1,2>$<IF:0,3,4>", ["-DGNU=14"]),
         ("$<$<NOT:$<PLATFORM_ID:Windows>>:-fvisibility=hidden>", ["-fvisibility=hidden"]),
         ("$<$<AND:$<CONFIG:release>,$<COMPILE_LANGUAGE:CXX,C>>:-a$<COMMA>b>", ["-a,b"]),
         ("$<$<OR:$<CONFIG:Debug>,$<COMPILE_LANG_AND_ID:CXX,MSVC>>:-x>", []),
         ("$<$<COMPILE_LANG_AND_ID:CXX,MSVC,GNU>:-x>", ["-x"]),
         ("$<$<COMPILE_LANGUAGE:CUDA>:-x>", []),
-        ("$<$<BOOL:off>:-x>$<$<STREQUAL:a,a>:-y>", ["-y"]),
+        ("$<$<BOOL:off>:-x>$<$<STREQUAL:a,a>:-y>$<$<STREQUAL:a,b>:-z>", ["-y"]),
         ("$<0:-x>", []),
         ("$<1:-x>y>", ["-xy>"]),
         ("$<IF:$<PLATFORM_ID:Linux>,$<1:-Wl,-z>,-w>", ["-Wl,-z"]),

@@ -200,10 +200,10 @@ def test_podman_is_taken_where_there_is_no_docker(bare: Bare) -> None:
 def test_a_user_who_is_not_root_stays_himself_in_podman(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
-    for user, expected in ((0, False), (1000, True)):
+    for engine, user, expected in (("podman", 0, 0), ("podman", 1000, 1), ("docker", 1000, 0)):
+        monkeypatch.setenv("KCI_CONTAINER_ENGINE", engine)
         monkeypatch.setattr("os.getuid", lambda user=user: user)
-        assert ("--userns=keep-id" in command_of(tmp_path, tmp_path)) is expected
+        assert ("--userns=keep-id" in command_of(tmp_path, tmp_path)) == expected
 
 
 # --- which image ---

@@ -116,10 +116,16 @@ run_in_group(["sh", "-c", inner], lambda line: print(line, flush=True))
 """
 
 
-@WAITS
-def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
+@pytest.fixture
+def never(tmp_path: Path) -> Path:
+    """What nobody writes to."""
     os.mkfifo(tmp_path / "never")
-    with python(ORPHAN, tmp_path / "never") as kci:
+    return tmp_path / "never"
+
+
+@WAITS
+def test_what_has_lost_its_parent_is_ended_too(never: Path) -> None:
+    with python(ORPHAN, never) as kci:
         assert kci.stdout is not None
         orphan = int(kci.stdout.readline())
         kci.kill()
@@ -130,57 +136,49 @@ def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
             os.kill(orphan, signal.SIGKILL)
 
 
-def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "never")
-    asked = (
-        f"trap 'echo asked > {tmp_path}/asked; exit' TERM; echo $$; read line < {tmp_path}/never"
-    )
-    undo = ["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"]
+def interrupt(_line: str) -> None:
+    raise KeyboardInterrupt
 
-    def interrupt(line: str) -> None:
-        raise KeyboardInterrupt
 
+def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(never: Path) -> None:
+    place = never.parent
+    asked = f"trap 'echo asked > {place}/asked; exit' TERM; echo $$; read line < {never}"
+    undo = ["sh", "-c", f"cat {place}/asked > {place}/undone"]
     with pytest.raises(KeyboardInterrupt):
         run_in_group(["sh", "-c", asked], interrupt, undo=undo)
-    assert (tmp_path / "undone").read_text() == "asked\n"
+    assert (place / "undone").read_text() == "asked\n"
 
 
 @WAITS
-def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "never")
+def test_a_guard_that_is_killed_takes_the_program_along(never: Path) -> None:
     pids: list[int] = []
 
     def kill_parent(line: str) -> None:
         pids.extend(map(int, line.split()))
         os.kill(pids[1], signal.SIGKILL)
 
-    done = run_in_group(["sh", "-c", f"echo $$ $PPID; exec cat {tmp_path / 'never'}"], kill_parent)
+    done = run_in_group(["sh", "-c", f"echo $$ $PPID; exec cat {never}"], kill_parent)
     assert done.code == -signal.SIGKILL
     assert gone(pids[0])
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="takes what /proc tells")
-def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "never")
+def test_what_a_program_leaves_ends_with_it(never: Path) -> None:
     pids: list[str] = []
-    leaves = f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"
-    done = run_in_group(["sh", "-c", leaves], pids.append)
-    assert done.code == 0
+    leaves = f"(trap '' TERM; cat {never}) & echo $!"
+    assert run_in_group(["sh", "-c", leaves], pids.append).code == 0
     assert not is_running(int(pids[0]))
 
 
-def test_a_program_that_cannot_be_begun_has_the_code_that_shells_give(tmp_path: Path) -> None:
-    script = tmp_path / "script"
-    script.write_text("#!/nowhere/at/all\n")
-    script.chmod(0o755)
-    said: list[str] = []
-    assert run_in_group([str(script)], said.append).code == 127
-    assert said == [f"cannot run {script}: No such file or directory"]
-
-
-def test_a_guarded_program_tells_its_code_and_output() -> None:
+def test_a_guarded_program_tells_its_code_and_output(tmp_path: Path) -> None:
     said: list[str] = []
     done = run_in_group(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
     assert (done.code, said) == (7, ["one", "two"])
     assert run_in_group(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
     failure(MissingToolError, "no-such-program", run_in_group, ["no-such-program"], said.append)
+    # What cannot be begun has the code that shells give.
+    script = tmp_path / "script"
+    script.write_text("#!/nowhere/at/all\n")
+    script.chmod(0o755)
+    assert run_in_group([str(script)], said.append).code == 127
+    assert said[2:] == [f"cannot run {script}: No such file or directory"]

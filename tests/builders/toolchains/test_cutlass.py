@@ -76,14 +76,8 @@ def test_every_version_that_a_component_can_name_is_pinned() -> None:
 
 def test_a_version_that_has_a_wheel_comes_as_one(tmp_path: Path) -> None:
     (found,) = find_headers([Depend.CUTLASS_3_8, Depend.TORCH], tmp_path, quiet)
-    assert found.setup(PYTHON, found.place)[0][-3:] == [
-        "--target",
-        str(found.folder),
-        "nvidia-cutlass==3.8.0.0",
-    ]
-
-
-def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
+    (command,) = found.setup(PYTHON, found.place)
+    assert command[-3:] == ["--target", str(found.folder), "nvidia-cutlass==3.8.0.0"]
     failure(MissingToolError, "metal-cpp", find_headers, [Depend.METAL_CPP], tmp_path, quiet)
 
 
@@ -109,24 +103,22 @@ def test_intels_comes_by_the_version_of_oneapi(
 
 
 def test_a_repository_gives_the_headers_and_nothing_else(
-    tmp_path: Path, release: CutlassRelease
+    tmp_path: Path, checkout: Path, release: CutlassRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """If they are the pinned ones."""
+    wrong = msgspec.structs.replace(release, digest="0" * 64)
+    lead_to(checkout.as_uri(), wrong, monkeypatch)
+    (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
+    says = rf"does not hold cutlass_4_0 {release.tag}"
+    failure(MissingToolError, says, found.ensure, PYTHON, quiet)
+    assert not list(found.folder.parent.iterdir()), "nothing of it is kept"
+    lead_to(checkout.as_uri(), release, monkeypatch)
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
     assert not found.complete
     found.ensure(PYTHON, quiet)
     assert files_in(found.folder) == TAKEN
     assert release.commit[:12] in found.folder.name
     assert {path.name for path in found.folder.parent.iterdir()} == {found.folder.name}
-
-
-def test_other_headers_than_the_pinned_ones_are_refused(
-    tmp_path: Path, checkout: Path, release: CutlassRelease, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lead_to(checkout.as_uri(), msgspec.structs.replace(release, digest="0" * 64), monkeypatch)
-    (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", quiet)
-    says = rf"does not hold cutlass_4_0 {release.tag}"
-    failure(MissingToolError, says, found.ensure, PYTHON, quiet)
-    assert not list(found.folder.parent.iterdir()), "nothing of it is kept"
 
 
 @pytest.mark.parametrize(

@@ -288,16 +288,15 @@ def test_a_local_version_is_told_from_another() -> None:
     failure(MissingToolError, "does not answer", cublas, found)
 
 
-@pytest.mark.parametrize("data", [b"", b"no zip at all" * 100])
-def test_a_wheel_that_is_none_is_named(tmp_path: Path, data: bytes) -> None:
-    for served in serving(Index({CUBLAS: data})):
-        found = WheelFile(CUBLAS, f"{served.url}/{CUBLAS}")
-        failure(MissingToolError, "cannot take files out of", extract, found, wheel_path, tmp_path)
-
-
-def test_no_file_of_a_wheel_leaves_its_folder(tmp_path: Path) -> None:
-    for served in serving(Index({CUBLAS: wheel({"nvidia/cu13/include/../../../../x.h": "x"})})):
-        extract(WheelFile(CUBLAS, f"{served.url}/{CUBLAS}"), wheel_path, tmp_path / "a" / "b")
+def test_a_wheel_that_is_none_is_named_and_no_file_of_one_leaves_its_folder(tmp_path: Path) -> None:
+    up = "nvidia/cu13/include/../../../../x.h"
+    for served in serving(
+        Index({"none": b"", "text": b"no zip at all" * 100, "up": wheel({up: "x"})})
+    ):
+        for name in ("none", "text"):
+            found, says = WheelFile(name, f"{served.url}/{name}"), "cannot take files out of"
+            failure(MissingToolError, says, extract, found, wheel_path, tmp_path)
+        extract(WheelFile("up", f"{served.url}/up"), wheel_path, tmp_path / "a" / "b")
     assert list(tmp_path.rglob("x.h")) == [tmp_path / "a" / "b" / "x.h"]
 
 
@@ -317,6 +316,7 @@ def test_the_headers_of_cudas_libraries_are_whole_or_not_there(
 
 
 def test_a_toolkit_that_has_its_libraries_needs_nothing(tmp_path: Path) -> None:
+    """And a stable kernel gets them if it asks."""
     toolkit = Toolkit("13.0", tmp_path / "bin/nvcc", tmp_path)
     missing = find_library_headers(toolkit, tmp_path)
     assert missing is not None
@@ -329,19 +329,14 @@ def test_a_toolkit_that_has_its_libraries_needs_nothing(tmp_path: Path) -> None:
     assert few.requirements == ("nvidia-cusparse==12.6.3.3",)
     assert few.folder != missing.folder
     assert find_library_headers(Toolkit("99.0", toolkit.nvcc, tmp_path / "x"), tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("#include <curand_kernel.h>", True),
-        ('# include "nvtx3/nvtx3.hpp"', True),
-        ("// cublas", False),
-    ],
-)
-def test_a_stable_kernel_gets_them_if_it_asks(tmp_path: Path, text: str, expected: bool) -> None:
-    (tmp_path / "a.cu").write_text(text)
-    assert mentions_libraries([tmp_path / "a.cu"]) is expected
+    asks = {
+        "#include <curand_kernel.h>": True,
+        '# include "nvtx3/nvtx3.hpp"': True,
+        "// cublas": False,
+    }
+    for text, expected in asks.items():
+        (tmp_path / "a.cu").write_text(text)
+        assert mentions_libraries([tmp_path / "a.cu"]) is expected, text
 
 
 def test_what_a_build_reads_of_torch() -> None:

@@ -118,7 +118,9 @@ def test_linker_c_library_toolkit_and_icpx_are_part_of_it(gcc: Bare) -> None:
 def test_the_torch_is_part_of_it_and_isolation_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     isolated = identity()
     assert "torch 2.13.0" in isolated
-    monkeypatch.setattr(module, "python_environment", lambda: SimpleNamespace(torch=None))
+    monkeypatch.setattr(
+        module, "python_environment", lambda: SimpleNamespace(root=None, torch=None)
+    )
     for release in ("2.13.0", "2.13.1"):
         torch = TorchVersion(release, {})
         monkeypatch.setattr(module, "read_torch_version", lambda _, found=torch: found)

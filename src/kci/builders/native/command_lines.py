@@ -19,7 +19,7 @@ from kci.builders.process.machine import nvcc_threads
 from kci.builders.toolchains import oneapi
 from kci.builders.toolchains.compilers import Toolchain, is_compiler_cache
 from kci.builders.toolchains.cuda import LINK, Toolkit
-from kci.builders.toolchains.data import Compiler, toolchains
+from kci.builders.toolchains.data import toolchains
 from kci.builders.toolchains.glibc import old_libraries
 from kci.builders.toolchains.rocm import Rocm
 from kci.config.facts import BACKENDS, floors
@@ -57,7 +57,9 @@ def compile_command(chain: Toolchain, unit: Unit) -> list[str]:
     host = ["-fPIC", *chain.gcc_flags, f"-frandom-seed={unit.object}"]
     compiler, options, language = [*chain.cxx], host, []
     if isinstance(device, Toolkit):
-        compiler = [str(device.nvcc), "-ccbin", host_compiler(chain.cxx)]
+        # nvcc requires the compiler without cache and flags
+        words = (word for word in chain.cxx if not (word[0] == "-" or is_compiler_cache(word)))
+        compiler = [str(device.nvcc), "-ccbin", next(words, chain.cxx[0])]
         options = [
             *_nvcc_options(chain, unit),
             *(word for option in host for word in ("-Xcompiler", option)),
@@ -100,15 +102,9 @@ def stub_libraries(chain: Toolchain) -> tuple[str, ...]:
 
 
 def stub_command(chain: Toolchain, library: str) -> list[str]:
-    """Make an empty library."""
-    soname = f"-Wl,-soname,lib{library}.so"
-    output = ["-o", stub_path(library)]
-    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", *output]
-
-
-def stub_path(library: str) -> str:
-    """Path of an empty library in the work directory."""
-    return f"stub/lib{library}.so"
+    """Make an empty library, whose path in the work directory comes last."""
+    soname, path = f"-Wl,-soname,lib{library}.so", f"stub/lib{library}.so"
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", path]
 
 
 def link_command(chain: Toolchain, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
@@ -181,12 +177,6 @@ def _hipcc_options(chain: Toolchain, unit: Unit) -> list[str]:
         "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
         "-DENABLE_FP8",
     ]
-
-
-def host_compiler(cxx: Compiler) -> str:
-    """The compiler without cache and flags, as nvcc requires."""
-    programs = [word for word in cxx if not word.startswith("-") and not is_compiler_cache(word)]
-    return programs[0] if programs else cxx[0]
 
 
 def cxx_standard_flag(chain: Toolchain, *, gnu: bool = False) -> list[str]:

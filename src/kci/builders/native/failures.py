@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kci.builders.kernel_files import KERNEL
@@ -16,14 +16,14 @@ from kci.builders.native.recipe import Recipe
 from kci.builders.process.run import Log, ProgramResult, silent
 from kci.builders.request import Request
 from kci.diagnostics import Span, finding
-from kci.errors import BuildFailedError
+from kci.errors import BuildFailedError, FindingsError
 from kci.plan.inputs.kernel_inputs import active
 from kci.plan.inputs.source_lints import INSTEAD_OF_PYBIND
 from kci.utils.atomic import full_disk_program_hint
 from kci.utils.cache import CACHE_VARIABLE
 from kci.utils.frozen import Frozen
 from kci.utils.suggest import count
-from kci.utils.walk import OUTPUT_DIRECTORIES
+from kci.utils.walk import is_own, walk
 
 _PLACED = (
     # g++, clang++, icpx, hipcc: `relu.cpp:3:5: error: ...`
@@ -189,15 +189,11 @@ def _header_hint(spot: ErrorSpot, request: Request) -> str:
     if (missing := _MISSING_HEADER.search(spot.text)) is None:
         return ""
     header = next(name for name in missing.groups() if name)
-    kernel_dir, inputs = request.kernel_dir, request.files()
+    inputs = request.files()
     seen = {inputs.shown(path) for path, _ in inputs.of(request.variant)}
     beside = posixpath.normpath(posixpath.join(posixpath.dirname(spot.path), header))
-    for folder, folders, files in os.walk(kernel_dir):
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and name not in OUTPUT_DIRECTORIES
-        )
-        for name in files:
-            path = (Path(os.path.relpath(folder, kernel_dir)) / name).as_posix()
+    with suppress(FindingsError):
+        for path in filter(is_own, (entry.name for entry in walk(request.kernel_dir))):
             if path != beside and not f"/{path}".endswith(f"/{header}"):
                 continue
             table, searched = _source_table(spot.path, request)

@@ -127,14 +127,11 @@ def translate(plan: Translation, log: Log) -> None:
         message = f"hipify failed\n{shell_line(plan.command())}\n{done.tail()}"
         raise BuildFailedError(message, hint or next(hints, ""))
     for output in (project, headers):
-        _replace_changed(output, output.with_suffix(""))
-
-
-def _replace_changed(output: Path, folder: Path) -> None:
-    # ninja goes by the time of a file: an unchanged one keeps its own
-    for new in output.rglob("*"):
-        old = folder / new.relative_to(output)
-        if new.is_file() and old.is_file() and new.read_bytes() == old.read_bytes():
-            shutil.copystat(old, new)
-    shutil.rmtree(folder, ignore_errors=True)
-    output.rename(folder)
+        folder = output.with_suffix("")
+        # ninja goes by the time of a file: an unchanged one keeps its own
+        for new in output.rglob("*"):
+            old = folder / new.relative_to(output)
+            if new.is_file() and old.is_file() and new.read_bytes() == old.read_bytes():
+                shutil.copystat(old, new)
+        shutil.rmtree(folder, ignore_errors=True)
+        output.rename(folder)

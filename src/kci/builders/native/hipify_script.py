@@ -67,8 +67,15 @@ def translate_kernel(module: ModuleType, request: dict[str, Any]) -> list[str]:
             hipify_extra_files_only=True,
         )
     for original, result in results.items():
+        if result.hipified_path in (None, original):
+            continue
+        # compilers should name the original file and lines; hipify adds lines on top
         name = project.with_suffix("").name / Path(original).relative_to(project)
-        _count_as(name, original, result.hipified_path)
+        translation = Path(result.hipified_path)
+        written = Path(original).read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = translation.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines.insert(max(len(lines) - len(written), 0), f'#line 1 "{name.as_posix()}"\n')
+        translation.write_text("".join(lines), encoding="utf-8")
     for source, destination in request["sources"].items():
         original = str(project / source)
         # None: the source is hipify's own output
@@ -78,17 +85,6 @@ def translate_kernel(module: ModuleType, request: dict[str, Any]) -> list[str]:
             shutil.copyfile(translation, project / destination)
     match = _COUNT.search(output.getvalue())
     return [call.strip() for call in match[2].split(",")] if match and int(match[1]) else []
-
-
-def _count_as(name: Path, original: str, translation: str | None) -> None:
-    # compilers should name the original file and lines; hipify adds lines on top
-    if translation in (None, original):
-        return
-    written = Path(original).read_text(encoding="utf-8").splitlines(keepends=True)
-    lines = Path(translation).read_text(encoding="utf-8").splitlines(keepends=True)
-    top = max(len(lines) - len(written), 0)
-    lines.insert(top, f'#line 1 "{name.as_posix()}"\n')
-    Path(translation).write_text("".join(lines), encoding="utf-8")
 
 
 def translate_torch(module: ModuleType, include: Path, copy: Path, endings: list[str]) -> None:

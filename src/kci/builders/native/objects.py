@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.native.recipe import Recipe
+from kci.builders.process.machine import file_text
 from kci.builders.process.run import Log
 from kci.builders.request import BuildPart
 from kci.builders.toolchains.compilers import outside_files
@@ -232,7 +233,9 @@ class Objects:
         return settings | named | inner
 
     def use(self) -> ObjectUse:
-        hits = min(sum(line in _HITS for line in _lines_of(self._work / _STATS)), self.count())
+        hits = min(
+            sum(line in _HITS for line in file_text(self._work / _STATS).splitlines()), self.count()
+        )
         runs = tuple(sorted({head.run for head in self.heads if head.run})) if hits else ()
         return ObjectUse(hits, self.count() - hits, runs)
 
@@ -268,7 +271,11 @@ class Objects:
         words += outside_files(chain.cxx, chain.device, sorted(flags), contents=False)
         if any(word.endswith("=native") for step in self._steps for word in step.command):
             told = ("model name", "flags", "Features", "CPU part")
-            said = {line for line in _lines_of(Path("/proc/cpuinfo")) if line.startswith(told)}
+            said = {
+                line
+                for line in file_text(Path("/proc/cpuinfo")).splitlines()
+                if line.startswith(told)
+            }
             words += [this_system(), *sorted(said)]
         return hashlib.sha256(msgspec.json.encode(words)).hexdigest()
 
@@ -292,11 +299,3 @@ class Objects:
             for path, text in texts.items()
             if path not in named
         ]
-
-
-def _lines_of(path: Path) -> list[str]:
-    # none of a file that is not there
-    try:
-        return path.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return []

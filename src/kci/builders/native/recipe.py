@@ -18,7 +18,6 @@ from kci.builders.native.command_lines import (
     link_command,
     stub_command,
     stub_libraries,
-    stub_path,
     work_links,
     work_path,
 )
@@ -218,7 +217,7 @@ def _steps(
         yield Step(unit.object, sources, command, what, generated, depfile=True, pool=pool)
     libraries = []
     for library in stub_libraries(chain):
-        stub, command = stub_path(library), stub_command(chain, library)
+        *_, stub = command = stub_command(chain, library)
         libraries.append(Step(stub, ("stub.cpp",), command, f"link {stub}", generated))
     libraries += compat_steps(chain, generated)
     yield from libraries

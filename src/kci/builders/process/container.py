@@ -270,7 +270,12 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
         undo = [engine, *_REMOVE[engine], container]
         done = run_in_group(named, log, cwd=Path(folder), undo=undo)
     if done.code == 0:
-        _tell_digest(image, log)
+        if "@" not in image:  # a tag can move
+            words = ("image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
+            name = program_output(engine, *words).strip().rpartition("\n")[2]
+            known = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else ""
+            told = f"{image} is a tag, which moves; {known or 'its digest is not known here'}"
+            log(f"{told}. Name the image by its digest in kci.toml")
         return done
     if done.code in _ENGINE_CODES:
         raise MissingToolError(
@@ -284,18 +289,6 @@ def run_in_container(build: ContainerBuild, log: Log) -> ProgramResult:
         )
     kind = _KINDS.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} ended with exit code {done.code}\n{done.tail()}")
-
-
-def _tell_digest(image: str, log: Log) -> None:
-    # a tag can move
-    if "@" in image:
-        return
-    words = ("image", "inspect", "--format", "{{index .RepoDigests 0}}", image)
-    name = program_output(container_engine(), *words).strip().rpartition("\n")[2]
-    message = (
-        f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
-    )
-    log(f"{image} is a tag, which moves; {message}. Name the image by its digest in kci.toml")
 
 
 def named_image(option: str, own: str) -> str | None:

@@ -52,7 +52,7 @@ def cpu_limit() -> float | None:
     """The cgroup's limit in cores; None without one."""
     limits: list[float] = []
     for place in _groups(""):
-        quota, _, period = _text(place / "cpu.max").partition(" ")
+        quota, _, period = file_text(place / "cpu.max").partition(" ")
         if quota.isdecimal() and period.isdecimal() and int(period):
             limits.append(int(quota) / int(period))
     for place in _groups("cpu"):
@@ -64,7 +64,7 @@ def cpu_limit() -> float | None:
 
 def _groups(controller: str) -> Iterator[Path]:
     # the group and its parents: cgroup v1 has a hierarchy per controller, and v2 one without a name
-    for line in _text(_MEMBERSHIP).splitlines():
+    for line in file_text(_MEMBERSHIP).splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
         if controller in controllers.split(","):
             # in a container the path may be the host's, with the files at the top
@@ -75,14 +75,15 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _number(path: Path) -> int | None:
-    text = _text(path)
+    text = file_text(path)
     return int(text) if text.isdecimal() else None
 
 
-def _text(path: Path) -> str:
+def file_text(path: Path) -> str:
+    """The text of a small file of the system; empty if it cannot be read."""
     try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
         return ""
 
 

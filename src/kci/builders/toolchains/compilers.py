@@ -304,7 +304,7 @@ def find_toolchain(
         request.options.cache,
         text_of(request.variant.compute),
     )
-    environment = _environment(request)
+    environment = _environment(variant, cache, isolation=request.options.isolation)
     headers = find_headers(depends, cache, log, compute=compute)
     cxx = build_compiler(variant)
     device = find_device(variant.backend, compute, variant.system, cache, log)
@@ -314,8 +314,7 @@ def find_toolchain(
     cuda_headers = None
     if isinstance(device, Toolkit) and (variant.kind is Kind.FULL or mentions_libraries(sources)):
         cuda_headers = find_library_headers(device, cache)
-    release = environment.release or read_torch_version(environment.torch).release
-    versions = [version_line(cxx), environment.requirement or f"torch {release}"]
+    versions = [version_line(cxx), _framework(environment)]
     versions += [*(device.versions() if device else ()), *environment_flags()]
     newer_glibc, ar = glibc_is_newer(cxx), binutils_program(cxx, "ar")
     return Toolchain(
@@ -338,22 +337,29 @@ def find_toolchain(
     )
 
 
-def _environment(request: Request) -> Environment:
+def _environment(variant: Variant, cache: Path, *, isolation: bool) -> Environment:
     # the CPU wheel has torch's stable headers for all backends; a full build needs the toolkit's
     # own wheel
-    variant = request.variant
     if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.options.cache, text_of(variant.tvm_ffi))
-    if not request.options.isolation:
+        return tvm_ffi_environment(cache, text_of(variant.tvm_ffi))
+    if not isolation:
         return python_environment()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     backend = variant.backend if variant.kind is Kind.FULL else HOST
     return kci_environment(
-        request.options.cache,
+        cache,
         variant.wheel or variant.torch.text,
         toolchains().flavour(backend, variant.compute),
         headers_only=BACKENDS[backend].headers_only,
     )
+
+
+def _framework(environment: Environment) -> str:
+    # what kci installs, by its release and index, or what this Python has
+    if environment.root:
+        return environment.requirement or f"torch {environment.wheel} {environment.own_index}"
+    torch = read_torch_version(environment.torch)
+    return f"torch {torch.release} of this Python, for {torch.device}"
 
 
 def toolchain_identity(
@@ -385,7 +391,7 @@ def toolchain_identity(
         version_line(compiler),
         *compiler[program + 1 :],
         version_line((binutils_program(cxx, "ld"),)),
-        _torch(variant, isolation=isolation),
+        _framework(_environment(variant, cache, isolation=isolation)),
     ]
     device = find_device(variant.backend, text_of(variant.compute), variant.system, cache)
     lines += device.versions() if device else []
@@ -452,16 +458,3 @@ def _listed(folder: Path, *, contents: bool) -> str:
                         f"{about.st_size} {about.st_mtime_ns} {about.st_ctime_ns}".encode()
                     )
     return total.hexdigest()
-
-
-def _torch(variant: Variant, *, isolation: bool) -> str:
-    if variant.kind is Kind.TVM_FFI:
-        return f"tvm-ffi {toolchains().tvm_ffi.get(text_of(variant.tvm_ffi), '')}"
-    if not isolation:
-        torch = read_torch_version(python_environment().torch)
-        return f"torch {torch.release} of this Python, for {torch.device}"
-    return (
-        f"torch {variant.wheel or toolchains().torch_release(variant.torch.text)}"
-        if variant.torch
-        else "no torch"
-    )

@@ -108,7 +108,19 @@ def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
     Raises MissingToolError.
     """
     version = Version.parse(compute).minor_text
-    return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
+    if found := _host_toolkit(version, log):
+        return found
+    if version not in toolchains().cuda:
+        known = ", ".join(sorted(toolchains().cuda))
+        raise MissingToolError(
+            f"no nvcc of CUDA {version} on this machine",
+            f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc "
+            f"for {known})",
+        )
+    wheels = cache / "cuda" / version
+    # wheels of a major version share a directory
+    root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
+    return Toolkit(version, root / "bin" / "nvcc", root, wheels)
 
 
 def _release(nvcc: Path) -> tuple[str, str]:
@@ -128,7 +140,12 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
                 f"set NVCC to the nvcc of CUDA {version}, or unset it",
             )
         return _toolkit(version, Path(nvcc).absolute())
-    for nvcc_path in _candidates(version):
+    # in order of preference; absolute: nvcc runs in another directory
+    homes = filter(None, map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")))
+    names = [*(f"{home}/bin/nvcc" for home in homes), "nvcc"]
+    names += [f"/usr/local/cuda-{version}/bin/nvcc", "/usr/local/cuda/bin/nvcc"]
+    places = filter(None, map(shutil.which, names))
+    for nvcc_path in dict.fromkeys(Path(place).absolute() for place in places):
         release = _release(nvcc_path)[0]
         if same_version(release, version):
             return _toolkit(version, nvcc_path)
@@ -143,16 +160,6 @@ def _toolkit(version: str, nvcc: Path) -> Toolkit:
     return Toolkit(version, nvcc, _root(nvcc), reproducible=reproducible)
 
 
-def _candidates(version: str) -> list[Path]:
-    # in order of preference
-    homes = filter(None, map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")))
-    names = [*(f"{home}/bin/nvcc" for home in homes), "nvcc"]
-    names += [f"/usr/local/cuda-{version}/bin/nvcc", "/usr/local/cuda/bin/nvcc"]
-    found = filter(None, map(shutil.which, names))
-    # absolute: nvcc runs in another directory
-    return list(dict.fromkeys(Path(place).absolute() for place in found))
-
-
 def _root(nvcc: Path) -> Path:
     # nvcc on PATH may be a wrapper script
     done = run([str(nvcc), "--dryrun", "-c", "kci.cu"])
@@ -164,20 +171,6 @@ def _root(nvcc: Path) -> Path:
             "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit",
         )
     return root
-
-
-def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
-    if version not in toolchains().cuda:
-        known = ", ".join(sorted(toolchains().cuda))
-        raise MissingToolError(
-            f"no nvcc of CUDA {version} on this machine",
-            f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc "
-            f"for {known})",
-        )
-    wheels = cache / "cuda" / version
-    # wheels of a major version share a directory
-    root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
-    return Toolkit(version, root / "bin" / "nvcc", root, wheels)
 
 
 LINK = "cuda-headers"

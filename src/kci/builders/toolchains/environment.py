@@ -87,12 +87,10 @@ def read_torch_version(torch: Path) -> TorchVersion:
     return TorchVersion(release, toolkits)
 
 
-def same_version(first: str | None, second: str | None) -> bool:
+def same_version(first: str | None, second: str) -> bool:
     """True for equal major and minor; 13 equals 13.0."""
-    if first is None or second is None:
-        return first == second
     try:
-        return Version.parse(first).minor_text == Version.parse(second).minor_text
+        return Version.parse(first or "").minor_text == Version.parse(second).minor_text
     except ValueError:
         return False
 

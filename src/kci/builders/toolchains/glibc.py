@@ -8,7 +8,6 @@ not, because two copies do not share state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -86,17 +85,17 @@ def old_libraries(system: str) -> tuple[OldLibrary, ...]:
     cpu = cpu_of(system)
     if cpu not in _CPUS:
         return ()
-    data = glibc_data().libraries
-    return tuple(OldLibrary(soname, tuple(_versions(data[soname], cpu))) for soname in sorted(data))
-
-
-def _versions(table: dict[str, tuple[str, ...]], cpu: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    functions: dict[Version, list[str]] = {}
-    for text, names in table.items():
-        version = max(Version.parse(text), _FIRST.get(cpu, Version()))
-        functions.setdefault(version, []).extend(names)
-    for version in sorted(functions):
-        yield str(version), tuple(sorted(functions[version]))
+    libraries = []
+    for soname, table in sorted(glibc_data().libraries.items()):
+        functions: dict[Version, list[str]] = {}
+        for text, names in table.items():
+            version = max(Version.parse(text), _FIRST.get(cpu, Version()))
+            functions.setdefault(version, []).extend(names)
+        versions = (
+            (str(version), tuple(sorted(functions[version]))) for version in sorted(functions)
+        )
+        libraries.append(OldLibrary(soname, tuple(versions)))
+    return tuple(libraries)
 
 
 class NewerParts(Frozen):

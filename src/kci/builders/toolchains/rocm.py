@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from kci.builders.process.machine import file_text
 from kci.builders.process.run import Log, program_output
 from kci.builders.toolchains.downloads import FetchedTool, library_folder
 from kci.builders.toolchains.environment import same_version
@@ -37,8 +38,6 @@ class Rocm(FetchedTool):
         "amdgcn/bitcode/*",
         "lib/llvm/lib/clang/*/*/*/bitcode/*",
     )
-    version: str
-    """Major and minor, `7.2`."""
     release: str
     """Full version, `7.2.1`."""
     root: Path
@@ -82,7 +81,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
         if not release:
             continue
         if same_version(release, version):
-            return Rocm(version, release, root)
+            return Rocm(release, root)
         log(f"{root} is ROCm {release}, not {version}: not used")
         versions[root] = release
     others = "".join(f", only {release} at {root}" for root, release in versions.items())
@@ -116,9 +115,7 @@ def _root_from_sdk(command: list[str]) -> Iterator[Path]:
 
 def _release(root: Path) -> str | None:
     # from its own file, else from hipconfig: HIP's minor version is ROCm's
-    try:
-        text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = program_output(str(root / "bin" / "hipconfig"), "--version")
+    text = file_text(root / ".info" / "version")
+    text = text or program_output(str(root / "bin" / "hipconfig"), "--version")
     match = _VERSION.search(text)
     return match[1] if match else None
