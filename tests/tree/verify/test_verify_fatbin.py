@@ -182,20 +182,12 @@ def test_archs_that_disagree(tmp_path: Path, archs: tuple[str, ...], says: list[
     assert {item.rule for item in found} == {"KCI760"}
 
 
-@pytest.mark.rule("KCI761", triggers=True)
-def test_a_gpu_variant_without_device_code(tmp_path: Path) -> None:
-    only(checked(tmp_path, "", None, ("8.0",), CUDA), "KCI761")
-
-
-@pytest.mark.rule("KCI761", triggers=True)
-def test_device_code_that_no_device_link_linked(tmp_path: Path) -> None:
-    found = only(checked(tmp_path, "__nv_relfatbin", CODE, ("8.0",), CUDA), "KCI761", "linked")
-    assert "-rdc=true" in found.hint
-
-
-@pytest.mark.rule("KCI762", triggers=True)
-def test_device_code_that_cannot_be_read(tmp_path: Path) -> None:
-    only(checked(tmp_path, ".nv_fatbin", CODE[:-4], ("8.0",), CUDA), "KCI762")
+@pytest.mark.rule("KCI761", "KCI762", triggers=True)
+def test_device_code_that_is_absent_not_linked_or_broken(tmp_path: Path) -> None:
+    only(checked(tmp_path / "none", "", None, ("8.0",), CUDA), "KCI761")
+    found = checked(tmp_path / "rdc", "__nv_relfatbin", CODE, ("8.0",), CUDA)
+    assert "-rdc=true" in only(found, "KCI761", "linked").hint
+    only(checked(tmp_path / "cut", ".nv_fatbin", CODE[:-4], ("8.0",), CUDA), "KCI762")
 
 
 @pytest.mark.rule("KCI760", "KCI763", triggers=True)
