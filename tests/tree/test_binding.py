@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import ids, only, refusal
+from conftest import failure, ids, only, refusal
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.tree import identity
@@ -157,8 +157,7 @@ def test_what_was_changed_is_hashed_again(tree: Path) -> None:
 
     for change in (lambda: path.write_text("1\n"), new.touch, path.unlink, same_size_and_times):
         change()
-        with pytest.raises(FindingsError, match="was not sealed"):
-            merge([artifact], tree)
+        failure(FindingsError, "was not sealed", merge, [artifact], tree)
         new.unlink(missing_ok=True)
         path.write_bytes(content)
     merge([artifact], tree)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,10 @@ from kci.tree.identity import (
     unique_id,
     validate_dir,
 )
+from planning import git
 from variants import variant_digest
 
 pytestmark = pytest.mark.usefixtures("no_git_environment")
-
-
-def git(directory: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
-    command = ["git", *who, "-C", str(directory), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def head(repository: Path, dirty: bool = False) -> GitState:
@@ -83,7 +77,7 @@ def test_a_submodule_at_another_commit_makes_the_record_dirty_and_not_the_id(
         git(upstream, "commit", "-q", "-m", str(number))
     kernel = repository / "kernels" / "relu"
     add = ("submodule", "add", "-q", str(upstream), "kernels/relu/up")
-    git(repository, "-c", "protocol.file.allow=always", *add)
+    git(repository, *add)
     git(repository, "commit", "-q", "-a", "-m", "submodule")
     clean = unique_id(kernel)
     assert provenance(kernel) == head(repository)

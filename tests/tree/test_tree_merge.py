@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from cli.runner import kci
-from conftest import AT_TOP, ids, only, refusal, write_torch
+from conftest import AT_TOP, failure, ids, only, refusal, write_torch
 from kci.errors import FindingsError, UsageError
 from kci.plan.plan import Plan, read_plan
 from kci.tree.artifacts import CiRun
@@ -195,8 +195,7 @@ def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
     (manifest,) = merge(files, tmp_path / "one", kernel="relu")
     assert manifest.kernel == "relu"
     assert (tmp_path / "one" / CPU / "metadata.json").is_file()
-    with pytest.raises(UsageError, match="'other'"):
-        merge(files, tmp_path / "one", kernel="other")
+    failure(UsageError, "'other'", merge, files, tmp_path / "one", kernel="other")
 
 
 @pytest.mark.rule("KCI606", "KCI607", "KCI713", "KCI610", triggers=False)
@@ -325,8 +324,7 @@ def test_what_changes_after_it_was_compared_is_not_merged(
         return []
 
     monkeypatch.setattr("kci.tree.merge.require_same_commit", exchange)
-    with pytest.raises(FindingsError, match="changed while it was merged"):
-        merge([place], tmp_path / "build")
+    failure(FindingsError, "changed while it was merged", merge, [place], tmp_path / "build")
     assert not (tmp_path / "build").exists()
 
 
@@ -345,8 +343,7 @@ def test_a_merge_that_fails_leaves_the_old_tree(tmp_path: Path) -> None:
     before = contents(tree)
     good, bad = artifact(tmp_path, STABLE), artifact(tmp_path, CUDA)
     bad.write_bytes(bad.read_bytes()[:-9000])
-    with pytest.raises(FindingsError, match="truncated or corrupt"):
-        merge([good, bad], tree)
+    failure(FindingsError, "truncated or corrupt", merge, [good, bad], tree)
     assert contents(tree) == before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".kci")] == []
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from conftest import only
+from conftest import failure, only
 from kci.diagnostics import Diagnostic
 from kci.tree.verify import verify
 from kci.tree.verify.fatbin import CompressedError, FatbinError, cuda_code, hip_code
@@ -77,8 +77,7 @@ def test_cuda_entries_are_told_apart() -> None:
     ],
 )
 def test_a_broken_cuda_section_is_an_error(data: bytes) -> None:
-    with pytest.raises(FatbinError):
-        cuda_code(data)
+    failure(FatbinError, "", cuda_code, data)
 
 
 def test_hip_targets_are_taken_from_every_bundle() -> None:
@@ -102,23 +101,19 @@ def test_compressed_bundles_are_looked_into(version: int, method: int) -> None:
     packed = compressed(version, method, one)
     data = packed + bytes(4096) + two + bytes(64) + compressed(version, method, two)
     assert hip_code(data) == machine_code("gfx942", "gfx90a")
-    with pytest.raises(FatbinError):
-        hip_code(packed[:-1])
+    failure(FatbinError, "", hip_code, packed[:-1])
     broken = bytearray(packed)
     broken[40:60] = bytes(20)
-    with pytest.raises(FatbinError):
-        hip_code(bytes(broken))
+    failure(FatbinError, "", hip_code, bytes(broken))
 
 
 def test_compression_that_cannot_be_undone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = bundle(HOST)
     packed = compressed(2, 0, plain)
     for data in (packed[:6] + b"\x09\0" + packed[8:], b"CCOB\x63\0" + bytes(100)):
-        with pytest.raises(CompressedError, match="not known"):
-            hip_code(data)
+        failure(CompressedError, "not known", hip_code, data)
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(CompressedError, match=r"kci\[zstd\]"):
-        hip_code(compressed(2, 1, plain))
+    failure(CompressedError, r"kci\[zstd\]", hip_code, compressed(2, 1, plain))
 
 
 def test_broken_hip_sections() -> None:
@@ -126,8 +121,7 @@ def test_broken_hip_sections() -> None:
     endless = whole[:24] + struct.pack("<Q", 2**40) + whole[32:]
     cut = (whole[:50], whole[:-1], whole + b"rest")
     for data in (b"nothing", b"", bytes(100), *cut, endless):
-        with pytest.raises(FatbinError):
-            hip_code(data)
+        failure(FatbinError, "", hip_code, data)
 
 
 def checked(

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import ids, only
+from conftest import failure, ids, only
 from kci.diagnostics import Diagnostic
 from kci.errors import UnsafeError, UsageError
 from kci.tree import pack as tree_pack
@@ -65,11 +65,9 @@ def test_good_variants_and_trees_pass(tmp_path: Path) -> None:
 
 def test_what_is_nothing_of_the_kind_is_a_usage_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UsageError):
-            verify(path)
+        failure(UsageError, "", verify, path)
     for wrong in ("KCI999", "", "relu"):
-        with pytest.raises(UsageError, match="no rule"):
-            verify(make_variant(tmp_path / f"x{wrong}"), select=[wrong])
+        failure(UsageError, "no rule", verify, make_variant(tmp_path / f"x{wrong}"), select=[wrong])
 
 
 def test_what_cannot_be_read_is_reported_whatever_is_selected(tmp_path: Path) -> None:
@@ -270,8 +268,7 @@ def test_a_tree_without_a_planned_variant_its_manifest_or_itself(tmp_path: Path)
     (tree / "kci-manifest.json").unlink()
     assert only(verify(tree, ignore=BINARY), "KCI723").severity == "warning"
     tree.rename(tmp_path / ".kci-build.old")
-    with pytest.raises(UsageError, match="a killed kci had moved it"):
-        check(tmp_path / "build")
+    failure(UsageError, "a killed kci had moved it", check, tmp_path / "build")
     (tmp_path / "trees").mkdir()
     (tmp_path / ".kci-build.old").rename(tmp_path / "trees" / "one")
     assert ids(verify(tmp_path / "trees", ignore=BINARY)) == ["KCI723"]
@@ -293,8 +290,7 @@ def test_what_no_artifact_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for number, name in enumerate(CANNOT_TRAVEL):
         directory = of_python(tmp_path / str(number), "_ops.py", name)
         assert "KCI708" in ids(check(directory)), name
-        with pytest.raises(UnsafeError, match="cannot be packed"):
-            files_to_pack(directory)
+        failure(UnsafeError, "cannot be packed", files_to_pack, directory)
     monkeypatch.setattr(tree_pack, "LIMITS", ArchiveLimits(members=4))
     assert "KCI709" in ids(check(of_python(tmp_path, *map(str, range(5)))))
 
