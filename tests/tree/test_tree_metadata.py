@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +181,9 @@ REFUSED = [
 REFUSED_HERE = [{"id": "1 x"}, {"id": "a.b"}, {"id": "class"}, {"id": ""}, {"id": "_é"}]
 
 
-@pytest.mark.parametrize("changes", ACCEPTED)
-def test_what_the_reference_reads_is_read(changes: dict[str, Any]) -> None:
-    decode(with_changes(**changes))
+def test_what_the_reference_reads_is_read() -> None:
+    for changes in ACCEPTED:
+        decode(with_changes(**changes))
 
 
 @pytest.mark.parametrize("changes", REFUSED + REFUSED_HERE)
@@ -310,18 +310,10 @@ def mutated(random_: random.Random) -> bytes:
     return raw
 
 
-def refused_by_reference(raw: bytes) -> bool:
+def refused(raw: bytes, read: Callable[[bytes], object] = decode) -> bool:
     try:
-        rust.Metadata.from_bytes(raw)
+        read(raw)
     except (ValueError, OverflowError):
-        return True
-    return False
-
-
-def refused(raw: bytes) -> bool:
-    try:
-        metadata.decode(raw)
-    except ValueError:
         return True
     return False
 
@@ -329,7 +321,8 @@ def refused(raw: bytes) -> bool:
 def test_what_the_reference_refuses_kci_refuses() -> None:
     random_ = random.Random(9)
     cases = [mutated(random_) for _ in range(CASES)]
-    wrong = [raw for raw in cases if refused_by_reference(raw) and not refused(raw)]
+    theirs = rust.Metadata.from_bytes
+    wrong = [raw for raw in cases if refused(raw, theirs) and not refused(raw)]
     assert wrong == []
     assert any(not refused(raw) for raw in cases)
 

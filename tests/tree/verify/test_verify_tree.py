@@ -413,13 +413,12 @@ def test_what_the_manifest_says_already_is_not_said_again(tree: Path) -> None:
 
 
 @pytest.mark.rule("KCI727", triggers=True)
-@pytest.mark.parametrize(
-    "name", ["torch-cpu/_ops.py", "kci-manifest.json", "benchmarks/benchmark.py"]
-)
-@pytest.mark.parametrize("bit", [0o4000, 0o2000, 0o1000])
-def test_special_bits(tree: Path, name: str, bit: int) -> None:
-    (tree / name).chmod(0o755 | bit)
-    assert found(tree) == [("KCI727", name)]
+def test_special_bits(tree: Path) -> None:
+    for name in ("torch-cpu/_ops.py", "kci-manifest.json", "benchmarks/benchmark.py"):
+        for bit in (0o4000, 0o2000, 0o1000):
+            (tree / name).chmod(0o755 | bit)
+            assert found(tree) == [("KCI727", name)]
+        (tree / name).chmod(0o755)
 
 
 @pytest.mark.rule("KCI728", triggers=True)
@@ -440,13 +439,12 @@ def test_a_card_that_is_no_page(tree: Path, card: bytes, says: str) -> None:
 
 
 @pytest.mark.rule("KCI729", triggers=True)
-@pytest.mark.parametrize("text", [
-    "", "{}", "junk", "[" * 100_000, signature(b"other metadata"),
-    signature(b"", messageSignature=None), signature(b"", verificationMaterial={}),
-])  # fmt: skip
-def test_a_signature_of_something_else(tree: Path, text: str) -> None:
-    (tree / "torch-cpu" / "metadata.json.sigstore").write_text(text)
-    assert found(tree) == [("KCI729", "torch-cpu/metadata.json.sigstore")]
+def test_a_signature_of_something_else(tree: Path) -> None:
+    bundles = [signature(b"other metadata"), signature(b"", messageSignature=None)]
+    bundles.append(signature(b"", verificationMaterial={}))
+    for text in ("", "{}", "junk", "[" * 100_000, *bundles):
+        (tree / "torch-cpu" / "metadata.json.sigstore").write_text(text)
+        assert found(tree) == [("KCI729", "torch-cpu/metadata.json.sigstore")], text[:80]
 
 
 @pytest.mark.rule("KCI791", "KCI792", triggers=True)
