@@ -123,21 +123,17 @@ def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> No
     assert not (tmp_path / "build").exists()
 
 
-@pytest.mark.rule("KCI606", triggers=True)
-def test_a_missing_variant_fails_unless_it_may(tmp_path: Path) -> None:
-    given = ([artifact(tmp_path, CPU)], tmp_path / "build", plan(CPU, STABLE, CUDA))
-    found = refusal(merge, *given)
+@pytest.mark.rule("KCI606", "KCI607", triggers=True)
+def test_a_missing_variant_fails_unless_it_may_and_another_is_refused(tmp_path: Path) -> None:
+    files, tree = [artifact(tmp_path, CPU)], tmp_path / "build"
+    planned = plan(CPU, STABLE, CUDA)
+    found = refusal(merge, files, tree, planned)
     assert (ids(found), STABLE in found[0].message) == (["KCI606", "KCI606"], True)
-    assert not (tmp_path / "build").exists()
-    (manifest,) = merge(*given, allow_partial=True)
+    assert not tree.exists()
+    (manifest,) = merge(files, tree, planned, allow_partial=True)
     assert (manifest.complete, manifest.missing) == (False, (STABLE, CUDA))
-
-
-@pytest.mark.rule("KCI607", triggers=True)
-def test_what_is_not_planned_is_refused(tmp_path: Path) -> None:
-    files = [artifact(tmp_path, variant) for variant in (CPU, CUDA)]
-    files.append(artifact(tmp_path, CPU, name="relu"))
-    found = refusal(merge, files, tmp_path / "build", plan(CPU))
+    files += [artifact(tmp_path, CUDA), artifact(tmp_path, CPU, name="relu")]
+    found = refusal(merge, files, tree, plan(CPU))
     assert ids(found) == ["KCI607", "KCI607"]
     assert "that kernel is not planned" in "".join(item.message for item in found)
 

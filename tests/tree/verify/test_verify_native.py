@@ -531,14 +531,9 @@ def test_what_no_loader_can_load_is_no_library(tmp_path: Path, compile: Compile)
     found = [item for item in told if item.path.endswith(("tool.so", "parts.so"))]
     assert ids(found) == ["KCI757", "KCI757"]
     assert found[0].message == "it is a program, which nothing can load"
-
-
-@pytest.mark.rule("KCI717", triggers=False)
-def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)
-    java = b"\xca\xfe\xba\xbe\0\0\0\x3d"
-    files = {"__init__.py": b"", "k.cubin": cubin, "A.class": java}
-    assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == []
+    files = {"__init__.py": b"", "k.cubin": cubin, "A.class": b"\xca\xfe\xba\xbe\0\0\0\x3d"}
+    assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == [], "code for a GPU is data"
 
 
 @settings(
