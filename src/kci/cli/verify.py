@@ -17,7 +17,7 @@ from kci.tree.verify.subject import PlaceKind, describe_places, find_places
 from kci.tree.verify.tree_rules import check_attestation
 
 
-@kci_command("verify")
+@kci_command
 @click.argument("paths", nargs=-1, type=FileName(), required=True, metavar="PATH...")
 @repeated(
     "--select",

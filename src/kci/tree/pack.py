@@ -20,6 +20,7 @@ from kci.utils.archive import (
     SUFFIXES,
     RefusedError,
     TarStream,
+    add_file,
     opened_archive,
     plain_member,
     written_archive,
@@ -30,7 +31,6 @@ from kci.utils.suggest import count
 from kci.utils.walk import (
     Entry,
     collision,
-    is_executable,
     is_lfs_pointer,
     unsafe_name,
     walk_packed,
@@ -55,10 +55,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
         with written_archive(replacement.staging, zstd=out_file.name.endswith(".zst")) as archive:
             archive.addfile(plain_member(LEG_NAME, len(text)), io.BytesIO(text))
             for item in files:
-                mode = 0o755 if is_executable(item.path) else 0o644
-                name, size = f"{leg.variant}/{item.name}", item.path.stat().st_size
-                with item.path.open("rb") as file:
-                    archive.addfile(plain_member(name, size, mode), file)
+                add_file(archive, f"{leg.variant}/{item.name}", item.path)
         replacement.commit()
     return out_file
 
