@@ -411,6 +411,10 @@ def test_checksums_that_lie(tree: Path, change: Callable[[Path], None], places: 
 def test_what_the_manifest_says_already_is_not_said_again(tree: Path) -> None:
     (tree / "torch-cpu" / "_ops.py").write_text("ops = 1\n")
     assert [rule for rule, _ in found(tree)] == ["KCI718", "KCI731"]
+    (tree / "torch-cuda" / os.fsdecode(b"\xff.py")).touch()
+    os.mkfifo(tree / "benchmarks" / "pipe")
+    rules = [rule for rule, _ in found(tree) if rule != "KCI702"]
+    assert rules == ["KCI706", "KCI718", "KCI731", "KCI700"]
 
 
 @pytest.mark.rule("KCI727", triggers=True)
