@@ -141,9 +141,9 @@ class OwnSigstore:
             .add_extension(x509.SubjectAlternativeName([identity]), critical=True)
         )
         for number, claim in _CLAIMS.items():
-            text = _utf8(f"{GITHUB if number in (9, 12) else ''}{claims[claim]}".encode())
+            said = f"{GITHUB if number in (9, 12) else ''}{claims[claim]}"
             place = x509.ObjectIdentifier(f"{_FULCIO}{number}")
-            extension = x509.UnrecognizedExtension(place, text)
+            extension = x509.UnrecognizedExtension(place, _der(0x0C, said.encode()))
             builder = builder.add_extension(extension, critical=False)
         # The timestamp signs the certificate without itself.
         draft = builder.sign(self.root, hashes.SHA256())
@@ -160,7 +160,7 @@ class OwnSigstore:
         stamp = b"\0" + _key_id(self.certificates) + milliseconds + b"\0\0"
         stamp += b"\4\3" + len(signature).to_bytes(2, "big") + signature
         one = len(stamp).to_bytes(2, "big") + stamp
-        return _octets(len(one).to_bytes(2, "big") + one)
+        return _der(0x04, len(one).to_bytes(2, "big") + one)
 
     def _entry(self, proposed: dict[str, Any]) -> dict[str, Any]:
         if proposed["kind"] == "dsse":
@@ -247,14 +247,6 @@ def _der(tag: int, data: bytes) -> bytes:
     size, count = len(data), (len(data).bit_length() + 7) // 8
     length = bytes([size]) if size < 128 else bytes([0x80 + count]) + size.to_bytes(count, "big")
     return bytes([tag]) + length + data
-
-
-def _utf8(data: bytes) -> bytes:
-    return _der(0x0C, data)
-
-
-def _octets(data: bytes) -> bytes:
-    return _der(0x04, data)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conftest import many, only, refusal
+from conftest import failure, many, only, refusal
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 from kci.matrix.variants import artifact_name
 from kci.tree.manifest import MAX_ATTEMPT, LegRecord
@@ -92,8 +92,7 @@ def test_a_directory_that_was_not_sealed_or_was_changed_later_is_refused(tmp_pat
 def test_wrong_file_names_and_legs_are_usage_errors(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     leg = leg_of(variant)
-    with pytest.raises(UsageError, match="not an artifact name"):
-        pack(variant, tmp_path / "x.zip", leg)
+    failure(UsageError, "not an artifact name", pack, variant, tmp_path / "x.zip", leg)
     with pytest.raises(UsageError, match="the leg is about torch-cpu"):
         pack(variant, tmp_path / "x.tar", msgspec.structs.replace(leg, variant="torch-cpu"))
 
@@ -101,19 +100,16 @@ def test_wrong_file_names_and_legs_are_usage_errors(tmp_path: Path) -> None:
 def test_links_and_case_twins_are_not_packed(tmp_path: Path) -> None:
     for twin in ("A.py", "A.py/b"):
         variant = make_variant(tmp_path / twin, files={"__init__.py": "", twin: "", "a.py": ""})
-        with pytest.raises(UnsafeError, match="in case only"):
-            make_artifact(tmp_path, variant)
+        failure(UnsafeError, "in case only", make_artifact, tmp_path, variant)
     variant = make_variant(tmp_path / "link")
     leg, old = leg_of(variant), make_artifact(tmp_path / "out", variant)
     before = old.read_bytes()
     for target in ("_ops.py", "/etc"):
         (variant / "link").symlink_to(target)
-        with pytest.raises(UnsafeError, match="it is a link"):
-            pack(variant, old, leg)
+        failure(UnsafeError, "it is a link", pack, variant, old, leg)
         (variant / "link").unlink()
     os.mkfifo(variant / "fifo")
-    with pytest.raises(UnsafeError, match="neither a file nor a directory"):
-        pack(variant, old, leg)
+    failure(UnsafeError, "neither a file nor a directory", pack, variant, old, leg)
     assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [before]
 
 
@@ -122,8 +118,7 @@ def test_what_unpacking_would_refuse_for_its_size_is_not_packed(
 ) -> None:
     variant = make_variant(tmp_path)
     monkeypatch.setattr("kci.tree.pack.LIMITS", msgspec.structs.replace(LIMITS, members=2))
-    with pytest.raises(FindingsError, match="too large"):
-        make_artifact(tmp_path, variant)
+    failure(FindingsError, "too large", make_artifact, tmp_path, variant)
 
 
 def test_zstd_without_its_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +127,7 @@ def test_zstd_without_its_package_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(MissingToolError) as caught:
         unpack(artifact, tmp_path / "into")
     assert "kci[zstd]" in caught.value.hint
-    with pytest.raises(MissingToolError):
-        pack(tmp_path / CPU, artifact, leg_of(tmp_path / CPU))
+    failure(MissingToolError, "", pack, tmp_path / CPU, artifact, leg_of(tmp_path / CPU))
 
 
 LEG = {
@@ -164,8 +158,7 @@ LEG = {
 )
 def test_a_leg_that_lies_about_its_shape_is_refused(changes: dict[str, object]) -> None:
     msgspec.convert(LEG | {"attempt": MAX_ATTEMPT}, LegRecord)
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(LEG | changes, LegRecord)
+    failure(msgspec.ValidationError, "", msgspec.convert, LEG | changes, LegRecord)
 
 
 FILES = st.dictionaries(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kci.diagnostics import Diagnostic, Findings, errors_in, finding
+from kci.diagnostics import Diagnostic, errors_in, finding
 from kci.errors import FindingsError, UsageError, rule_error
 from kci.matrix.variants import artifact_name, is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
@@ -131,7 +131,11 @@ def require_same_commit(
 
     Raises FindingsError on a mismatch.
     """
-    findings = [item for source in sources for item in _mismatches(source, planned, run)]
+    findings = [
+        finding(rule, message, source.path, hint=hint)
+        for source in sources
+        for rule, message, hint in _mismatches(source, planned, run)
+    ]
     if refused := errors_in(findings):
         raise combined_error(
             refused, refused[0].hint or "merge the artifacts of the plan's own run only"
@@ -145,34 +149,31 @@ def combined_error(findings: Sequence[Diagnostic], hint: str) -> FindingsError:
     return FindingsError(findings[0].message + more, hint, diagnostics=findings)
 
 
-def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Findings:
+def _mismatches(source: Source, planned: Plan | None, run: CiRun) -> Iterator[tuple[str, str, str]]:
+    # rule, message and hint
     leg, path = source.leg, source.path
     expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
     if source.artifact.startswith(PREFIX) and source.artifact != expected:
         message = f"{path} holds {leg.variant} of {leg.kernel}, but its name says something else"
         hint = f"an artifact of that variant is called {expected}; find out who renamed it"
-        yield finding("KCI612", message, path, hint=hint)
+        yield "KCI612", message, hint
     if run.id and leg.run and leg.run != run.id:
         message = f"{path} was built in the run {leg.run}; this is the run {run.id}"
-        yield finding("KCI612", message, path, hint="merge the artifacts of one run only")
+        yield "KCI612", message, "merge the artifacts of one run only"
     elif run.attempt is not None and leg.attempt > run.attempt:
-        message = (
-            f"{path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
-        )
-        yield finding("KCI612", message, path, hint="find out where the artifact comes from")
+        claim = f"{path} says that it is of attempt {leg.attempt}"
+        message = f"{claim}; this run is at attempt {run.attempt}"
+        yield "KCI612", message, "find out where the artifact comes from"
     if not planned:
         return
     part = planned.kernel(leg.kernel)
     if not part or leg.variant not in (*part.planned, *part.elsewhere):
         what = f"the variant {leg.variant}" if part else "that kernel"
-        yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path)
+        yield "KCI607", f"{path} is about {leg.kernel}; {what} is not planned", ""
     if leg.source and planned.commit not in (None, leg.source.commit):
-        message = (
-            f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
-        )
-        yield finding(
-            "KCI612", message, path, hint="make the plan and the artifacts from one commit"
-        )
+        built = f"{path} was built from {leg.source.commit[:12]}"
+        message = f"{built}; {planned.commit[:12]} was planned"
+        yield "KCI612", message, "make the plan and the artifacts from one commit"
 
 
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -114,9 +114,14 @@ def _trust_config(path: Path) -> Any:
 
 
 @contextmanager
-def run_signer(trust: Path | None) -> Iterator[RunSigner]:
-    """Yield a signer with the CI identity. Raises MissingToolError without one."""
+def run_signer(trust: Path | None) -> Iterator[Callable[[bytes | Statement], bytes]]:
+    """Yield a function that signs with the CI identity, and verifies the result: sigstore ignores
+    the response of its transparency log.
+
+    Raises MissingToolError without an identity; FindingsError.
+    """
     with _needing_sigstore():
+        from sigstore.dsse import Statement as Payload
         from sigstore.models import ClientTrustConfig
         from sigstore.oidc import IdentityToken, detect_credential
         from sigstore.sign import SigningContext as Service
@@ -134,31 +139,19 @@ def run_signer(trust: Path | None) -> Iterator[RunSigner]:
             config = own or ClientTrustConfig.production()
             signing = Service.from_trust_config(config).signer(IdentityToken(token))
             signer = stack.enter_context(signing)  # requests the certificate
-        yield RunSigner(signer, Verifier(trusted_root=config.trusted_root))
+        verifier = Verifier(trusted_root=config.trusted_root)
 
+        def sign(content: bytes | Statement) -> bytes:
+            with _signing():
+                if isinstance(content, bytes):
+                    bundle = signer.sign_artifact(content)
+                    verifier.verify_artifact(content, bundle, _OwnKeyPolicy())
+                else:
+                    bundle = signer.sign_dsse(Payload(msgspec.json.encode(content)))
+                    verifier.verify_dsse(bundle, _OwnKeyPolicy())
+            return bundle.to_json().encode()
 
-class RunSigner(Frozen):
-    """Signs, and verifies the results: sigstore ignores the response of its transparency log.
-
-    Raises FindingsError.
-    """
-
-    signer: Any
-    verifier: Any
-
-    def sign_artifact(self, data: bytes) -> bytes:
-        with _signing():
-            bundle = self.signer.sign_artifact(data)
-            self.verifier.verify_artifact(data, bundle, _OwnKeyPolicy())
-        return str(bundle.to_json()).encode()
-
-    def sign_statement(self, statement: Statement) -> bytes:
-        from sigstore.dsse import Statement as Payload
-
-        with _signing():
-            bundle = self.signer.sign_dsse(Payload(msgspec.json.encode(statement)))
-            self.verifier.verify_dsse(bundle, _OwnKeyPolicy())
-        return str(bundle.to_json()).encode()
+        yield sign
 
 
 class _OwnKeyPolicy:

@@ -79,21 +79,17 @@ def require_tree(target: Path) -> None:
         return
     if not target.is_dir():
         raise rule_error("KCI610", f"{target} is not a directory", target, hint="name another one")
-    for entry in sorted(target.iterdir()):
-        if entry.name not in TOP_ENTRIES and not is_variant_dir(entry):
-            raise rule_error(
-                "KCI610",
-                f"{target} is not a tree: it holds {entry.name!r}",
-                target,
-                hint="merge into an empty or new directory",
-            )
-    for item, _, reason in unpackable_entries(files_at_top(target)):
-        raise rule_error(
-            "KCI610",
-            f"{target} cannot be added to: {item.name!r}: {reason}",
-            target,
-            hint="remove it, or merge into an empty or new directory",
-        )
+    problems = [
+        f"it holds {entry.name!r}"
+        for entry in sorted(target.iterdir())
+        if entry.name not in TOP_ENTRIES and not is_variant_dir(entry)
+    ]
+    unpackable = unpackable_entries(files_at_top(target))
+    problems += [f"{item.name!r}: {reason}" for item, _, reason in unpackable]
+    if problems:
+        message = f"{target} is not a tree that can be added to: {problems[0]}"
+        hint = "remove it, or merge into an empty or new directory"
+        raise rule_error("KCI610", message, target, hint=hint)
 
 
 def files_at_top(tree: Path) -> Iterator[Entry]:
@@ -138,11 +134,10 @@ def sign_tree(tree: Path, context: SigningContext, trust: Path | None) -> list[P
     """
     statement = tree_statement(tree, context)
     bundles = {}
-    with run_signer(trust) as signer:
+    with run_signer(trust) as sign:
         for variant in sorted(path for path in tree.iterdir() if is_variant_dir(path)):
-            data = (variant / METADATA_NAME).read_bytes()
-            bundles[variant / SIGNATURE] = signer.sign_artifact(data)
-        bundles[tree / BUNDLE_NAME] = signer.sign_statement(statement)
+            bundles[variant / SIGNATURE] = sign((variant / METADATA_NAME).read_bytes())
+        bundles[tree / BUNDLE_NAME] = sign(statement)
     for path, bundle in bundles.items():
         write_atomic(path, bundle)
     return list(bundles)

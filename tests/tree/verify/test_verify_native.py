@@ -139,13 +139,6 @@ def test_versions_are_compared_by_size(version: str, cap: str | None) -> None:
     assert exceeded_cap(version, "x86_64") == cap
 
 
-@pytest.mark.rule("KCI741", triggers=True)
-def test_another_machine_than_the_name_says(tmp_path: Path, compile: Compile) -> None:
-    found = only(native(tmp_path, compile(INIT), "torch213-cxx11-cpu-aarch64-linux"), "KCI741")
-    assert found.message == "it is for x86_64-linux, the name says aarch64-linux"
-    only(native(tmp_path, compile(INIT), "torch213-cpu-aarch64-darwin"), "KCI741")
-
-
 @pytest.mark.rule("KCI745", "KCI746", triggers=True)
 def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> None:
     other = compile('extern "C" void other() {}', "-Wl,-soname,libother.so.1")
@@ -170,16 +163,6 @@ def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> N
 def test_needed_libraries_by_backend(library: str, backend: str, major: str, allowed: bool) -> None:
     groups = ("system", "system-more", "torch", backend)
     assert bool(allowed_libraries(library, groups, major)) is allowed
-
-
-@pytest.mark.rule("KCI746", triggers=True)
-def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) -> None:
-    explained = ("aoti_torch_ok", "_ZN3c102okEv", "PyErr_Clear", "_ZN5torch7Library2okEv")
-    weak = 'extern "C" void weak() __attribute__((weak)); void maybe() { if (weak) weak(); }'
-    source = INIT + asks("arc4random_like", "_ZSt9no_such_fv", *explained) + weak
-    library = compile(source, *linked(compile, "libtorch_cpu.so"))
-    found = only(native(tmp_path, library, ignore=["KCI751"]), "KCI746")
-    assert found.message == "undefined symbols without a version: arc4random_like, std::no_such_f()"
 
 
 UNBUILT = ["KCI712", "KCI749", "KCI761"]
@@ -287,6 +270,16 @@ def test_a_library_whose_versions_are_asked_for_is_needed(tmp_path: Path, compil
 
 
 @pytest.mark.rule("KCI746", triggers=True)
+def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) -> None:
+    explained = ("aoti_torch_ok", "_ZN3c102okEv", "PyErr_Clear", "_ZN5torch7Library2okEv")
+    weak = 'extern "C" void weak() __attribute__((weak)); void maybe() { if (weak) weak(); }'
+    source = INIT + asks("arc4random_like", "_ZSt9no_such_fv", *explained) + weak
+    library = compile(source, *linked(compile, "libtorch_cpu.so"))
+    found = only(native(tmp_path, library, ignore=["KCI751"]), "KCI746")
+    assert found.message == "undefined symbols without a version: arc4random_like, std::no_such_f()"
+
+
+@pytest.mark.rule("KCI746", triggers=True)
 def test_what_another_toolkit_or_link_would_have(asking: Asking) -> None:
     newer = "cudaDeviceGetExecutionCtx"
     assert "CUDA 13.1" in only(asking(CUDA, newer), "KCI746", newer).hint
@@ -338,13 +331,6 @@ def test_what_every_tvm_ffi_exports(asking: Asking) -> None:
     assert asking(TVM_FFI, *names, needs="libtvm_ffi.so") == []
 
 
-@pytest.mark.rule("KCI751", triggers=True)
-def test_a_function_of_no_torch_in_a_stable_variant(asking: Asking) -> None:
-    found = asking(STABLE, "aoti_torch_no_such", needs="libtorch_cpu.so")
-    told = "torch 2.11 does not export aoti_torch_no_such"
-    assert only(found, "KCI751").message == told
-
-
 IN_STABLE = ("aoti_torch_get_dim", "_ZN5torch6stable4fineEv")
 STABLE_SOURCE = INIT + asks(
     "torch_library_def_with_tags", "torch_from_blob", "_ZN2at6Tensor4dataEv", *IN_STABLE
@@ -389,16 +375,20 @@ def test_libraries_of_other_systems_are_not_checked_and_the_summary_says_so(
 
 
 @pytest.mark.rule("KCI740", "KCI741", triggers=True)
-def test_a_file_of_another_system_than_the_name_says(tmp_path: Path) -> None:
+def test_a_file_of_another_system_than_the_name_says(tmp_path: Path, compile: Compile) -> None:
+    library = compile(INIT).read_bytes()
     cases = [
         (MACOS, "x.so", b"garbage", "KCI740"),
         (WINDOWS, "x.pyd", b"garbage", "KCI740"),
         (MACOS, "x.so", PE, "KCI741"),
+        (MACOS, "x.so", library, "KCI741"),
         (CPU, "x.so", MACHO, "KCI741"),
         (CPU, "x.so", PE, "KCI741"),
     ]
     for number, (variant, name, content, rule) in enumerate(cases):
         assert ids(native(tmp_path / str(number), content, variant, name)) == [rule]
+    found = only(native(tmp_path, library, "torch213-cxx11-cpu-aarch64-linux"), "KCI741")
+    assert found.message == "it is for x86_64-linux, the name says aarch64-linux"
 
 
 STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
@@ -406,15 +396,16 @@ SINCE_213 = f"_ZN3c109TypeErrorC1ENS_14SourceLocationE{STRING}"
 
 
 @pytest.mark.rule("KCI751", triggers=True)
-def test_symbols_that_the_named_torch_does_not_export(tmp_path: Path, compile: Compile) -> None:
-    nothing, torch = "_ZN2at19nothing_of_the_kindEv", linked(compile, "libtorch.so")
-    found = native(tmp_path / "1", compile(INIT + asks(nothing), *torch))
+def test_symbols_that_the_named_torch_does_not_export(asking: Asking) -> None:
+    nothing, torch = "_ZN2at19nothing_of_the_kindEv", "libtorch.so"
+    found = asking(CPU, nothing, needs=torch)
     only(found, "KCI751", f"torch 2.13 does not export {nothing}")
-    newer = compile(INIT + asks(SINCE_213), *torch)
-    assert native(tmp_path / "2", newer) == []
-    found = native(tmp_path / "3", newer, CPU.replace("213", "212"))
+    found = asking(CPU.replace("213", "212"), SINCE_213, needs=torch)
     assert only(found, "KCI751").hint == "it fits torch 2.13, 2.14, 2.15"
-    assert native(tmp_path / "4", newer, CPU.replace("213", "209")) == []
+    for fitting in (CPU, CPU.replace("213", "209")):
+        assert asking(fitting, SINCE_213, needs=torch) == []
+    found = asking(STABLE, "aoti_torch_no_such", needs="libtorch_cpu.so")
+    only(found, "KCI751", "torch 2.11 does not export aoti_torch_no_such")
 
 
 @pytest.mark.rule("KCI752", triggers=True)
@@ -426,11 +417,20 @@ def test_strings_of_the_old_abi(tmp_path: Path, compile: Compile) -> None:
     assert "KCI752" not in ids(native(tmp_path / "2", compile(source, *flags[1:])))
 
 
-def test_a_library_without_sections_is_judged_as_loaded(tmp_path: Path, compile: Compile) -> None:
+def test_a_library_without_sections_or_stack_is_judged_as_loaded(
+    tmp_path: Path, compile: Compile
+) -> None:
     data = bytearray(compile(INIT + asks("nowhere")).read_bytes())
     struct.pack_into("<Q", data, 40, 0)
     struct.pack_into("<3H", data, 58, 0, 0, 0)
-    only(native(tmp_path, bytes(data)), "KCI746", "nowhere")
+    only(native(tmp_path / "1", bytes(data)), "KCI746", "nowhere")
+    data = bytearray(compile(INIT).read_bytes())
+    (first,) = struct.unpack_from("<Q", data, 32)
+    size, number = struct.unpack_from("<HH", data, 54)
+    places = range(first, first + size * number, size)
+    (stack,) = (place for place in places if data[place : place + 4] == b"\x51\xe5\x74\x64")
+    data[stack : stack + 4] = bytes(4)  # PT_GNU_STACK becomes PT_NULL
+    assert ids(native(tmp_path / "2", bytes(data))) == ["KCI754"], "its stack may be executed"
 
 
 @pytest.mark.parametrize("use", ["void f() { nowhere(); }", "void* f() { return (void*)nowhere; }"])
@@ -479,53 +479,31 @@ def test_thread_local_data_that_fits_or_lies_elsewhere(tmp_path: Path, compile: 
     assert "KCI758" not in ids(native(tmp_path / "3", library))
 
 
-@pytest.mark.rule("KCI754", triggers=True)
-def test_a_library_silent_on_its_stack_may_execute_it(tmp_path: Path, compile: Compile) -> None:
-    data = bytearray(compile(INIT).read_bytes())
-    (first,) = struct.unpack_from("<Q", data, 32)
-    size, number = struct.unpack_from("<HH", data, 54)
-    places = range(first, first + size * number, size)
-    (stack,) = (place for place in places if data[place : place + 4] == b"\x51\xe5\x74\x64")
-    data[stack : stack + 4] = bytes(4)  # PT_GNU_STACK becomes PT_NULL
-    assert ids(native(tmp_path, bytes(data))) == ["KCI754"]
-
-
-@pytest.mark.rule("KCI745", "KCI746", triggers=False)
-def test_openmp_and_what_torch_itself_exports(tmp_path: Path, compile: Compile) -> None:
-    pointer = "_ZNSt15__exception_ptr13exception_ptr"
-    of_std = (f"{pointer}9_M_addrefEv", f"{pointer}10_M_releaseEv")
-    source = INIT + asks("Sleef_expf8_u10", "omp_get_num_threads", "GOMP_parallel", *of_std)
-    needs = linked(compile, "libgomp.so.1", "libtorch_cpu.so")
-    assert native(tmp_path, compile(source, *needs)) == []
-
-
 INIT_LIBRARY = "_ZSt21ios_base_library_initv"
 OF_NO_TORCH = "_ZSt11not_in_any_v"
 ONLY_OLD = "_ZNSt6chrono8get_tzdbEv"
+POINTER = "_ZNSt15__exception_ptr13exception_ptr"
+OF_TORCH = ("Sleef_expf8_u10", f"{POINTER}9_M_addrefEv", f"{POINTER}10_M_releaseEv")
 
 
-@pytest.mark.rule("KCI746", triggers=False)
-@pytest.mark.parametrize(
-    "variant", [CPU, CPU.replace("213", "210"), CPU.replace("213", "299"), STABLE]
-)
-def test_newer_functions_that_torch_exports(tmp_path: Path, compile: Compile, variant: str) -> None:
-    exports = f'extern "C" void a() asm("{INIT_LIBRARY}"); void a() {{}}'
-    torch = compile(exports, "-Wl,-soname,libc10.so")
-    assert native(tmp_path, compile(INIT + asks(INIT_LIBRARY), str(torch)), variant) == []
+@pytest.mark.rule("KCI745", "KCI746", triggers=False)
+def test_openmp_and_what_torch_itself_exports(asking: Asking) -> None:
+    openmp = ("omp_get_num_threads", "GOMP_parallel")
+    assert asking(CPU, *OF_TORCH, *openmp, needs="libgomp.so.1 libtorch_cpu.so") == []
+    for variant in (CPU, CPU.replace("213", "210"), CPU.replace("213", "299"), STABLE):
+        assert asking(variant, INIT_LIBRARY, needs="libc10.so") == [], variant
 
 
 @pytest.mark.rule("KCI746", triggers=True)
-def test_functions_of_std_that_the_named_torch_lacks(tmp_path: Path, compile: Compile) -> None:
-    torch = linked(compile, "libtorch_cpu.so")
-    found = only(native(tmp_path / "1", compile(INIT + asks(OF_NO_TORCH), *torch)), "KCI746")
+def test_functions_of_std_that_the_named_torch_lacks(asking: Asking) -> None:
+    needs = "libtorch_cpu.so"
     told = "torch 2.13 would have to export them, as its own compiler's libstdc++ has them"
-    assert found.hint == told
-    old = compile(INIT + asks(ONLY_OLD), *torch)
-    found = only(native(tmp_path / "2", old), "KCI746")
-    assert "; torch 2.10, 2.11 does: link with the torch in the variant's name" in found.hint
-    assert native(tmp_path / "3", old, CPU.replace("213", "211")) == []
+    assert only(asking(CPU, OF_NO_TORCH, needs=needs), "KCI746").hint == told
+    hint = only(asking(CPU, ONLY_OLD, needs=needs), "KCI746").hint
+    assert "; torch 2.10, 2.11 does: link with the torch in the variant's name" in hint
+    assert asking(CPU.replace("213", "211"), ONLY_OLD, needs=needs) == []
     # Not linked with torch, it does not find torch's functions.
-    only(native(tmp_path / "4", compile(INIT + asks(INIT_LIBRARY))), "KCI746")
+    only(asking(CPU, INIT_LIBRARY), "KCI746")
 
 
 @pytest.mark.rule("KCI717", "KCI744", "KCI757", triggers=True)
@@ -553,14 +531,9 @@ def test_what_no_loader_can_load_is_no_library(tmp_path: Path, compile: Compile)
     found = [item for item in told if item.path.endswith(("tool.so", "parts.so"))]
     assert ids(found) == ["KCI757", "KCI757"]
     assert found[0].message == "it is a program, which nothing can load"
-
-
-@pytest.mark.rule("KCI717", triggers=False)
-def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)
-    java = b"\xca\xfe\xba\xbe\0\0\0\x3d"
-    files = {"__init__.py": b"", "k.cubin": cubin, "A.class": java}
-    assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == []
+    files = {"__init__.py": b"", "k.cubin": cubin, "A.class": b"\xca\xfe\xba\xbe\0\0\0\x3d"}
+    assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == [], "code for a GPU is data"
 
 
 @settings(
