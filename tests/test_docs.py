@@ -5,22 +5,20 @@ to a lost document.
 from __future__ import annotations
 
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from checkout import checkout_files
-from conftest import ROOT
-from forked import fork_server
+from conftest import ROOT, ran
 from kci.diagnostics import rules
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    code, said, errors = fork_server().run(
-        "--check", script=ROOT / "bin" / "gen_docs.py", folder=ROOT
-    )
-    assert code == 0, f"run `python bin/gen_docs.py`\n{said}{errors}"
+    done = ran(sys.executable, "bin/gen_docs.py", "--check")
+    assert done.returncode == 0, f"run `python bin/gen_docs.py`\n{done.stdout}{done.stderr}"
 
 
 def test_every_rule_is_on_the_page_of_its_family() -> None:

@@ -16,14 +16,13 @@ import pytest
 from act.harness import STAND_INS
 from action_inputs import inputs_of, outputs_in
 from cli.runner import Result
-from conftest import ROOT
-from forked import fork_server
+from conftest import ran
+from forked import forked_program, looked_at
 from kci.matrix.variants import Kind
 from kci.run.records import PLAN_FILE, write_record
 from kci.watch.history import LegOutcome, LegResult
 from planning import hardware_leg, leg, plan
 
-SCRIPT = ROOT / "src" / "kci" / "actions" / "__main__.py"
 PROGRAMS = [str(STAND_INS / "bin"), str(STAND_INS / "here")]
 
 
@@ -39,7 +38,7 @@ class Watch:
         config = folder / "gitconfig"
         origin = folder / "origin.git"
         config.write_text(f'[url "{origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
-        self.env = fork_server().environment | {
+        self.env = looked_at(os.environ) | {
             "PATH": os.pathsep.join([*PROGRAMS, os.environ["PATH"]]),
             "KCI_ACT_PYTHON": sys.executable,
             "GIT_CONFIG_GLOBAL": str(config),
@@ -54,8 +53,9 @@ class Watch:
 
     def step(self, name: str) -> Result:
         env = self.env | inputs_of(step=name)
-        how = {"script": SCRIPT, "folder": self.repository, "environment": env}
-        return Result(*fork_server().run("schedule", **how))
+        python = forked_program(in_tests=True)
+        done = ran(python, "-m", "kci.actions", "schedule", cwd=self.repository, env=env)
+        return Result(done.returncode, done.stdout, done.stderr)
 
     def uploaded(self, run: int) -> Path:
         """What the legs of a run have uploaded, where the step before puts it."""

@@ -90,7 +90,7 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     """What runs may take its time to end; whoever pressed Ctrl-C is told before."""
     (tmp_path / "slow.py").write_text(SLOW_TO_END)
     os.mkfifo(tmp_path / "may-end")
-    started = Terminal(str(tmp_path / "slow.py"), cwd=tmp_path, columns=80, program=())
+    started = Terminal("slow.py", cwd=tmp_path, columns=80, program=(sys.executable,))
     started.read_until(b"started\r\n")  # a signal between the two would cut the line
     os.killpg(started.process.pid, signal.SIGINT)
     started.read_until(b"stopping...")

@@ -20,7 +20,7 @@ from act.test_workflow import add_kernel, break_package
 from buildkit import warm_cache
 from cli.runner import kci
 from conftest import ROOT
-from forked_program import forked_program
+from forked import forked_program
 from outside_tools import npm_packages
 from split_kernel import NAMES, VARIANT, SplitKernel
 

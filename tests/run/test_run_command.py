@@ -16,7 +16,7 @@ import pytest
 from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
 from cli.runner import Result, kci, kci_process
 from conftest import AT_TOP
-from forked import fork_server
+from forked import forked_program
 from kci.cli.run import _report
 from kci.errors import MissingToolError
 from kci.matrix.variants import ObjectUse
@@ -165,10 +165,10 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
 def two_at_once(place: Path, *arguments: str | Path) -> None:
     """Run the same command twice at the same time; neither fails."""
     said = [place / "first", place / "second"]
-    environment, server = {**os.environ, "KCI_CACHE": str(place / "cache")}, fork_server()
-    both = [server.start(*arguments, output=output, environment=environment) for output in said]
-    codes = [server.wait(process) for process in both]
-    assert codes == [0, 0], [output.read_text() for output in said]
+    command = [forked_program(in_tests=True), "-m", "kci", *arguments]
+    how = {"env": {**os.environ, "KCI_CACHE": str(place / "cache")}, "stderr": subprocess.STDOUT}
+    both = [subprocess.Popen(command, stdout=output.open("w"), **how) for output in said]
+    assert [process.wait() for process in both] == [0, 0], [output.read_text() for output in said]
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -15,7 +15,7 @@ import pytest
 
 from buildkit import noarch_kernel, program, wait_for, write_tree
 from cli.runner import ended, kci
-from forked_program import forked_program
+from forked import forked_program
 from kci.errors import UnsafeError
 from kci.tree.manifest import read_manifest
 from kci.workflows.snakemake import SNAKEFILE, render_snakemake
