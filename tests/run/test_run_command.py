@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ import pytest
 from buildkit import CPU, STABLE_CPU, noarch_kernel, variant
 from cli.runner import Result, kci, kci_process
 from conftest import AT_TOP
-from forked import forked_program
 from kci.cli.run import _report
 from kci.errors import MissingToolError
 from kci.matrix.variants import ObjectUse
@@ -164,11 +164,10 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(
 
 def two_at_once(place: Path, *arguments: str | Path) -> None:
     """Run the same command twice at the same time; neither fails."""
-    said = [place / "first", place / "second"]
-    command = [forked_program(in_tests=True), "-m", "kci", *arguments]
-    how = {"env": {**os.environ, "KCI_CACHE": str(place / "cache")}, "stderr": subprocess.STDOUT}
-    both = [subprocess.Popen(command, stdout=output.open("w"), **how) for output in said]
-    assert [process.wait() for process in both] == [0, 0], [output.read_text() for output in said]
+    with ThreadPoolExecutor() as pool:
+        how = {"KCI_CACHE": str(place / "cache")}
+        both = [pool.submit(kci_process, *arguments, **how) for _ in range(2)]
+    assert [done.result().code for done in both] == [0, 0], [done.result() for done in both]
 
 
 @pytest.mark.parametrize("again", [False, True])
