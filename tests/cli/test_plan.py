@@ -34,9 +34,8 @@ def repository(tmp_path: Path, no_git_environment: None) -> Path:
     return root
 
 
-def planned(*words: str | Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(kci("plan", *words, "--format", "json").stdout)
-    return found
+def planned(*words: str | Path) -> Any:
+    return json.loads(kci("plan", *words, "--format", "json").stdout)
 
 
 def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:

@@ -20,11 +20,10 @@ NOWHERE = "error: nowhere: there is no such directory"
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    made = write_torch(tmp_path / "norm", TWO, "norm", "a.cpp")
+def kernel(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = write_torch(here / "norm", TWO, "norm", "a.cpp")
     commit_all(made)
     monkeypatch.chdir(made)
-    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     return made
 
 
