@@ -11,6 +11,7 @@ import pytest
 from buildkit import Bare, files_in, noarch_kernel, write_tree
 from cli.runner import ended, kci
 from conftest import ROOT, failure
+from kci.config.facts import BACKENDS
 from kci.errors import FindingsError
 from kci.matrix.catalog.loading import load_catalog
 from kci.run import machine_report
@@ -22,10 +23,10 @@ from kci.utils.cache import PARTS, CacheEntry, list_cache_entries, remove_cache_
 @pytest.mark.usefixtures("november")
 def test_what_is_missing_is_told_with_what_gets_it(bare: Bare) -> None:
     def machine() -> dict[str, ToolReport]:
-        return {item.name: item for item in examine_machine(cache, load_catalog())}
+        return {item.name: item for item in examine_machine(cache, catalog, BACKENDS)}
 
     bare.patch.chdir(bare.place)
-    cache = bare.place / "cache"
+    cache, catalog = bare.place / "cache", load_catalog()
     first = machine()
     assert first["C++ compiler"].health == "missing"
     assert "apt-get install g++" in first["C++ compiler"].remedy

@@ -7,7 +7,7 @@ import pytest
 from kci.cli._answers import left_out_table, plan_tables, tree_table
 from kci.cli._output import as_markdown
 from kci.config.discovery import FaultyKernel
-from kci.plan.estimates import estimate
+from kci.plan.budget import estimate
 from kci.plan.plan import SkippedVariant, UnplannedVariant
 from kci.plan.planning import PlannedRun
 from kci.tree.manifest import Manifest

@@ -21,8 +21,7 @@ from kci.config.values import StaleVariants
 from kci.diagnostics import Diagnostic, Severity, errors_in, printable, render_github
 from kci.matrix.variants import parse_variant_name
 from kci.plan.affected import Touch
-from kci.plan.budget import cost_sentence, money
-from kci.plan.estimates import Estimate, estimate
+from kci.plan.budget import Estimate, cost_sentence, estimate, money
 from kci.plan.github_limits import MAX_JOBS, run_jobs
 from kci.plan.plan import Plan, UnplannedVariant
 from kci.utils.suggest import about, count

@@ -27,8 +27,8 @@ from kci.cli._workspace import (
     selection_options,
 )
 from kci.diagnostics import errors_in
+from kci.plan.budget import estimate
 from kci.plan.check import NoSoundKernelError
-from kci.plan.estimates import estimate
 from kci.plan.plan import Plan
 from kci.plan.planning import PlannedRun, PlanRequest, plan_run
 from kci.utils.cache import default_cache
@@ -84,9 +84,7 @@ def command(
     if trees:
         from kci.run.gate import read_index, today  # it loads half of kci
 
-        index = read_index(trees, say).unexpired(today())
-        published, carried = index.published_fingerprints(), index.carried_trees()
-        request = replace(request, published=published, trees=carried)
+        request = replace(request, **read_index(trees, say).unexpired(today()).for_plan())
     workspace, choice = open_selection(kernels, selection, set_aside=True)
     request = replace(request, choice=choice)
     try:

@@ -15,7 +15,7 @@ from kci.diagnostics import errors_in
 from kci.errors import UsageError
 from kci.plan.plan import read_plan
 from kci.workflows.gitlab import GITLAB_FILE, Purpose, child_pipeline
-from kci.workflows.render import RELEASE_FILE
+from kci.workflows.render import RELEASE_FILE, SNAKEFILE
 from kci.workflows.rendered_files import default_branch
 from kci.workflows.repository import (
     RenderedFiles,
@@ -25,7 +25,6 @@ from kci.workflows.repository import (
     render_snakemake_file,
     render_workflows,
 )
-from kci.workflows.snakemake import SNAKEFILE
 
 
 @kci_command
@@ -163,6 +162,6 @@ def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> in
     rendered.write(force=force)
     print_diagnostics(rendered.notes)
     for item in rendered.comparisons:
-        state = "written" if item.path in rendered.rewritten else "unchanged"
-        answer(f"{item.path}: {'removed' if item.path in rendered.obsolete else state}")
+        state = "written" if item.new is not None else "removed"
+        answer(f"{item.path}: {'unchanged' if item.new == item.old else state}")
     return 0

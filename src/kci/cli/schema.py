@@ -12,7 +12,7 @@ from kci.config.schema import schema_text
 
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
-    "kci.toml": "kci.config.discovery:settings_schema",
+    "kci.toml": "kci.config.schema:settings_schema",
 }
 
 
