@@ -23,6 +23,7 @@ REPO = ROOT / "tests" / "plan" / "affected" / "repo"
 def test_a_budget_that_is_too_small_fails_with_advice() -> None:
     done = kci("plan", RELU, "--max-jobs", "4")
     assert ended(done, 1, "error[KCI309]", "hint: narrow with `--tier pr`") == ""
+    assert done.stderr.count("error") == 1, "it is said once"
     assert kci("plan", RELU, "--max-cost", "0.5").code == 1
     assert kci("plan", RELU, "--max-jobs", "100", "--max-cost", "100").code == 0
 
@@ -61,6 +62,8 @@ def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path)
     replace("norm/build.toml", 'minver = "12.6"', 'minver = "12.0"')(repository)
     plan = planned(repository, "--affected", "HEAD", "--only", "*cu13*")
     assert (plan["legs"], plan["has_work"]) == ([], False)
+    shown = kci("plan", repository, "--affected", "HEAD", "--only", "*cu13*").stdout
+    assert shown.startswith("nothing to build\n")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def kernel(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("plan --where torch==9.9", 1, NOTHING, "there are torch2"),
         ("test nowhere", 2, NOWHERE, "name a directory with a build.toml, or a tree"),
         ("test nowhere --kernel .", 2, NOWHERE, "or a tree"),
+        ("test torch-ext --kernel .", 1, "there is no variant in torch-ext", "or kci run"),
         ("publish nowhere", 2, NOWHERE, "or a tree"),
         ("build", 2, "", "`kci matrix` lists the names; `kci run` builds all that this machine"),
         ("matrix --variant x", 2, "No such option '--variant'.", "--only GLOB chooses variants by"),
