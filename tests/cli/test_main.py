@@ -13,6 +13,10 @@ import pytest
 
 from cli.runner import ended, kci, kci_process
 from conftest import ROOT, ran, write_noarch
+from kci.cli import COMMANDS
+from kci.cli._output import print_error
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import BuildFailedError
 from planning import replace
 
 
@@ -33,6 +37,19 @@ def test_the_answer_is_on_stdout_and_findings_on_stderr(kernel_dir: Path) -> Non
     misspelt = changed(kernel_dir, "version", "verison")
     on_github = kci_process("matrix", misspelt, GITHUB_ACTIONS="true")
     ended(on_github, 1, "::error title=KCI101,file=")
+
+
+def test_the_output_of_a_compiler_is_said_whole_and_its_first_error_annotated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    first = Diagnostic("KCI136", Severity.ERROR, "no x", path="a.cpp", line=3, column=1)
+    print_error(BuildFailedError("c++ failed\na.cpp:3: no x\na.cpp:4: no y", "mend it", [first]))
+    said, annotation = capsys.readouterr().err.split("::error ")
+    assert said == (
+        "a.cpp:3:1: error[KCI136]: c++ failed\na.cpp:3: no x\na.cpp:4: no y\n  hint: mend it\n"
+    )
+    assert annotation.endswith("::no x\n")
 
 
 @pytest.mark.parametrize("command", ["explain", "matrix examples/relu"])
@@ -156,6 +173,7 @@ def test_matrix_json_is_the_documented_form() -> None:
 def test_help_and_version_in_the_ways_that_people_type() -> None:
     assert kci("help", "run").stdout == kci("run", "--help").stdout
     assert kci("help").stdout == kci("--help").stdout
+    assert [text for text in COMMANDS.values() if text not in kci("help").stdout] == []
     for words in ("help rnu", "rnu"):
         ended(kci(*words.split()), 2, "did you mean `run`?")
     assert kci("-V").stdout == kci("--version").stdout
